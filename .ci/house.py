@@ -257,7 +257,7 @@ def names_in(node: ast.AST) -> Iterable[str]:
 
 
 def _has(name: str, old: Iterable[str]) -> bool:
-    """Tell if one of these stands in a name as whole words: `Resolver` and `_read_rolls` have, `employer` has not."""
+    """Check whether a name has one of these as a whole word: `Resolver` and `_read_rolls` have, `employer` has not."""
     words = "_".join(re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)).lower()
     return any(f"_{each}_" in f"_{words}_" for each in old)
 

@@ -168,7 +168,7 @@ def digest_of(value: Plain) -> str:
 
 
 def names_a_compiler(name: str) -> bool:
-    """Tell if a component says who compiled, not what: `compilers`, `versions`, and a front end's own `... toolkit`."""
+    """Check whether a component names the compilers: `compilers`, `versions`, or a front end's own `... toolkit`."""
     return name in ("compilers", "versions") or name.endswith(" toolkit")
 
 

@@ -170,7 +170,7 @@ class CachedModule:
         return self._whole.key(arch)
 
     def explain(self, arch: Arch | None = None) -> Explanation:
-        """Tell if the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+        """Explain whether the module is in the cache for one target, and if not, why. Compiles and changes nothing.
 
         Args:
             arch: As in `cached_module`; None for the module's own, or the device.

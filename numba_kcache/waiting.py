@@ -45,7 +45,7 @@ _AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", 
 
 
 def is_reentered() -> bool:
-    """Tell if this thread was in the package already when the code that runs now began, or comes out of Numba."""
+    """Check whether this thread was in the package already when the code that runs now began, or comes out of Numba."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and (_is_ours(frame) or frame.f_globals.get("__name__") == "contextlib"):
         frame = frame.f_back

@@ -48,7 +48,7 @@ _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def is_inside() -> bool:
-    """Tell if this thread is in one of cuda.compute's own constructors, called from here."""
+    """Check whether this thread is in one of cuda.compute's own constructors, called from here."""
     return get_ident() in _building
 
 

@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 def is_host_code(name: str, data: bytes) -> bool:
-    """Tell if a file is machine code or a script for the host, by its name or by its bytes."""
+    """Check whether a file is machine code or a script for the host, by its name or by its bytes."""
     if data[:4] == b"\x7fELF":
         return int.from_bytes(data[18:20], "little" if data[5:6] != b"\2" else "big") not in _DEVICE_MACHINES
     return data.startswith(_HOST_MAGIC) or _HOST_SUFFIX.search(name) is not None

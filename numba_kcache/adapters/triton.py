@@ -1,7 +1,7 @@
 """Triton's kernels in this cache: `TRITON_CACHE_MANAGER=numba_kcache.adapters.triton:CacheManager`.
 
 Promise     A group (what Triton makes of one kernel: metadata, cubin, PTX, IR) is served as a whole, as it was put, or
-            not at all. Of all processes that miss it at once one compiles. What comes from the store is held against
+            not at all. Of all processes that miss it at once one compiles. What comes from the store is checked against
             Triton's own key, and its cubin against target and kernel, before Triton sees a path. Code for the host
             never comes from a tier or a bundle, and never goes to one: it is kept where this machine built it.
 Method      Triton compiles between `get_group` and `put_group`, and not in a callback. So a thread asks the cache for
@@ -56,7 +56,7 @@ class CacheManager:
             self._own = FileCacheManager(key, override=override, dump=dump)
 
     def has_file(self, filename: str) -> bool:
-        """Tell if there is a file of this name."""
+        """Check whether there is a file of this name."""
         return self.get_file(filename) is not None
 
     def get_file(self, filename: str) -> str | None:

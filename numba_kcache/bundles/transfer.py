@@ -174,7 +174,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
 
 
 def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
-    """Tell if a file of a bundle, which is verified, is not in the cache.
+    """Check whether a file of a bundle, which is verified, is not in the cache.
 
     Raises:
         ValueError: It is not the entry that the index says.

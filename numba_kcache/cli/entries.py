@@ -77,7 +77,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:
-    """Tell if an entry passes the filters; names are patterns of the shell, in which case counts."""
+    """Check whether an entry passes the filters; names are patterns of the shell, in which case counts."""
     age_s = arguments.older_than
     return (
         (arguments.kernel is None or any(fnmatchcase(name, arguments.kernel) for name in entry.kernels))
@@ -153,7 +153,7 @@ def _kernel(text: str) -> Any:
 def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Read every file in full and set aside what is damaged.
 
-    Each file is held against its digest, its key and the digests of its parts, and each entry against its
+    Each file is checked against its digest, its key and the digests of its parts, and each entry against its
     own code: target, kernels, parameters and variables. Damaged files go to the quarantine folder, and the
     next launch compiles them again. What is not the cache's own (links, devices, files of other names) is
     named and left. Exits with 1 if there was any of this.

@@ -124,7 +124,7 @@ class Lookup:
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
         """List the components that name the request's compilers; None where they are not on record and none `looks`.
 
-        Without `looks`, as each search begins, they are held against what is loaded and installed now.
+        Without `looks`, as each search begins, they are checked against what is loaded and installed now.
         """
         makers = request.libraries, request.distributions
         if makers == ((), ()):
@@ -149,13 +149,13 @@ class Lookup:
         return request.components + _NOT_IDENTIFIED
 
     def lacks_compilers(self, request: Request) -> bool:
-        """Tell if one of the request's compilers is not installed, as far as that can be found out quickly."""
+        """Check whether one of the request's compilers is not installed, as far as that can be found out quickly."""
         sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
         self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
         return not self._absent.isdisjoint(request.libraries)
 
     def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:
-        """Tell if another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
+        """Check whether another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
         if self.settings.toolchain == "any" or self.settings.mode == "frozen":
             return True
         compilers = next(each.value for each in made_of if each.name == "compilers")

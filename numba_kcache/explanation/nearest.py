@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..store.entry import StoredEntry
 
 _LEARNED = frozenset(("headers", "paths"))
-"""Components that are known after a compile alone: held against the headers on record instead."""
+"""Components that are known after a compile alone: checked against the headers on record instead."""
 
 _MAX_HEADERS = 16
 """Headers that an explanation names; a branch that was switched may have changed every one."""

@@ -48,7 +48,7 @@ def numba_of(thing: Any) -> str:
 
 
 def _has_text(function: FunctionType) -> bool:
-    """Tell if a function may return a text: its annotation says so, or it holds a text beside its docstring."""
+    """Check whether a function may return a text: its annotation says so, or it holds a text beside its docstring."""
     texts = [each for each in function.__code__.co_consts if type(each) is str and each != function.__doc__]
     return bool(texts) or "return" in function.__annotations__ or not function.__code__.co_argcount
 

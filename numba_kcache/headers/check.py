@@ -174,7 +174,7 @@ def folder_at(path: str) -> tuple[int, int] | None:
 
 
 def is_there(path: str) -> bool:
-    """Tell if the path leads to anything."""
+    """Check whether the path leads to anything."""
     try:
         os.stat(path)
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def is_there(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Tell if the path leads to anything that the search for a header does not pass over."""
+    """Check whether the path leads to anything that the search for a header does not pass over."""
     try:
         return not modes.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError):

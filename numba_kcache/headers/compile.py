@@ -213,7 +213,7 @@ class TrackedCompile:
         return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:
-        """Tell if `__DATE__` and its like leave the code as it is, because they stand in no branch that is taken.
+        """Check whether `__DATE__` and its like leave the code as it is, because they stand in no branch that is taken.
 
         Args:
             folders: The folders that the texts were compiled from. Where these are the user's own and headers have such
@@ -251,11 +251,11 @@ class TrackedCompile:
         return [root for index, root in enumerate(self._searches[0].trees) if index in used]
 
     def _has_all(self, survey: Survey, mirror: Mirror) -> bool:
-        """Tell if each file of the user's that may have been asked for was in the mirror."""
+        """Check whether each file of the user's that may have been asked for was in the mirror."""
         return all(mirror.path(place, survey.search) for place in survey.reachable())
 
     def _holds(self, folder: str, survey: Survey) -> bool:
-        """Tell if the code may hold the path of a folder, as text."""
+        """Check whether the code may hold the path of a folder, as text."""
         artifact = self._artifact
         if artifact is None:
             return False
@@ -269,6 +269,6 @@ def _without_clock(text: bytes) -> bytes:
 
 
 def _names_toolkit_file(survey: Survey) -> bool:
-    """Tell if a header of the toolkit's that was read may put a path into the code."""
+    """Check whether a header of the toolkit's that was read may put a path into the code."""
     scans = [header.scan for place, header in survey.headers.items() if survey.in_tree(place)]
     return any(scan.has_location or scan.has_assert for scan in scans)

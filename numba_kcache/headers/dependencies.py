@@ -2,7 +2,7 @@
 
 Promise     If a compile of the same source and options finds each file of the set with the same content,
             each absent path absent, each question answered the same and each part of a tree the same, it
-            includes the same text. What a store gives back is held against types and bounds before it is one.
+            includes the same text. What a store gives back is checked against types and bounds before it is one.
 Method      A compile that succeeded found each of its includes; which file it found is decided by which
             candidates before it were absent. By induction over the includes, the same answers lead to the same
             files, and the same contents to the same next includes. Whatever else was recorded (branches not

@@ -94,7 +94,7 @@ def digest(data: bytes) -> str:
 
 
 def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
-    """Tell if an equal stat, seen at any later time, will mean equal content. `now_ns` is when it was read."""
+    """Check whether an equal stat, seen at any later time, will mean equal content. `now_ns` is when it was read."""
     stat = reading.stat
     kind = _kind(path, stat.device)
     # an overlay does not know who writes to the file below it
@@ -103,7 +103,7 @@ def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
 
 
 def _has_writer(handle: int) -> bool | None:
-    """Tell if a process has the open file open, or mapped, for writing; None where that cannot be known."""
+    """Check whether a process has the open file open, or mapped, for writing; None where that cannot be known."""
     try:
         import fcntl
         import signal

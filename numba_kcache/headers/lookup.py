@@ -97,7 +97,7 @@ def bare(headers: HeaderSet) -> HeaderSet:
 
 
 def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
-    """Tell if a folder that the code holds is the same one of the search as when it was compiled."""
+    """Check whether a folder that the code holds is the same one of the search as when it was compiled."""
     return any(path == each for search in searches for each in located(search))
 
 

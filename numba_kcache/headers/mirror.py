@@ -285,7 +285,7 @@ class Mirror(Folders):
 
 
 def holds_path(code: bytes, path: str) -> bool:
-    """Tell if a path stands in a cubin, or in PTX, which spells texts as numbers."""
+    """Check whether a path stands in a cubin, or in PTX, which spells texts as numbers."""
     name = os.fsencode(path)
     return name in code or ", ".join(map(str, name)).encode() in code
 
@@ -297,7 +297,7 @@ class _File(NamedTuple):
     inode: tuple[int, int]
 
     def agrees_with(self, other: _File) -> bool:
-        """Tell if both may be the same file, read once."""
+        """Check whether both may be the same file, read once."""
         return self.inode == other.inode and (None in (self.data, other.data) or self.data == other.data)
 
 

@@ -68,7 +68,7 @@ class OpenWatch:
         self._opened.clear()
 
     def is_unopened(self, path: str) -> bool:
-        """Tell if a file was certainly not opened since the watch began. Its path may contain links."""
+        """Check whether a file was certainly not opened since the watch began. Its path may contain links."""
         self._read()
         if -1 in self._opened:
             return False
@@ -92,7 +92,7 @@ class OpenWatch:
         return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
 
     def is_whole(self) -> bool:
-        """Tell if all that was to be watched is, and no event was lost."""
+        """Check whether all that was to be watched is, and no event was lost."""
         self._read()
         return 0 < self._wanted == len(self._files) + len(self._folders) and -1 not in self._opened
 

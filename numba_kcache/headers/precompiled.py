@@ -67,7 +67,7 @@ class Precompiled:
                 self.root = tempfile.mkdtemp(prefix="numba_kcache-pch-", dir=parent)
 
     def are_made(self) -> bool:
-        """Tell if there are some, which a forked process may use."""
+        """Check whether there are some, which a forked process may use."""
         return bool(self.root and self._opened)
 
     def end(self) -> None:

@@ -45,6 +45,6 @@ def scanned_headers(survey: Survey, is_unread: IsUnread | None = None) -> set[Pl
 
 
 def _lacks_any(survey: Survey, read: set[Place]) -> bool:
-    """Tell if an include that the source must have carried out led to none of these."""
+    """Check whether an include that the source must have carried out led to none of these."""
     must = set(unconditional_includes(survey.source))
     return any(each.include in must and read.isdisjoint(each.found) for each in survey.includes[START])

@@ -261,7 +261,7 @@ def without_clock(data: bytes) -> bytes | None:
 
 
 def has_certain_clock(source: bytes) -> bool:
-    """Tell if a source expands to the time of the compile: under no `#if`, by itself or by a macro of its own."""
+    """Check whether a source expands to the time of the compile: under no `#if`, by itself or by a macro of its own."""
     data = joined(source)
     if not _has_clock(data) or _bare(data) is None:
         return False
@@ -285,7 +285,7 @@ def has_certain_clock(source: bytes) -> bool:
 
 
 def has_line_directive(data: bytes) -> bool:
-    """Tell if a text may give itself another file name by `#line`."""
+    """Check whether a text may give itself another file name by `#line`."""
     if b"%" in data or b"??" in data:  # the # as a digraph, or as a trigraph, perhaps with a line's end in it
         data = joined(data).replace(b"%:", b"#").replace(b"??=", b"#")
     return b"#" in data and re.search(_LINE, joined(data)) is not None

@@ -146,7 +146,7 @@ class Survey:
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Tell if the place lies in a toolkit's tree, and is known as a part of that."""
+        """Check whether the place lies in a toolkit's tree, and is known as a part of that."""
         climbs = ".." in place.rest and os.path.normpath(place.rest).startswith("..")
         return place.base >= 0 and self._trees[place.base] is not None and not climbs
 
@@ -185,19 +185,19 @@ class Survey:
         return self._contents[place]
 
     def has_location(self) -> bool:
-        """Tell if the source or a header of the user's may put a path into the code in whatever form."""
+        """Check whether the source or a header of the user's may put a path into the code in whatever form."""
         return any(header.scan.has_location for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_assert(self) -> bool:
-        """Tell if one of them may put a path into the code as text."""
+        """Check whether one of them may put a path into the code as text."""
         return any(header.scan.has_assert for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_line_directive(self) -> bool:
-        """Tell if one of the user's headers may give itself another, relative name."""
+        """Check whether one of the user's headers may give itself another, relative name."""
         return any(has_line_directive(data) for place, data in self._contents.items() if not self.in_tree(place))
 
     def is_certain(self) -> bool:
-        """Tell if every name that the source and the user's headers may ask for could be listed."""
+        """Check whether every name that the source and the user's headers may ask for could be listed."""
         return not self.unlisted and all(map(self.in_tree, self.opaque))
 
     def surveyed(self) -> set[Place]:
@@ -272,7 +272,7 @@ class Survey:
         return True
 
     def _is_part_a_macro(self, name: str) -> bool:
-        """Tell if a name in <> has a part that the user's headers define: handed to a macro, it is another name."""
+        """Check whether part of a name in <> is a macro of the user's headers, which would expand to another name."""
         parts = set(map(os.fsencode, re.findall(r"\w+", name)))
         return any(parts & defined_names(self._text(place)) for place in self.headers if not self.in_tree(place))
 

@@ -1,7 +1,7 @@
 """Remember what the headers of a toolkit ask for, and what they hold, while their stats are as they were.
 
 Promise     A row is given back only for a file with the very stat that it had when it was read, made by the same
-            scanner. What a store gives back is held against types before it is believed; another shape is forgotten.
+            scanner. What a store gives back is checked against types before it is believed; another shape is forgotten.
 Method      One record per tree, for this process and, where there is a store, for later ones: to read and scan CUB anew
             takes a fifth of its compile.
 Not here    What becomes of the files in a key (tree_parts), scanning (scanner), and the place of the records (the
@@ -73,7 +73,7 @@ class TreeScans:
         return row
 
     def is_new(self) -> bool:
-        """Tell if there is more than was saved."""
+        """Check whether there is more than was saved."""
         return self._is_changed or self._size() != self._saved
 
     def record(self) -> Record:

@@ -367,7 +367,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         max_registers, opt: Registers per thread; level of optimisation, 0 to 3 (3).
         options: Further flags of NVRTC, in this order.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
-        signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for
+        signature: C++ types of the parameters, `"float, const float*, int"`: checked against the source; needed for
             the types of PTX.
         depends: Plain values, or Paths, whose content enters the key.
         keep_ptx: Keep the PTX beside the cubin (True).

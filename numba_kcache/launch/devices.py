@@ -193,7 +193,7 @@ _modules_without_driver = 0
 
 
 def is_device_current() -> bool:
-    """Tell if the program has a current context. Imports and initialises nothing: a program without CUDA stays so."""
+    """Check whether this thread has a current CUDA context. Imports and initialises nothing."""
     global _modules_without_driver
     if _modules_without_driver >= 0 and hasattr(os, "RTLD_NOLOAD"):
         if len(sys.modules) == _modules_without_driver:

@@ -220,7 +220,7 @@ class Launcher:
                 finish()
 
     def _is_current(self) -> bool:
-        """Tell if the module's device is the current one."""
+        """Check whether the module's device is the current one."""
         status, device = self.driver.cuCtxGetDevice()
         return not status and bool(device == self.module.device.ordinal)
 

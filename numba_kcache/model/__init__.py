@@ -133,7 +133,7 @@ class Target(NamedTuple):
         return Target(self.major, self.minor, self.suffix, True)
 
     def runs_on(self, cc: tuple[int, int]) -> bool:
-        """Tell if a cubin of this target loads on a device of compute capability `cc`.
+        """Check whether a cubin of this target loads on a device of compute capability `cc`.
 
         Source:
             CUDA C++ Programming Guide, "Binary Compatibility": same major, same or later minor; with

@@ -1,6 +1,6 @@
 """The result of a compilation: the bytes the driver loads, and everything a launch must know about them.
 
-Promise     `artifact_from_header` believes nothing: each field is held against its type, its bounds and the
+Promise     `artifact_from_header` believes nothing: each field is checked against its type, its bounds and the
             closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
             `misfit` holds one kernel against the cubin that is about to be loaded.
 Method      Grammar of the code of a parameter:
@@ -319,7 +319,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
 
 
 def _is_exception(name: object) -> bool:
-    """Tell if a name is that of a builtin exception: Numba calls what it leads to."""
+    """Check whether a name is that of a builtin exception: Numba calls what it leads to."""
     found = getattr(builtins, name, None) if type(name) is str else None
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 

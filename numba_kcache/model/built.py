@@ -1,8 +1,8 @@
 """Bytes that somebody else's compiler made, as an artifact of the kind `built`.
 
-Promise     No field of a header is believed: label, names, sizes and meta are held against their types and bounds, and
-            the sizes against the bytes, or ValueError is raised. A payload's name can be a file's: it leads out of no
-            folder. An artifact of this kind has no kernel and the target `any`, which no device and no request of a
+Promise     No field of a header is trusted: label, names, sizes and meta are checked against their types and bounds,
+            and the sizes against the bytes, or ValueError is raised. A payload's name can be a file's: it leads out of
+            no folder. An artifact of this kind has no kernel and the target `any`, which no device and no request of a
             kernel has, so it is never launched; and nothing but such an artifact has that target.
 Method      The payloads stand one after another in one blob, their names and sizes in the header's attributes, beside
             the label and the meta, of which each caller gets a copy.
@@ -104,6 +104,6 @@ def _checked(artifact: Artifact) -> Artifact:
 
 
 def is_safe_name(name: str) -> bool:
-    """Tell if a payload's name can be the name of a file in any folder."""
+    """Check whether a payload's name can be the name of a file in any folder."""
     is_plain = name.isprintable() and name not in ("", ".", "..") and "/" not in name and "\\" not in name
     return is_plain and len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES  # no half pair is printable

@@ -83,12 +83,12 @@ class Cubin(NamedTuple):
 
 
 def is_cubin(data: bytes) -> bool:
-    """Tell if these bytes start as a cubin does."""
+    """Check whether these bytes start as a cubin does."""
     return data[:5] == b"\x7fELF\x02" and len(data) >= 64 and data[18:20] == EM_CUDA.to_bytes(2, "little")
 
 
 def is_relocatable(data: bytes) -> bool:
-    """Tell if a cubin is yet to be linked: an ELF of type ET_REL rather than ET_EXEC."""
+    """Check whether a cubin is yet to be linked: an ELF of type ET_REL rather than ET_EXEC."""
     return is_cubin(data) and data[16:18] == _ET_REL
 
 

@@ -1,4 +1,4 @@
-"""JSON values that a store gave back, held against limits before anybody computes with them.
+"""JSON values that a store gave back, checked against limits before anybody computes with them.
 
 Promise     What `read_json` returns took no more memory than its limits allow; each number in it is finite and fits in
             64 bits. Anything else is a ValueError.
@@ -37,7 +37,7 @@ def read_json(text: bytes) -> Any:
 
 
 def is_in_range(value: Any) -> bool:
-    """Tell if every number in a JSON value is finite and fits in 64 bits."""
+    """Check whether every number in a JSON value is finite and fits in 64 bits."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -51,7 +51,7 @@ def is_in_range(value: Any) -> bool:
 
 
 def is_unicode(value: Any) -> bool:
-    """Tell if no string in a JSON value holds half of a surrogate pair."""
+    """Check whether no string in a JSON value holds half of a surrogate pair."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ these; `{"name": shape}` for a mapping that has these names, and maybe others; o
 
 
 def fits(value: Any, shape: Shape) -> bool:
-    """Tell if a JSON value has a shape."""
+    """Check whether a JSON value has a shape."""
     if isinstance(shape, type):
         return type(value) is shape or (shape is float and type(value) is int)
     if isinstance(shape, list):

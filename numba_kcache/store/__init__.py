@@ -1,7 +1,7 @@
 """Bytes under keys: the verbs that every store has in the same form, and what stores need of the system.
 
-Promise     Every module of this room can be imported everywhere: `missing()` reports what a store of files lacks here;
-            where it lacks something nobody makes a DiskStore, and kernels are kept in memory.
+Promise     Every module of this package can be imported on every system. Where `missing()` names something that a store
+            on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
 Ground      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, for which fsync stands in.
 """
 
@@ -35,7 +35,7 @@ _NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "p
 
 
 def missing() -> str:
-    """The first thing that a store of files needs and this system lacks; "" where it lacks none."""
+    """Name a module or call that a store on disk needs and this system lacks; "" where it has them all."""
     return next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
 
 
@@ -108,9 +108,10 @@ def _forget_imports_of_others() -> None:
 def finish_imports() -> None:
     """Import anew what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
 
-    The interrupted import goes on with its half-made module, which nobody has seen, and in the end returns the one made
-    here. Only our modules, and plain Python that they import, are made anew: a library in C cannot be made twice, and
-    what a user's module does on import is to happen once. To be called, `if IMPORTS`, where a handler may enter.
+    The interrupted import then completes its own half-initialised module, which no code has seen, but returns the one
+    imported here. Only modules of this package, and pure Python modules that they import, are imported again: an
+    extension module cannot be initialised twice, and a user's module must run once. Call it, `if IMPORTS`, at each
+    public entry that a handler may call.
     """
     mine = {}
     for name, reference in list(IMPORTS.items()):
@@ -143,7 +144,7 @@ class Store(ABC):
 
     @abstractmethod
     def put_encoded(self, key: str, data: bytes) -> bool:
-        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
 
     @abstractmethod
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
@@ -154,7 +155,7 @@ class Store(ABC):
         """Every file of these kinds whose name is a key, in no order."""
 
     def put(self, entry: StoredEntry) -> bool:
-        """Store `entry` in place of whatever its key led to; whether it was stored.
+        """Store `entry` in place of any other under its key. Returns True if it was stored.
 
         Raises:
             ValueError, TypeError: The entry is not one that can be stored.
@@ -162,7 +163,7 @@ class Store(ABC):
         return self.put_encoded(entry.key, encode_entry(entry))
 
     def peek(self, key: str) -> StoredEntry | None:
-        """As `get`, but looking does not count as use, and damage is left where it is."""
+        """As `get`, but without renewing the time of use, and a damaged file is left where it is."""
         data = self.get_encoded(key)
         try:
             return None if data is None else decode_entry(data, key)
@@ -180,7 +181,7 @@ class Store(ABC):
         return ""
 
     def peek_manifest(self, family: str) -> list[Variant]:
-        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
+        """As `get_manifest`, but without renewing the time of use, and a damaged file is left where it is."""
         data = self.get_encoded(family, MANIFEST)
         try:
             return [] if data is None else decode_manifest(data, family)

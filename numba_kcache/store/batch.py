@@ -1,10 +1,10 @@
 """Publish many entries together: all of them, or none.
 
-Promise     When publish_all() raises, nothing of the call is left. A process that is killed while the names are given
-            leaves some of the entries, each whole.
-Method      Every file is written and synced under a private name first: what can fail for want of room, fails there.
-            Then each is renamed.
-Not here    Whole entries that are there already: the caller leaves them out, since undoing would remove them.
+Promise     When publish_all() raises, none of its files is left. A process that is killed while it renames leaves some
+            of the entries, each complete.
+Method      Every file is written and synced under a private name first, so that a full disk is found before the first
+            rename. Then each is renamed.
+Not here    Entries that the store has already: the caller leaves them out, since a rollback would remove them.
 Faults      batch.written, .named (tests/crash kills here).
 """
 
@@ -27,9 +27,9 @@ def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: D
     """Publish entries.
 
     Args:
-        tree: Where to.
+        tree: Tree to publish into.
         files: Key and bytes of each.
-        durability: As for one.
+        durability: As of `publish`.
         time_ns: Modification time that the files are given.
 
     Raises:

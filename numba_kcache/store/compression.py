@@ -1,4 +1,4 @@
-"""Pack the payloads of an entry with zstd, and unpack them within what their record claims.
+"""Compress the payloads of an entry with zstd, and decompress them to exactly the size in their record.
 
 Not here    Which payloads are packed, and their limits (entry). A hit on a small cubin, which is kept as it is, imports
             nothing of this.

@@ -1,13 +1,13 @@
-"""Numbers that many processes add to: none waits, a crash loses at most the last addition, reading sums.
+"""Counters that many processes add to without waiting; a crash loses at most the last addition, a read sums them.
 
-Promise     A record that `add` wrote is in every later `read` exactly once, also while another folds, and
-            whoever is killed when. A name that this version does not know is summed like the others.
-Method      Each process appends JSON lines to a file of its own, and takes another one after ten minutes.
-            Where there are many, and nobody looked for ten minutes, those that nobody appends to any more (an hour old,
-            by the clock of their filesystem) are folded: their sum and their names are written to `total` in one
+Promise     A record that `add` wrote is in every later `read` exactly once, also while another process folds files,
+            and whichever process is killed at any time. Unknown names are summed like the others.
+Method      Each process appends JSON lines to a file of its own, and starts another one after ten minutes.
+            Where there are many, and no process looked for ten minutes, the files last written an hour ago or earlier
+            (by the clock of their filesystem) are folded: their sum and their names are written to `total` in one
             publish, then they are removed; names in `total` are not read again. Of names with a label (`family/label`)
-            a fold keeps the 20,000 of a family that count most, of `day/...` the latest. A line begins with a line feed
-            too, so that a torn one spoils nothing but itself.
+            a fold keeps the 20,000 highest counts of a family, of `day/...` the latest days. A line begins with a line
+            feed too, so that a torn line damages no other.
 Not here    When to add: never on the path of a hit that is already resolved.
 Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
 """
@@ -71,7 +71,7 @@ class CounterFile:
         self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
-        """Add to the numbers, by name; whether it was written."""
+        """Add to the numbers, by name; returns True if it was written."""
         if self._readonly:
             return False
         record = json.dumps(dict(counts), separators=(",", ":"), allow_nan=False)
@@ -105,7 +105,7 @@ class CounterFile:
             return {}
 
     def clear(self) -> bool:
-        """Forget all that was added; whether there is nothing of it left. What others add meanwhile may go as well."""
+        """Remove all counts. Returns True if none is left. Counts that others add meanwhile may be removed as well."""
         if self._readonly:
             return False
         try:
@@ -120,10 +120,10 @@ class CounterFile:
         return True
 
     def fold(self, *, stale_s: float = _STALE_S) -> None:
-        """Sum the files of the dead into one.
+        """Sum the files that no process appends to any more into `total`.
 
         Args:
-            stale_s: Age from which nobody appends to a file any more.
+            stale_s: Age, in seconds, from which a file counts as no longer written to.
         """
         if self._readonly:
             return
@@ -142,7 +142,7 @@ class CounterFile:
             self._emit(trouble("counters", error))
 
     def _is_fold_due(self, own: str) -> bool:
-        """Tell if nobody has looked for files to fold of late: of a thousand processes in an hour each would."""
+        """Check whether no process looked for files to fold in the last ten minutes, so that not every process does."""
         try:
             before = self._folder.status("fold.lock").st_mtime
         except FileNotFoundError:
@@ -221,7 +221,7 @@ def _counts(record: object) -> Counts:
         raise ValueError("not counts")
     for value in record.values():
         if type(value) not in (int, float) or not -_MAX_COUNT < value < _MAX_COUNT:
-            raise ValueError("not a number that anybody counts to")
+            raise ValueError("not a count")
     return record
 
 
@@ -234,7 +234,7 @@ def _sum(many: Iterable[Counts]) -> Counts:
 
 
 def _bounded(counts: Counts) -> Counts:
-    """The counts without the labels that are too many: the least of each family, the oldest days."""
+    """The counts, reduced to the limit of labels: the smallest of each family and the oldest days are dropped."""
     families: defaultdict[str, list[str]] = defaultdict(list)
     for name in counts:
         if "/" in name:

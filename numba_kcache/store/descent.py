@@ -1,11 +1,11 @@
-"""Walk to a directory one component at a time, where others may swap what a path leads to.
+"""Open a directory one path component at a time, safe against other users who replace components meanwhile.
 
 Promise     The descriptor that is returned is of a directory that was reached without following a link which somebody
             else may have put there. What has to be made on the way is made through the descriptor of its parent.
 Method      Each component is opened without following links, through the descriptor of the one before. A link is read
             and followed by hand, unless it lies where others may write; in a folder with the sticky bit (/tmp) it must
             belong to this user, the superuser or the folder's owner.
-Not here    Whom to trust with the directory itself (store.tree.refusal).
+Not here    Which owners and modes the directory itself may have (store.tree.refusal).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
 
 
 def others_may_swap(folder: os.stat_result) -> bool:
-    """Tell if somebody but the superuser and this user may give, take and swap the names in a folder."""
+    """Check whether somebody but the superuser and this user may give, take and swap the names in a folder."""
     mode = folder.st_mode
     return folder.st_uid not in (0, os.geteuid()) or bool(mode & 0o022 and not mode & stat.S_ISVTX)
 

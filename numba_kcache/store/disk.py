@@ -1,15 +1,15 @@
 """The store on disk: entries and manifests by key, for many processes at once, within limits.
 
-Promise     `get` returns what was put under this very key, or None. Nothing that the system does (full or
-            read-only disk, damage, a directory that vanishes) raises out of a method: it is a miss, or False,
-            and one event. What is damaged is moved aside, so that the next put heals it.
-            Making a DiskStore touches nothing. A directory that is not ours, or that cannot be made or written to, is
-            replaced by a private store; one on a network filesystem gets a private store in front, and no lock and no
-            walk of a put goes over the network. Each of these is found once, and reported once, with what was tried.
-Method      store.tree reads and publishes; here is what happens when that fails. This module reads; store.writing and
-            whatever else a verb needs is imported by that verb, for a hit goes without.
+Promise     `get` returns what was put under this very key, or None. No failure of the system (full or read-only
+            disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one event.
+            A damaged file is moved to the quarantine, so that the next put replaces it.
+            Constructing a DiskStore touches no file. A directory that is not ours, or that cannot be made or written
+            to, is replaced by a private store; one on a network filesystem gets a private store in front, so that no
+            lock and no walk of a put goes over the network. Each of these is found and reported once.
+Method      store.tree reads and publishes; this module handles its failures. store.writing, and other modules that a
+            hit does not need, are imported by the methods that use them.
 Not here    Kernels, keys. The private store is no tier (tiers.chain): list, prune, clear and the counters work on the
-            directory that the user named, and what is in it is ours already, and needs no signature.
+            directory that the user named; entries of the private store are this user's own and need no signature.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class DiskStore(Store):
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
         max_wait_s: Longest wait for another's build.
-        stands_in: It is the private store of another, and has none of its own on a disk.
+        stands_in: It is the private store of another store, and gets no private store on disk itself.
 
     Attributes:
         private: In front of a directory on the network, or in place of one that cannot be used; None for most.
         is_network: Whether the directory is on a filesystem shared with other machines.
         is_replaced: Whether what is new goes to `private` alone.
-        opening: A lock, held while the above is found out, and while writer and counters are made.
+        opening: A lock, held while these attributes are set, and while writer and counters are made.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class DiskStore(Store):
 
     @property
     def locks(self) -> KeyLocks:
-        """The turns to build, for this node."""
+        """The locks of this node that have one process build each key."""
         return self._writer.locks
 
     # The directory, and the private store
@@ -131,7 +131,7 @@ class DiskStore(Store):
         return self.private if self.is_replaced else None
 
     def is_usable(self) -> bool:
-        """Tell if the directory may be read, as far as is known; it is looked at once, as soon as it is there."""
+        """Check whether the directory may be read. It is examined once, when it exists; until then this is True."""
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None
@@ -154,7 +154,7 @@ class DiskStore(Store):
         return not self._is_refused
 
     def replace(self, reason: object) -> None:
-        """Put what is new into the private store from now on."""
+        """Write new entries to the private store from now on."""
         from .fallback import words_of
 
         with self.opening:
@@ -174,7 +174,7 @@ class DiskStore(Store):
         return private_store(self.directory, limits, self.durability, self.emit, in_memory=in_memory)
 
     def obstacle(self) -> str:
-        """The reason for which what is stored does not get into the directory; "" where it does. Changes nothing."""
+        """The reason why new entries cannot be written to the directory; "" where they can. Changes nothing."""
         if not self.is_replaced and self.is_usable() and not self.is_replaced:
             from .fallback import unwritable
 
@@ -182,18 +182,18 @@ class DiskStore(Store):
         return self._replaced_for
 
     def prepare(self) -> str:
-        """Make the directory if need be; the reason for which what is stored does not get there, "" where it does."""
+        """Make the directory if need be. Returns the reason why entries cannot be written to it, or ""."""
         if not self.readonly:
             self._writer.settle()
         return self._replaced_for
 
     @property
     def place(self) -> str:
-        """The directory that takes what is new, as far as is known; "" for memory."""
+        """The directory that new entries are written to, as far as is known; "" for memory."""
         return self.directory if self._spare is None else self._spare.place
 
     def holds(self, key: str) -> bool:
-        """Tell if there is a file for the entry of `key` in the directory itself."""
+        """Check whether there is a file for the entry of `key` in the directory itself."""
         from .folders import Folder
         from .tree import FOLDERS
 
@@ -241,17 +241,17 @@ class DiskStore(Store):
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                self.tree.forget()  # replaced on the file server
+                self.tree.forget()  # ESTALE: replaced on the file server
                 data = self.tree.read(kind, key, now_ns, refresh_ns)
             return decode(data, key)
         except DamagedEntry as error:
             self._damaged(kind, key, str(error))
         except OSError as error:
-            if error.errno in _IRREGULAR:  # left where it is: a put moves it out of its way
+            if error.errno in _IRREGULAR:  # a reader leaves it there; the next put moves it to the quarantine
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)
-        except MemoryError:  # it may be whole: it stays
+        except MemoryError:  # the file may be undamaged: it stays
             self.trouble("get", f"no memory for {key}")
         return None
 
@@ -272,9 +272,9 @@ class DiskStore(Store):
             yield from self._spare.files(*kinds)
 
     def verify(self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "") -> list[Problem]:
-        """Read every file in full; what is damaged, or refused for its meaning, is moved aside, and reported with why.
+        """Read every file in full; report those that are damaged or that `refusal_of` refuses, and quarantine them.
 
-        What is not the cache's own is reported by its name below the directory, and left where it is.
+        Files that are not the cache's own are reported by their name below the directory, and left where they are.
         """
         from .listing import damaged
         from .report import Problem
@@ -286,7 +286,7 @@ class DiskStore(Store):
         return [*problems, *(Problem(name, f"{kind} that is not the cache's own") for name, kind in self.strangers())]
 
     def strangers(self) -> list[tuple[str, str]]:
-        """Name and kind of everything in the directory's tree that is not of the cache's making, and is left alone."""
+        """Name and kind of each file or folder in the directory's tree that this package did not make."""
         from .names import strangers
 
         return list(strangers(self.tree))
@@ -294,7 +294,7 @@ class DiskStore(Store):
     # Writing
 
     def put_encoded(self, key: str, data: bytes) -> bool:
-        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
         return not self.readonly and self._writer.put(key, data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
@@ -311,20 +311,20 @@ class DiskStore(Store):
         self._writer.put_all(files, size_bytes)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
+        """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
         return not self.readonly and self._writer.add_variant(require_key(family), *variants)
 
     def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
-        """Take the turn to build `key`, or wait until another has built it; `more` is that of `KeyLocks.turn`.
+        """Take the turn to build `key`, or wait until another has built it; `more` goes to `KeyLocks.turn`.
 
-        The context is a `Turn`: `found` is the entry that appeared meanwhile, or None: then the caller builds and puts.
-        It never raises and never waits beyond `wait_s`, or `max_wait_s`.
+        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
+        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`.
         """
         most_s = self.max_wait_s if wait_s is None else wait_s
         return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True, **more)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
-        """Remove what was not used for `older_than` seconds, then the oldest down to the limit.
+        """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.
 
         Args:
             max_size_bytes: Limit of this pass; None for the store's.
@@ -337,7 +337,7 @@ class DiskStore(Store):
         return self._writer.removed(lambda each: each.clear())
 
     def remove(self, key: str) -> bool:
-        """Remove the entry of `key`; whether there was one."""
+        """Remove the entry of `key`; returns True if there was one."""
         from .names import remove
 
         file = Found(ENTRY, require_key(key), self.tree, 0, 0)
@@ -345,7 +345,7 @@ class DiskStore(Store):
         return (self.private is not None and self.private.remove(key)) or is_gone
 
     def set_aside(self, key: str) -> None:
-        """Move the entry of `key` out of the way: it is whole, and cannot be used."""
+        """Move the entry of `key` to the quarantine: its bytes are undamaged, but it cannot be used."""
         if not self.readonly and self.is_usable():
             from .folders import set_aside
 
@@ -354,11 +354,11 @@ class DiskStore(Store):
             self.private.set_aside(key)
 
     def wait_for_eviction(self) -> None:
-        """Return when the pass that a put has started is over."""
+        """Return when the eviction pass that a put has started is over."""
         self._writer.limits.wait()
 
     def trouble(self, where: str, error: object) -> None:
-        """Report what the store goes on without."""
+        """Emit the event for a failure that the store continues after."""
         self.emit(trouble(where, error))
 
     def _damaged(self, kind: int, key: str, reason: str) -> None:

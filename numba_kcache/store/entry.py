@@ -1,16 +1,15 @@
-"""The one frame of everything kept on disk: a key, a JSON header and compressed payloads, checked as a whole.
+"""The file format of entries and manifests: a key, a JSON header and compressed payloads under one digest.
 
-Promise     What `decode_entry` returns is what `encode_entry` was given, for the very key asked for; any
-            other bytes raise DamagedEntry, whatever they are. No size that a file claims is allocated before
-            it has been held against a limit; there is one for all payloads of an entry together, one for what a payload
-            unpacks to from its stored bytes, and one for the values of its JSON.
-Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The
-            digest is taken over the bytes as stored, before anything in them is believed. The first payload
-            (the one that a hit needs) is unpacked at once, the others when they are asked for; a full check reads them
-            piece by piece.
-Not here    Trust. xxh3_128 finds damage, not malice: whoever can write the file can write its digest. Whom to
-            believe is decided by ownership and mode (store.tree) and by signatures, for which the table
-            holds a sha256 of each payload, taken when it was stored.
+Promise     `decode_entry` returns exactly what `encode_entry` was given for this key; any other bytes raise
+            DamagedEntry. No size that a file claims is allocated before it has been checked against a limit: there is
+            one for all payloads of an entry together, one for the ratio of unpacked to stored bytes, and one for the
+            number of JSON values.
+Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The digest over
+            the stored bytes is checked before anything in them is used. The first payload (the one that a hit needs)
+            is unpacked at once, the others when they are first read; a full check reads them as a stream.
+Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest. Whose files are
+            trusted is decided by owner and mode (store.tree) and by signatures, for which the table holds a sha256 of
+            each payload, taken when it was stored.
 Ground      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
             blake2b 73: of the digests that find every damage in tests/crash it is the one that costs nothing.
 """
@@ -28,11 +27,11 @@ from ..keys import sha256
 from ..model import NamedTuple
 
 FORMAT = 1
-"""Number of this grammar, in every file and in the name of the directory that holds them."""
+"""Version of this format, in every file and in the name of the directory that holds them."""
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 160 << 20
-"""Of all payloads of an entry together; reading an entry takes this and a copy of its file."""
+"""Limit of the unpacked payloads of one entry together; reading it takes so much memory and a copy of its file."""
 
 MAX_FILE_BYTES = 192 << 20
 MAX_PAYLOADS = 16
@@ -40,19 +39,19 @@ MAX_RATIO = 64
 """Unpacked bytes that a payload may have for each stored one, beyond the first megabyte; cubins have 3 to 15."""
 
 MAX_TEXT_BYTES = {"log": 4 << 20, "report": 4 << 20, "source": 1 << 20}
-"""Of payloads that are read as text or JSON, which then take many times their bytes."""
+"""Unpacked limits of payloads that are parsed as text or JSON, which takes many times their bytes in memory."""
 
 MAX_VALUES = 1 << 20
-"""Values in a header: an empty list of two bytes takes 64 in memory."""
+"""Limit of JSON values in a header: an empty list, two bytes of JSON, takes 64 in memory."""
 
 MAX_VARIANTS = 64
 """Variants that are kept of a family."""
 
 MAX_MANIFEST_BYTES = 8 << 20
-"""Bytes of what a manifest holds; the oldest variants are dropped beyond."""
+"""Limit of a manifest; where it would be larger, the oldest variants are dropped."""
 
 ENTRY, MANIFEST = 1, 2
-"""What a file is: a compiled artifact, or the variants that a family of requests has led to."""
+"""The kinds of file: a compiled artifact, or the list of variants stored for one family of requests."""
 
 _MAGIC = b"\x89NKC\r\n\x1a\n"  # as PNG's: a transfer that treats it as text damages the first bytes
 _PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, file bytes, key
@@ -87,7 +86,7 @@ _VARIANT_KINDS = (
 
 
 class DamagedEntry(ValueError):
-    """These bytes are not what was stored under this key; the message says what gave it away."""
+    """The bytes of a file are not what was stored under its key; the message says which check failed."""
 
 
 class PayloadRecord(NamedTuple):
@@ -111,7 +110,7 @@ class PayloadRecord(NamedTuple):
 class Payloads(Mapping[str, bytes]):
     """The payloads of a decoded entry: the first is unpacked at once, the others when they are asked for.
 
-    One that does not unpack raises KeyError, as if it were not there; since the digest holds, the file was forged.
+    A payload that does not unpack raises KeyError, as if missing: the file's digest was right, so it was forged.
     """
 
     __slots__ = ("_unpacked", "packed")
@@ -140,11 +139,11 @@ class Payloads(Mapping[str, bytes]):
 
 
 class StoredEntry(NamedTuple):
-    """An entry as a key leads to it.
+    """An entry as it is stored: key, header and payloads.
 
     Args:
         key: 64 lower-case hexadecimal digits.
-        header: JSON values. Whatever every hit reads belongs here, what only a report reads into a payload.
+        header: JSON values. Data that every hit reads belongs here; data that only reports read, into a payload.
         payloads: Bytes by name. The first is the one that a hit needs.
     """
 
@@ -154,7 +153,7 @@ class StoredEntry(NamedTuple):
 
 
 def is_key(key: str) -> bool:
-    """Tell if `key` can name a file."""
+    """Check whether `key` can name a file."""
     return len(key) == 64 and not key.strip("0123456789abcdef")
 
 
@@ -170,7 +169,7 @@ def require_key(key: str) -> str:
 
 
 def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
-    """The file that holds `entry`.
+    """Encode `entry` as the bytes of its file.
 
     Raises:
         ValueError: The entry cannot be held: a bad key or payload name, NaN, or a size beyond the limits.
@@ -204,15 +203,15 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
 
 
 def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
-    """The entry that `encode_entry` wrote.
+    """Decode the bytes of `encode_entry`, after checking digest, key and kind.
 
     Args:
         data: A whole file.
-        key: The key under which it was found; must be the one inside.
-        kind: What it was found as; must be the one inside.
+        key: The key under which it was found; the one in the file must equal it.
+        kind: ENTRY or MANIFEST; the one in the file must equal it.
 
     Raises:
-        DamagedEntry: Any byte is not as it was written, or the file was forged badly.
+        DamagedEntry: A byte differs from what was written, or the contents break the format.
     """
     at, end = head_bytes(data, kind), len(data) - _DIGEST_BYTES
     written_bytes = _PREFIX.unpack_from(data)[5]
@@ -232,7 +231,7 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
 
 
 def head_bytes(data: bytes, kind: int = ENTRY) -> int:
-    """Bytes that the head of a file takes, header included, by its first bytes.
+    """Length of a file's head (prefix, payload table and header) in bytes, read from its prefix.
 
     Raises:
         DamagedEntry: These are not the first bytes of a file of this kind.
@@ -252,7 +251,7 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
 
 
 def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
-    """Header and payload table of a file, from its head alone; not held against the digest.
+    """Header and payload table of a file, from its head alone; the digest is not checked.
 
     Raises:
         DamagedEntry: It is not the head of a file of `key`.
@@ -282,9 +281,9 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
 
 
 def encode_manifest(family: str, variants: list[Variant]) -> bytes:
-    """The file that holds the variants of a family, newest first: all, or as many as `MAX_MANIFEST_BYTES` hold.
+    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`.
 
-    Lines that variants share (the headers that an edit left as they were) are in it once.
+    Lines that variants have in common (header files that did not change between them) are written once.
     """
     from .shared_lines import share
 
@@ -297,7 +296,7 @@ def encode_manifest(family: str, variants: list[Variant]) -> bytes:
 
 
 def decode_manifest(data: bytes, family: str) -> list[Variant]:
-    """The variants that `encode_manifest` wrote.
+    """Decode the variants that `encode_manifest` wrote.
 
     Raises:
         DamagedEntry: As `decode_entry`, or it does not hold variants.
@@ -323,14 +322,14 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
 
 
 def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
-    """`variants`, newest first, with `newer` before them, the last foremost; each key once, and no more than 64."""
+    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `MAX_VARIANTS` of them."""
     for variant in newer:
         variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
     return variants
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
-    """The payload table of a decoded entry; of one that was not decoded there is none yet."""
+    """The payload table of a decoded entry; empty for one that was not decoded."""
     if not isinstance(entry.payloads, Payloads):
         return []
     return [record for record, _ in entry.payloads.packed.values()]
@@ -363,10 +362,10 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
 
     Args:
         text: All of it.
-        is_text: Refuse halves of surrogate pairs; paths on record may hold some.
+        is_text: Refuse unpaired surrogates; recorded paths may hold some.
 
     Raises:
-        DamagedEntry: It is none, or beyond the limits.
+        DamagedEntry: It is not such an object, or exceeds the limits.
     """
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise DamagedEntry("the header holds too many values")

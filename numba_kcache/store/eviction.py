@@ -1,11 +1,11 @@
-"""Keep a tree within its limits by removing what was used longest ago, and what killed processes have left.
+"""Evict the least recently used entries of a tree down to its limits, and remove what killed processes left.
 
-Promise     After a pass the tree holds at most the limits, but for what others added meanwhile; what was used
-            last is removed last; nothing that changed since it was looked at is removed. A reader that has
-            opened a file keeps it. Safe beside readers, writers and other passes.
-Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each
-            file is looked at once more before it is removed. One pass per node at a time, by a lock that is
-            only tried: who does not get it leaves the work to who did.
+Promise     After a pass the tree is within its limits, except for what others added meanwhile; the most recently used
+            entry is removed last; no file that changed since the walk is removed. A reader that has opened a file can
+            read it to the end. Safe beside readers, writers and other passes.
+Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each file's stat
+            is read again before it is removed. One pass per node at a time: a process that does not get the lock at
+            once leaves the pass to the one that has it.
 Not here    When to run (store.limits).
 Faults      eviction.walked, .removing, .removed (tests/crash kills here).
 Ground      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache guards by stat as well.
@@ -35,7 +35,7 @@ LOW_WATER = 0.85
 _LOCK = "evict.lock"
 
 PASS_EVERY_S = 24 * 3600
-"""Longest time without a pass where something is stored: it also removes what killed processes left."""
+"""Longest time between passes while entries are stored: a pass also removes what killed processes left."""
 
 STALE_S = 3600
 """Age from which a private file or a lock file that nobody holds is removed."""
@@ -56,7 +56,7 @@ def evict(
     """Run one pass.
 
     Args:
-        tree: What to keep within the limits.
+        tree: The tree to evict from.
         max_size_bytes: Limit of entries and manifests together.
         max_entries: Limit of the number of entries, and of that of manifests.
         now_s: Time, in seconds since the epoch.
@@ -96,18 +96,18 @@ def evict(
 
 
 def time_before_ns(now_s: float, older_than_s: float | None) -> int:
-    """The time before which what was last used is too old; 0 for any age."""
+    """The time, in nanoseconds, before which an entry's last use counts as too old; 0 for any age."""
     return 0 if older_than_s is None else int((now_s - older_than_s) * 1e9)
 
 
 def sum_of(files: Iterable[Found]) -> Removed:
-    """Sum of these files, as they are when they are removed."""
+    """Count these files and their bytes, as the result of removing them."""
     gone = list(files)
     return Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone))
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
-    """Tell if no pass began for a day. A new tree, which has nothing to remove, counts as just passed."""
+    """Check whether the last pass began a day ago or earlier. A new tree, with nothing to remove, is not due."""
     try:
         return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def _begin(tree: Tree, now_s: float) -> int | None:
 def choose(
     files: list[Found], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
 ) -> list[Found]:
-    """Those of `files`, which are sorted from the one used longest ago, that have to go."""
+    """Choose the files to remove; `files` are sorted from the least recently used."""
     size, count = sum(file.size_bytes for file in files), Counter(file.kind for file in files)
     size_goal = max_size_bytes * (low_water if size > max_size_bytes else 1.0)
     goals = {kind: max_entries * (low_water if number > max_entries else 1.0) for kind, number in count.items()}
@@ -143,9 +143,9 @@ def choose(
 
 
 def reap(tree: Tree) -> None:
-    """Remove private files and lock files whose owners are dead, and trees of older formats that nobody uses.
+    """Remove temporary files and lock files whose processes have ended, and unused trees of older formats.
 
-    Age is taken against a file made on the spot, so that the clock of a file server does not matter.
+    Age is the difference to the time of a file made now on the same filesystem, whose clock may differ from ours.
     """
     private, locks = Folder(tree, PRIVATE), Folder(tree, LOCKS)
     try:
@@ -162,7 +162,7 @@ def reap(tree: Tree) -> None:
             lock = _try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
             if lock is not None:
                 try:
-                    locks.unlink(name)  # while it is held: who waits for it starts over
+                    locks.unlink(name)  # while it is locked: a process that waits for it starts over
                 finally:
                     os.close(lock)
         except OSError:
@@ -173,7 +173,7 @@ def reap(tree: Tree) -> None:
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:
-    """The locked file of this name, made if need be; None if another has it. Without locks it is free."""
+    """Lock the file of this name, made if need be; None if another holds it. Without locks, it is never refused."""
     fd = folder.open(name, os.O_RDWR | os.O_CREAT)
     try:
         try_flock(fd)

@@ -1,9 +1,9 @@
-"""The directory of the private store, which stands in for one that cannot be used, or before one on a network.
+"""The private store: a directory below /var/tmp that replaces an unusable store, or caches one on a network.
 
-Promise     It belongs to this user alone, on a disk of this machine, else there is none. Each directory that needs one
-            has its own.
-Ground      Known attacks on caches in predictable directories of /tmp; so the private one is made and then
-            looked at without following links, and used only if it is a directory, ours, and closed to others.
+Promise     It belongs to this user alone and is on a local disk, or it is not used. Each store directory that needs a
+            private one has its own.
+Ground      Caches at predictable paths of /tmp have been attacked; so the directory is made, examined without
+            following links, and used only if it is a directory of this user that is closed to others.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:  # disk imports this module
     from .publish import Durability
 
 LOCAL_PARENT = "/var/tmp"
-"""Parent of the private directory: kept over reboots, and local on every machine."""
+"""Parent of the private directory: it survives reboots and is on a local disk."""
 
 _DIGITS = 12
 _PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | CLOEXEC
 
 
 def private_directory(directory: str) -> tuple[str | None, str]:
-    """A directory of this user alone on a local disk, made if need be.
+    """Make a directory for this user alone on a local disk.
 
     Args:
-        directory: In place of which, or before which, it is used; "" where there is none.
+        directory: The store directory that it replaces or caches; "" where there is none.
 
     Returns:
-        Its path, and what was tried in vain; None where there is none to be had.
+        Its path, or None where no place can be used; and the places that failed, with reasons.
     """
     tried: list[str] = []
     names = [f"numba_kcache-{os.geteuid()}"]
@@ -63,10 +63,10 @@ def private_directory(directory: str) -> tuple[str | None, str]:
 
 
 def _made(parent: int, name: str, path: str, exposed: str) -> int:
-    """Open a directory of this user alone, made if need be, in place of its parent, which is closed.
+    """Open a directory of this user alone, made if need be, and close the descriptor of its parent.
 
     Raises:
-        OSError: It cannot be made, written to, or trusted; the parent is open then.
+        OSError: It cannot be made, written to, or trusted; the parent stays open.
     """
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -87,7 +87,7 @@ def _made(parent: int, name: str, path: str, exposed: str) -> int:
 def private_store(
     directory: str, limits: dict[str, Any], durability: Durability, emit: Emit, *, in_memory: bool
 ) -> tuple[DiskStore | MemoryStore, str]:
-    """The store that stands in for that of a directory, or before it, and where it is, in words."""
+    """Make the private store of a directory. Returns it, and its place in words."""
     from .disk import DiskStore
     from .memory import MemoryStore
 
@@ -99,12 +99,12 @@ def private_store(
 
 
 def where(path: str | None, tried: str) -> str:
-    """The place of what is kept, in words, with what was tried in vain."""
+    """Say in words where entries are kept, with the places that failed."""
     return path or (f"memory only (tried {tried})" if tried else "memory only")
 
 
 def words_of(reason: object, directory: str) -> str:
-    """The reason for which a directory cannot be used: the system's, with the name of what in it is concerned."""
+    """The reason why a directory cannot be used, with the name of the file or folder in it that the system refused."""
     if not isinstance(reason, OSError) or not reason.strerror:
         return f"{reason}"
     name = reason.filename if isinstance(reason.filename, str) else ""
@@ -112,7 +112,7 @@ def words_of(reason: object, directory: str) -> str:
 
 
 def unwritable(tree: Tree) -> str:
-    """The reason for which nothing could be written to a tree now; "" where there is none. Leaves nothing behind."""
+    """The reason why a tree cannot be written to now; "" where it can. Leaves no file behind."""
     try:
         if os.access(".", os.W_OK | os.X_OK, dir_fd=tree.base()):
             return ""

@@ -1,7 +1,7 @@
 """The folders of a tree: made, walked, and worked in through their descriptors.
 
-Promise     Every name is looked up in a folder that was opened without following links, and held against whom the tree
-            trusts, for this very call. Nothing is opened but regular files, and none that has a second name elsewhere.
+Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
+            and mode were checked. Only regular files with a single hard link are opened.
 Method      What is new in a shared tree gets the rights of its root: read and write for the group where the root has
             them, never for everybody.
 Not here    Which names are ours, and what is removed (store.names).
@@ -20,7 +20,7 @@ from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK
 from .entry import is_key
 from .tree import FOLDER, FOLDERS, Found, Tree
 
-if TYPE_CHECKING:  # what only counts goes without it
+if TYPE_CHECKING:  # counters import this module and need no publish
     from .publish import Durability
 
 PRIVATE, LOCKS, QUARANTINE, STATISTICS, TIERS = "tmp", "locks", "quarantine", "statistics", "tiers"
@@ -110,13 +110,13 @@ class Folder:
 
 
 def file_mode(tree: Tree) -> int:
-    """The permissions of a new file."""
+    """The mode bits of a new file."""
     rights = tree.status.st_mode if tree.shared and tree.status is not None else 0
     return rights & 0o664 | 0o600
 
 
 def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
-    """Give what this user has made in a shared tree the rights of its root, whatever the umask took."""
+    """Give a file or folder that this user made in a shared tree the permissions of its root, despite the umask."""
     if not tree.shared or tree.status is None or status.st_uid != os.geteuid():
         return
     rights = tree.status.st_mode & 0o2775 | 0o700 if stat.S_ISDIR(status.st_mode) else file_mode(tree)
@@ -126,7 +126,7 @@ def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
 
 
 def unlink(folder: int, name: str) -> bool:
-    """Remove a regular file from an open folder; whether it is gone."""
+    """Remove a regular file from an open folder; returns True if it is gone."""
     try:
         if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=folder)
@@ -146,7 +146,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         return tree.folder(*names)
     except FileNotFoundError:
         pass
-    tree.forget()  # of a directory that was removed, not every filesystem says so
+    tree.forget()  # not every filesystem reports that an open directory was removed
     at = make_root(tree)
     for name in (*tree.names, *names):
         try:
@@ -172,7 +172,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
 
 
 def make_root(tree: Tree) -> int:
-    """A descriptor of the root, made if need be, and tagged for backup programs as something that can be made again.
+    """Make the root if need be, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
 
     Raises:
         OSError: It cannot be made, or must not be used.
@@ -185,7 +185,7 @@ def make_root(tree: Tree) -> int:
         os.close(descend(tree.root, shared=tree.shared, make=True)[0])
         root = tree.open_root()
     try:
-        if not os.listdir(root):  # else it is tagged, or holds other things as well, which backups must not pass over
+        if not os.listdir(root):  # else it has the tag, or other files as well, which backups must not skip
             with suppress(FileExistsError):
                 tag = os.open("CACHEDIR.TAG", _CREATE, file_mode(tree), dir_fd=root)
                 try:
@@ -201,7 +201,7 @@ def make_root(tree: Tree) -> int:
 def publish_entry(
     tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, again: bool = True
 ) -> None:
-    """Publish an entry or manifest. What stands in its place and is no file is moved to the quarantine.
+    """Publish an entry or manifest. Anything else than a regular file under its name is moved to the quarantine.
 
     Raises:
         OSError: It was not published.
@@ -224,7 +224,7 @@ def publish_entry(
 
 
 def is_irregular(folder: int, name: str) -> bool:
-    """Tell if something has this name in an open folder that is no regular file."""
+    """Check whether something has this name in an open folder that is no regular file."""
     try:
         return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -232,7 +232,7 @@ def is_irregular(folder: int, name: str) -> bool:
 
 
 def set_aside(tree: Tree, kind: int, key: str) -> bool:
-    """Move what has the name of an entry or manifest to the quarantine, of which the oldest files are dropped.
+    """Move the file of an entry or manifest to the quarantine, whose oldest files beyond its limit are removed.
 
     Returns:
         Whether it was moved.

@@ -1,7 +1,7 @@
-"""Keep one tree within its limits without anybody waiting for it: start a pass when it is time.
+"""Start an eviction pass in the background when a tree may exceed its limits, and keep space on the disk free.
 
-Promise     A pass runs in a thread of its own, at most one per process. Failures are events. The last room on
-            a filesystem is left to others: where little is free nothing is stored.
+Promise     A pass runs in a thread of its own, at most one per process; no caller waits for it. Failures are events.
+            Where little space is free on the filesystem, nothing is stored.
 Method      No sum is kept. Keys are digests, so that each of the 256 folders holds about a 256th of the tree: a put
             looks at the folder that it has just written to, and where that holds more than a 256th of a limit it starts
             a pass, which walks and sums the whole tree. Folders are of unequal size, so passes also start early: in a
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # it imports this module
     from .disk import DiskStore
 
 LEFT_FREE_BYTES = 512 << 20
-"""What stays free on the filesystem; on one below 10 GiB a twentieth of it."""
+"""Bytes to leave free on the filesystem; on one below 10 GiB, a twentieth of it."""
 
 _LEFT_FREE_SHARE = 20
 
@@ -70,7 +70,7 @@ class Limits:
         try:
             status = os.statvfs(self._tree.base())
         except OSError:
-            return ""  # writing will tell
+            return ""  # an actual lack of space shows when the file is written
         free = status.f_bavail * status.f_frsize
         least = min(LEFT_FREE_BYTES, status.f_blocks * status.f_frsize // _LEFT_FREE_SHARE)
         if free - size_bytes >= least or not status.f_blocks:  # some filesystems do not say
@@ -98,7 +98,7 @@ class Limits:
             thread.join()
 
     def prune(self, max_size_bytes: int | None = None, older_than_s: float | None = None) -> Removed:
-        """Run a pass here and now; nothing is removed where another process is at it.
+        """Run a pass in this thread; nothing is removed while another process runs one.
 
         Args:
             max_size_bytes: Go down to this; None: to the low-water mark of the limit, if it is exceeded.

@@ -1,9 +1,9 @@
 """List entries by age, size, cost or hits, reading no more of their files than that takes; and find damaged ones.
 
-Promise     Files are ordered without opening one, but by cost; those that are listed are read up to the end of their
-            headers. No digest is checked for that: a list is for people to look at, and nothing is loaded by it.
-            A file that is no entry is passed over, and looking does not count as use.
-            `damaged` reads every file in full, changes nothing, and passes over what vanishes meanwhile.
+Promise     Files are sorted without opening them, except by cost; of those listed, only the headers are read. No digest
+            is checked for that: a list is shown to people, and no code is loaded from it. A file that is no entry is
+            skipped, and listing does not renew the time of use.
+            `damaged` reads every file in full, changes nothing, and skips files that vanish meanwhile.
 Not here    What is done about damage (store.disk).
 """
 
@@ -43,7 +43,7 @@ def listed(
 
     Args:
         files: Those met on a walk.
-        get: Gives the bytes of an entry that is kept in memory, by its key.
+        get: Returns the bytes of an entry of a store in memory, by its key.
         by: The order.
         limit: How many; None for all.
         hits: Hits by the leading digits of the key.
@@ -68,7 +68,7 @@ def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tu
 
     Args:
         tree: Where the files are.
-        refusal_of: The reason not to believe an entry that is whole; "" for none.
+        refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
     """
     for file in tree.walk(ENTRY, MANIFEST):
         try:

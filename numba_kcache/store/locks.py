@@ -1,20 +1,19 @@
 """Single flight: one builder per key among the threads and processes of a node; the others wait, in bounds.
 
-Promise     While one holds the turn for a key, no other of this node does, unless it waited its full time or
-            the one before it failed: it then goes on by itself. A turn ends with its owner, also when killed; of those
-            that wait for one who gives no sign of life, one takes the turn over, and the others wait for that one.
-            What a process waits in vain is bounded over its whole life. Keys never wait for each other. Correctness
-            never rests on it: all that is lost is work.
-Method      A threading.Lock per key within the process, flock on a file per key between processes. flock
-            belongs to an open file and dies with it; it takes 3 us where a lock file made and removed takes
-            20 and the filelock package 174. The owner removes its file before letting go, and who then gets
-            the lock of a removed file starts over. An owner that fails leaves a byte in the file, so that
-            256 ranks do not fail one after the other. A builder gives the file a new time each second, from a thread
-            that stops when its process is stopped; who sees no new time for `SILENT_S`, by its own monotonic clock,
-            removes the file and so takes the turn.
-            Who waits may be given something to do (`meanwhile`): the time that takes is no waiting. How many of a
-            node compile at once is counted by locked files as well: the kernel lets go of those whose owner is gone.
-Not here    What was built: the waiter looks for itself, by `look`, at each step.
+Promise     At most one thread of a node holds the turn (the lock) of a key. A waiter whose time runs out, or whose
+            predecessor failed, builds without the turn. A turn ends with its owner, also when killed; where the owner
+            shows no sign of life, one waiter takes the turn over and the others wait for that one. The time that a
+            process waits in vain is bounded over its whole life. Different keys never wait for each other. Correctness
+            does not depend on it: at worst a kernel is compiled twice.
+Method      A threading.Lock per key within the process, flock on a file per key between processes. flock belongs to an
+            open file and ends with it; it takes 3 us where creating and removing a lock file takes 20 and the filelock
+            package 174. The owner removes the file before it unlocks; a process that locks a removed file starts over.
+            An owner that fails leaves a byte in the file, so that 256 ranks do not fail one after the other. A
+            builder's thread sets the file's time each second, and stops when its process is stopped; a waiter that sees
+            no new time for `SILENT_S`, by its own monotonic clock, removes the file and so takes the turn over.
+            A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The number of
+            compilers that run at once on a node is counted by locked files too: a killed owner's lock ends with it.
+Not here    The built entry: the waiter calls `look` for it at each step.
 Ground      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
 """
 
@@ -37,19 +36,19 @@ if TYPE_CHECKING:  # threads alone go without it
 Result = TypeVar("Result")
 
 SILENT_S = 10.0
-"""Longest time without a sign of life of a builder."""
+"""Longest time that a living builder leaves its lock file's time unchanged, in seconds."""
 
 WARM_UPS = 1 << 32
-"""Number of the place for a warm-up, of which a directory has one at a time; compilers have those from 0 on."""
+"""Number of the slot for a warm-up, of which a directory runs one at a time; compilers have the slots from 0 on."""
 
 Meanwhile = Callable[[], bool]
-"""Does something useful; False where there is nothing to do."""
+"""Does some other work while waiting; returns False where there is none."""
 
 _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
-"""Of a pause to the next: who waits oversleeps by a sixth of the wait."""
+"""Factor from one pause to the next: a waiter notices the end at most a sixth of its wait late."""
 _OPEN = os.O_RDWR | os.O_CREAT
 
 
@@ -57,7 +56,7 @@ class Turn(NamedTuple, Generic[Result]):
     """Outcome of a caller's wait.
 
     Args:
-        found: What another built meanwhile, or None: then the caller builds.
+        found: The entry that another built meanwhile; None: the caller builds.
         waited_s: Seconds it took.
         is_alone: Whether this caller holds the key's turn; False where the wait ran out, the one before it
             failed, or the system has no locks.
@@ -74,12 +73,12 @@ class _Seat:
     __slots__ = ("failed", "lock", "owner", "users")
 
     def __init__(self) -> None:
-        # not one that its owner may take again: who comes back for the same key builds without the turn
+        # not an RLock: a thread that comes back for the key it is building builds without the turn
         self.lock, self.users, self.failed = threading.Lock(), 0, False
         self.owner = threading.get_ident(), os.getpid()
 
     def take(self, wait_s: float = 0.0) -> bool:
-        """Take it, or wait for it where that is not waiting for oneself; whether it was had."""
+        """Acquire the lock within `wait_s`, unless this thread holds it itself; returns True if it was acquired."""
         is_had = self.lock.acquire(blocking=False)
         if not is_had and wait_s > 0:
             is_had = wait(lambda pause_s: self.lock.acquire(timeout=pause_s), self.owner, wait_s)
@@ -137,10 +136,10 @@ class KeyLocks:
 
         Args:
             name: A file name: the key.
-            look: Returns what is waited for, or None. Called after every wait, the last one included.
-            wait_s: Longest wait; after it the caller goes on by itself.
-            builds: It may take long: who has the turn gives signs of life, and who waits listens for them. Of such
-                turns all together no more than `wait_s` is waited in vain.
+            look: Returns the entry that is waited for, or None. Called after every wait, the last one included.
+            wait_s: Longest wait; after it the caller builds without the turn.
+            builds: The turn may last long: its owner shows signs of life, and waiters watch for them. A process waits
+                in vain for at most `wait_s` seconds for all such turns together.
             meanwhile: Called instead of each pause in which another process has the turn.
         """
         start = self._clock()
@@ -158,7 +157,7 @@ class KeyLocks:
                 seated = seat.take(wait_s)
                 found = look()
                 if seated and seat.failed:
-                    seat.lock.release()  # those behind must not wait for this one to fail as well
+                    seat.lock.release()  # later threads must not wait for this one to fail as well
                     seated = False
             if found is None and seated:
                 seat.failed = False
@@ -185,12 +184,10 @@ class KeyLocks:
 
     @contextmanager
     def place(self, count: int, first: int = 0) -> Iterator[bool]:
-        """Take one of the `count` places for compilers on this node, if one is free; whether this thread has one.
-
-        Places for something else have other numbers, from `first` on, and `KeyLocks` of their own (`apart`).
-
-        The threads of a process share one: a build may wait for others that it has begun, and compilers take turns
-        within a process. Nobody is counted where there are no locks: then each has one.
+        """Take one of the node's `count` slots for compilers, if one is free; yields True if this process has one.
+        Slots for other purposes have other numbers, from `first` on, and `KeyLocks` of their own (`apart`).
+        The threads of a process share one slot: a build may wait for others that it started, and compilers take turns
+        within a process. Where the filesystem has no locks, every process has a slot.
         """
         thread = threading.get_ident()
         with self._mutex:
@@ -205,7 +202,7 @@ class KeyLocks:
                 self.give_place_up()
 
     def give_place_up(self) -> None:
-        """Let another compile while this thread does not: it waits in the middle of a compile, or is through."""
+        """Release the slot while this thread waits in the middle of a compile, or after its compile."""
         with self._mutex:
             self._placed.discard(threading.get_ident())
             if not self._placed and self._place is not None:
@@ -213,7 +210,7 @@ class KeyLocks:
                 self._unlock_file(name, fd, False)
 
     def apart(self) -> KeyLocks:
-        """Make others on the same files, for which this process is another one."""
+        """Make `KeyLocks` on the same files that exclude these as another process would."""
         return KeyLocks(self._folder)
 
     def _took_place(self, numbers: range) -> bool:
@@ -238,14 +235,14 @@ class KeyLocks:
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Tell if somebody has the turn of a name, or had it when it was killed."""
+        """Check whether the turn of a name is held, or was held by a process that was killed."""
         try:
             return self._folder is not None and self._folder.status(name) is not None
         except OSError:
             return False
 
     def idle_s(self) -> float:
-        """Give the time since a turn of this node was taken or ended, in seconds, by the system's clock."""
+        """Seconds since a turn of this node was last taken or ended, by the system's clock."""
         try:
             return time.time() - self._folder.status(".").st_mtime if self._folder is not None else math.inf
         except OSError:
@@ -254,7 +251,7 @@ class KeyLocks:
     def _lock_file(
         self, name: str, look: Callable[[], Result | None], deadline: float, silent_s: float, meanwhile: Meanwhile
     ) -> tuple[int | None, Result | None, float]:
-        """The locked file or None, what was found, and the seconds in which something else was done."""
+        """The descriptor of the locked file or None, the entry found, and the seconds spent on other work."""
         if self._folder is None:
             return None, look(), 0.0
         pause, fd, beat, heard, helped_s = _FIRST_PAUSE_S, -1, -1, 0.0, 0.0
@@ -289,7 +286,7 @@ class KeyLocks:
                 if found is not None or (status.st_size and not status.st_nlink):
                     if status.st_nlink:
                         self._folder.unlink(name)
-                    return None, found, helped_s  # built; or whom we waited for has failed
+                    return None, found, helped_s  # built; or the owner that we waited for has failed
                 if status.st_nlink:
                     os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
                     held, fd = fd, -1
@@ -330,11 +327,11 @@ class KeyLocks:
 
 
 def _no_beat() -> None:
-    """Nothing to end."""
+    """Do nothing: no thread was started."""
 
 
 def _beating(fd: int) -> Callable[[], object]:
-    """Give the open file a new time each second, until what is returned is called."""
+    """Set the time of the open file each second from a thread; returns the function that ends it."""
     ended = threading.Event()
 
     def work() -> None:

@@ -1,8 +1,8 @@
 """The store in memory: the same verbs without files.
 
 Promise     What store.disk promises, for the life of one process; limits hold exactly and at once.
-Method      Dicts from key to the bytes that a file would hold, in order of use. It takes over where no
-            directory can be had, and is the model that tests/property holds the store on disk against.
+Method      Dicts from key to the bytes that a file would hold, in order of use. It is used where no directory can be,
+            and is the model that tests/property compares the store on disk with.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MemoryStore(Store):
         return None if data is None else frame.decode_entry(data, key)
 
     def put_encoded(self, key: str, data: bytes) -> bool:
-        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
         return self._write(ENTRY, key, data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
@@ -65,7 +65,7 @@ class MemoryStore(Store):
             self.put_encoded(key, data)
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The bytes of an entry or manifest; looking does not count as use."""
+        """The bytes of an entry or manifest, without renewing its time of use."""
         return self._files.get((kind, require_key(key)), (None, 0))[0]
 
     def files(self, *kinds: int) -> Iterator[Found]:
@@ -81,22 +81,22 @@ class MemoryStore(Store):
         return [] if data is None else frame.decode_manifest(data, family)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` in front of those of `family`, the last foremost; whether it was stored."""
+        """Put `variants` in front of those of `family`, the last foremost; returns True if it was stored."""
         with self._mutex:
             return self._write(
                 MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
             )
 
     def obstacle(self) -> str:
-        """Nothing is in the way."""
+        """Return "": memory can always be written to."""
         return ""
 
     def prepare(self) -> str:
-        """Nothing has to be made."""
+        """Return "": no directory has to be made."""
         return ""
 
     def damage(self, key: str) -> str:
-        """Nothing can be damaged here."""
+        """Return "": entries in memory are not checked for damage."""
         return ""
 
     def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
@@ -105,11 +105,11 @@ class MemoryStore(Store):
         return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True, **more)
 
     def remove(self, key: str) -> bool:
-        """Remove the entry of `key`; whether there was one."""
+        """Remove the entry of `key`; returns True if there was one."""
         return self._files.pop((ENTRY, require_key(key)), None) is not None
 
     def set_aside(self, key: str) -> None:
-        """Do without the entry of `key`: it is whole, and cannot be used."""
+        """Remove the entry of `key`: its bytes are undamaged, but it cannot be used."""
         self.remove(key)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
@@ -125,11 +125,11 @@ class MemoryStore(Store):
         return removed
 
     def verify(self, _refusal_of: Callable[[StoredEntry], str] | None = None) -> list[Problem]:
-        """Nothing can be damaged here."""
+        """Return no problems: entries in memory are not checked for damage."""
         return []
 
     def wait_for_eviction(self) -> None:
-        """Nothing to wait for: limits hold when put returns."""
+        """Return at once: `put` itself evicts."""
 
     def _read(self, kind: int, key: str) -> bytes | None:
         name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)

@@ -1,8 +1,8 @@
-"""Names in a tree: which are ours, what is removed by them, and what else lies there.
+"""The names of this package's files in a tree: remove files by them, and list files of other origin.
 
-Promise     What is removed is a regular file whose name has the form of ours, in the folder where such files are, or an
-            empty folder of ours. Never a tree. Links, devices, pipes and strangers' files are left where they are, and
-            `strangers` lists them.
+Promise     Only regular files whose names have our form, in the folder where such files belong, and empty folders of
+            ours are removed. Never a tree. Links, devices, pipes and files of other programs are left where they are,
+            and `strangers` lists them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
 from .tree import FOLDERS, SHARDS, Found, Refused, Tree
 
 MAX_QUARANTINED = 20
-"""Damaged files that are kept to be looked at."""
+"""Damaged files that are kept for inspection."""
 
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}(\.batch)?"
 FORMS = {
@@ -27,7 +27,7 @@ FORMS = {
     STATISTICS: rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}",
     TIERS: r"[0-9a-f]{16}\.(down|up|down\.lock)",
 }
-"""The names of files in each folder but those of entries and manifests."""
+"""Pattern of the file names in each folder, other than those of entries and manifests."""
 
 _SHARD_FORM = r"[0-9a-f]{62}"
 _KINDS = (
@@ -40,7 +40,7 @@ _KINDS = (
 
 
 def remove(file: Found) -> bool:
-    """Remove an entry or manifest; whether it is gone."""
+    """Remove an entry or manifest; returns True if it is gone."""
     try:
         assert file.tree is not None
         with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
@@ -50,7 +50,7 @@ def remove(file: Found) -> bool:
 
 
 def remove_unchanged(file: Found) -> bool:
-    """Remove an entry or manifest unless it was used or replaced since it was looked at; whether it was removed."""
+    """Remove an entry or manifest unless it was used or replaced since the walk; returns True if it was removed."""
     try:
         assert file.tree is not None
         with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
@@ -92,7 +92,7 @@ def trim_quarantine(folder: int) -> None:
 
 
 def remove_all(tree: Tree) -> None:
-    """Remove all files of ours in a tree that nobody uses any more, and the folders that are empty then."""
+    """Remove all of this package's files in an unused tree, and the folders that are empty then."""
     for file in list(tree.walk(*FOLDERS)):
         remove(file)
     for name in FORMS:
@@ -121,9 +121,9 @@ def remove_all(tree: Tree) -> None:
 
 
 def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Name from the root on, and kind, of everything in a tree that is not of the cache's making.
+    """Yield the path below the root and the kind of each file or folder that this package did not make.
 
-    What has the form of ours and is no file or folder is among them; what was moved to the quarantine is not.
+    Links and devices under names of ours are included; the contents of the quarantine are not.
     """
     try:
         root = tree.open_root()
@@ -178,7 +178,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 def old_formats(root: Tree) -> list[Tree]:
-    """The trees beside one of formats older than this one; newer ones are not ours to judge."""
+    """The trees of older formats below the same root; newer ones are left to newer versions of this package."""
     try:
         fd = root.open_root()
         try:
@@ -192,7 +192,7 @@ def old_formats(root: Tree) -> list[Tree]:
 
 
 def last_change_s(tree: Tree) -> float:
-    """The time of the newest entry, manifest or folder of a tree; of an entry that is when it was last used."""
+    """The newest modification time in a tree, in seconds since the epoch; for an entry that is its last use."""
     newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
     for names in ((), *((name,) for name in (*FOLDERS.values(), *FORMS))):
         try:

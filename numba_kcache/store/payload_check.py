@@ -1,4 +1,4 @@
-"""Hold the payloads of an entry against their digests, by stream: nothing is kept unpacked."""
+"""Check the payloads of an entry against their sha256 as streams, without holding one unpacked in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def check_payloads(entry: StoredEntry) -> None:
-    """Hold every payload of a decoded entry against its sha256, without keeping any of them unpacked.
+    """Check every payload of a decoded entry against its sha256.
 
     Raises:
         DamagedEntry: One does not unpack, or to other bytes.

@@ -1,12 +1,12 @@
 """Publish a file so that every reader finds all of it or none of it.
 
 Promise     When publish() returns, the name leads to `data`, also after a power cut if durability is "data" and
-            the directory's entry reached the disk ("full" makes sure of that). Before, it leads where it led.
-            No reader ever sees a mixture. When it raises, no private file of this call is left.
+            the directory's entry reached the disk ("full" makes sure of that). Until then it leads to the previous
+            file. No reader ever sees a mixture. When it raises, no private file of this call is left.
 Method      Write a private file on the same filesystem, fdatasync it, rename it, fsync the folder; through the
             descriptors of both folders. The order is the proof: rename never names unsynced bytes.
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
-            (store.entry has it). Private files of the dead are store.eviction's to reap.
+            (store.entry has it). Private files of killed processes are removed by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).
 Ground      rename(2) replaces atomically; fsync(2) of a file does not cover its directory entry. Without the
             sync, ext4 and XFS kept 500 of 500 new files with no bytes in them after a power cut; with it, and
@@ -42,10 +42,10 @@ def publish(
         private: Descriptor of the folder for the private file, on the same filesystem.
         durability: What to force to the disk.
         time_ns: Modification time that the file is given, in nanoseconds since the epoch.
-        mode: Permissions of the file; the umask does not take those of others away.
+        mode: Permissions of the file, set regardless of the umask.
 
     Raises:
-        OSError: Something failed; what has the name is as it was.
+        OSError: A call failed; the file that had the name is unchanged.
     """
     own = private_name()
     fd = os.open(own, _CREATE, mode, dir_fd=private)
@@ -77,7 +77,7 @@ def publish(
 
 
 def private_name() -> str:
-    """A name that no other file has, for one that is written and gets its name later."""
+    """A unique name for a file that is written first and renamed later."""
     return f"{os.getpid()}.{os.urandom(8).hex()}"
 
 

@@ -13,11 +13,11 @@ class EntryInfo(NamedTuple):
 
     Args:
         key: Its key.
-        header: What was stored with it.
+        header: Its JSON header.
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
         payload_bytes: Unpacked size of each payload.
-        hits: Times it was served, in all processes; 0 where they were not counted or not looked up.
+        hits: Number of hits on it, of all processes; 0 where they were not counted or not asked for.
     """
 
     key: str
@@ -64,14 +64,14 @@ class EntryInfo(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A file that `verify` found damaged, by the key it was under, or that is not the cache's, by its name; and why."""
+    """A finding of `verify`: key of a damaged entry, or name of a file that is not the cache's; and the reason."""
 
     key: str
     reason: str
 
 
 class Removed(NamedTuple):
-    """Entries that a pass removed, manifests not counted, and the bytes of both."""
+    """Number of entries that were removed, manifests not counted, and the bytes of both."""
 
     entries: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""Write each line of a manifest once: its variants are lists of the same headers, but for a few."""
+"""Encode a manifest with each distinct line once: its variants list mostly the same header files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from .entry import Header, Variant, json_of
 
 MAX_SHARED_LINES = 1 << 22
-"""Lines that the variants of a manifest refer to together."""
+"""Limit of the lines that the variants of a manifest refer to, summed over all variants."""
 
 
 def share(variants: list[Variant]) -> Header:
-    """The variants with each list of lists as `{"lines": [number, ...]}`, and the lines, each once."""
+    """Replace each list of lists in the variants by `{"lines": [number, ...]}`, and add the lines, each once."""
     lines: dict[str, int] = {}
-    known: dict[int, int] = {}  # a manifest that was read has each line once: its identity spares the writing
+    known: dict[int, int] = {}  # by id(): a manifest that was read has one object for equal lines
 
     def number(line: Any) -> int:
         if id(line) not in known:
@@ -35,7 +35,7 @@ def share(variants: list[Variant]) -> Header:
 
 
 def unshare(variants: list[Variant], lines: list[Any]) -> list[Variant]:
-    """Put the lines back.
+    """Replace the numbers by their lines: undo `share`.
 
     Raises:
         TypeError, IndexError, RecursionError: They are not of this form, or there are more than `MAX_SHARED_LINES`.

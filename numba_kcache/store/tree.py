@@ -1,18 +1,18 @@
-"""One directory tree of entries and manifests: whom to trust with it, where each file is, how it is read and walked.
+"""One directory tree of entries and manifests: refuse an unsafe root, find, read and walk files.
 
 Promise     No file outside the tree is touched, no link inside it is followed, and nothing that is not a
-            regular file is read. Raises OSError and DamagedEntry; what these mean is for store.disk to say.
-            A root that another user owns or may write to is refused unless it was shared on purpose: what is in it
-            becomes code on the GPU. Looking never writes.
+            regular file is read. Raises OSError and DamagedEntry, which store.disk turns into misses and events.
+            A root that another user owns or may write to is refused unless it was shared on purpose: the files in it
+            become code on the GPU. Lookups create no folder.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
             are 390 to a directory and a miss is one failed open. The root is opened and checked once, and the
-            descriptor of <root>/v1 is kept: what was checked is what is used, whatever the path leads to later. Each
-            folder below it is opened by itself, without following links. Before a kept descriptor is used, it is held
-            against its device and inode, since programs close descriptors that they do not know; and where the
-            directory was removed, or its file server says ESTALE, the root is opened and checked again.
-            Modification times are recency, written explicitly and at most hourly: atime may be off or touched by
-            others. The tree is made 0700 by the first that stores something; in a shared one what is new gets the
-            rights of the root, whatever the umask.
+            descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the path leads to
+            later. Each folder below it is opened by itself, without following links. Before the kept descriptor is
+            used, its device and inode are compared, since programs close descriptors that they do not know; and where
+            the directory was removed, or its file server reports ESTALE, the root is opened and checked again.
+            The modification time of a file records its last use, set explicitly and at most hourly: atime may be off
+            or changed by others. The first write makes the tree with mode 0700; in a shared one new files get the
+            permissions of the root, whatever the umask.
 Not here    Roots behind links, or below parents that others may write to (store.descent); what is made and removed
             (store.folders, store.names); limits (store.eviction), events (store.disk), the default directory
             (settings).
@@ -31,11 +31,11 @@ from ..model import NamedTuple
 from . import CLOEXEC, DIRECTORY, NOCTTY, NOFOLLOW, NONBLOCK
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
-if TYPE_CHECKING:  # for writing: a hit goes without it
+if TYPE_CHECKING:  # needed for writing only; a hit does not import it
     from .publish import Durability
 
 RECENCY_NS = 3600 * 10**9
-"""How old a file's recency must be before a hit renews it."""
+"""Age of a file's time of use, in nanoseconds, from which a hit renews it."""
 
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not hold the reader
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
@@ -50,7 +50,7 @@ _NETWORK = (
 
 
 class Refused(PermissionError):
-    """A directory that must not be used, or a file that must not be believed, for what others may do with it."""
+    """A directory or file that is not trusted because other users can change it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, why)
@@ -60,7 +60,7 @@ class Refused(PermissionError):
 
 
 class Descriptor(int):
-    """An open file or folder; closed when nobody refers to it any more, unless its number is another file's by then."""
+    """An open descriptor; closed with its last reference, unless its number belongs to another file by then."""
 
     identity: tuple[int, int]
 
@@ -73,7 +73,7 @@ class Descriptor(int):
 
 
 class Found(NamedTuple):
-    """A file met on a walk; in memory it has no tree."""
+    """A file found by a walk; one of a store in memory has no tree."""
 
     kind: int
     key: str
@@ -88,12 +88,12 @@ class Tree:
     Args:
         root: Absolute path of the directory.
         shared: Trust its owner, and the group that may write to it.
-        below: Folders between the root and the tree.
-        format: Number of the grammar of the files in it.
-        believes_root: A root that the superuser owns is as good as the user's own.
+        below: Names of the folders between the root and the tree.
+        format: Version of the file format in it.
+        believes_root: Trust a root directory that the superuser owns like the user's own.
 
     Attributes:
-        status: Of the root, when it was last opened; None before.
+        status: The stat of the root, when it was last opened; None before.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Tree:
         self.status: os.stat_result | None = None
         self._believes_root = believes_root
         self._base: Descriptor | None = None
-        self._is_closed = False  # to all others: nobody can have touched what is in it
+        self._is_closed = False  # no other user can write below the root: its files need no check of their own
 
     # Opening
 
     def base(self) -> int:
-        """The descriptor of the tree's own folder, which was checked; it is the tree's to close.
+        """The descriptor of the tree's own folder, which was checked; the tree closes it.
 
         Raises:
             Refused: It must not be used.
@@ -134,7 +134,7 @@ class Tree:
             for name in self.names:
                 above, at = at, os.open(name, FOLDER, dir_fd=at)
                 os.close(above)
-            if at < 3:  # of a program without standard streams, to which C libraries write nevertheless
+            if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
                 at = _above_streams(at)
             status = os.fstat(at)
             if not self._is_closed:
@@ -161,7 +161,7 @@ class Tree:
         path, me, exposed = self.root, os.geteuid(), ""
         end = 0 if self.shared else path.find("/", 1)
         try:
-            while end > 0:  # nearly always the parents are nobody else's: then one call opens the whole path
+            while end > 0:  # nearly always no other user can write to a parent: then one call opens the whole path
                 above = os.lstat(path[:end])
                 mode = above.st_mode
                 if not stat.S_ISDIR(mode) or above.st_uid not in (0, me) or (mode & 0o022 and not mode & stat.S_ISVTX):
@@ -195,20 +195,20 @@ class Tree:
             raise Refused(reason)
 
     def require_trusted(self, status: os.stat_result, name: str) -> None:
-        """Raise Refused if somebody who is not trusted may have written to something in the tree."""
+        """Raise Refused if a user who is not trusted may have written to this file or folder of the tree."""
         assert self.status is not None
         mode, owners = self.status.st_mode, (0, os.geteuid(), self.status.st_uid)
         if self._is_closed:
             return
         if not self.shared:
             is_bad = status.st_uid not in owners or status.st_mode & 0o022
-        elif mode & 0o002:  # everybody may put files there: those of strangers are not believed
+        elif mode & 0o002:  # everybody may put files there: those of other users are not trusted
             is_bad = not stat.S_ISDIR(status.st_mode) and (status.st_uid not in owners or status.st_mode & 0o002)
         else:
             is_bad = status.st_mode & 0o002
         if is_bad:
             who = f"belongs to user {status.st_uid}, or others can write to it (mode {status.st_mode & 0o777:o})"
-            raise Refused(f"{name} in {self.root} is not believed: it {who}")
+            raise Refused(f"{name} in {self.root} is not trusted: it {who}")
 
     def folder(self, *names: str) -> int:
         """A descriptor of a folder in the tree, which was checked; the caller closes it.
@@ -240,7 +240,7 @@ class Tree:
 
         Args:
             names: From the tree's own folder on.
-            make: Make what is not there, and have it last as this says.
+            make: Make missing folders, with this durability.
 
         Raises:
             OSError: As `folder`.
@@ -259,11 +259,11 @@ class Tree:
     # Files
 
     def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
-        """The bytes of a file, which is marked as used if the mark is older than `refresh_ns`.
+        """Read a file, and renew its time of use if that is older than `refresh_ns`.
 
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
-            Refused: It must not be believed.
+            Refused: It is not trusted.
             OSError: It cannot be read, or is not a regular file (ELOOP, ENXIO).
             DamagedEntry: It is larger than one of ours can be.
         """
@@ -301,7 +301,7 @@ class Tree:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file, making the folders that it needs. What is no file there is moved to the quarantine.
+        """Publish a file, making the folders that it needs. Anything else under its name is moved to the quarantine.
 
         Raises:
             OSError: It was not published.
@@ -318,8 +318,8 @@ class Tree:
 
 
 def touch(fd: int, now_ns: int) -> None:
-    """Mark an open file as used. On another user's file who may write can set the current time alone."""
-    with suppress(OSError):  # read-only: recency is a wish
+    """Set the time of use of an open file. On another user's file, utime(2) allows the current time alone."""
+    with suppress(OSError):  # a read-only filesystem: eviction is then less exact
         try:
             os.utime(fd, ns=(now_ns, now_ns))
         except PermissionError:
@@ -332,7 +332,7 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def _above_streams(fd: int) -> int:
-    """The same open file under a number that no standard stream has."""
+    """Duplicate a descriptor to a number above those of the standard streams."""
     import fcntl
 
     higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -343,14 +343,14 @@ def _above_streams(fd: int) -> int:
 def refusal(
     path: str, status: os.stat_result, *, shared: bool, believes_root: bool = False, exposed: str = ""
 ) -> str | None:
-    """The reason why what `status` describes must not be used as a store; None if it may be.
+    """The reason why a directory must not be used as a store; None if it may be.
 
     Args:
         path: Of the directory.
-        status: Its own, by its descriptor.
+        status: Its stat, taken by descriptor.
         shared: Its owner and group are trusted.
-        believes_root: The superuser is as good as the user.
-        exposed: A folder above it in which others may swap names; "" where there is none.
+        believes_root: The superuser is trusted like the user.
+        exposed: A parent folder in which other users may rename entries; "" where there is none.
     """
     mode = status.st_mode & 0o777
     if not stat.S_ISDIR(status.st_mode):
@@ -368,7 +368,7 @@ def refusal(
 
 
 def is_network(path: str, status: os.stat_result) -> bool:
-    """Tell if `path`, whose stat is `status`, is on a filesystem shared with other machines."""
+    """Check whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
     if os.major(status.st_dev) != 0:
         return False  # a block device; only the others are worth reading the list of mounts
     try:
@@ -379,7 +379,7 @@ def is_network(path: str, status: os.stat_result) -> bool:
 
 
 def is_network_mount(mountinfo: str, path: str) -> bool:
-    """Tell if the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
+    """Check whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
     found = False
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")

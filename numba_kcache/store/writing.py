@@ -1,7 +1,7 @@
 """Write into the tree of a store on disk: puts, turns to build, and what is removed.
 
-Promise     What fails is an event, and the store goes on without; a directory that cannot be written to is replaced by
-            the private store. After a full disk nothing is written for a minute.
+Promise     A failure is an event, and the caller continues; a directory that cannot be written to is replaced by the
+            private store. After a full disk nothing is written for a minute.
 Not here    Limits (store.limits), publishing (store.publish), and who takes a turn (store.locks).
 """
 
@@ -56,7 +56,7 @@ class Writer:
             return self._locks
 
     def settle(self) -> None:
-        """Before the first write: make the directory, or find that it cannot be written to."""
+        """Make the directory before the first write; where it cannot be written to, replace it."""
         store = self._store
         if self.is_settled:
             return
@@ -75,14 +75,14 @@ class Writer:
         self.is_settled = True
 
     def put(self, key: str, data: bytes) -> bool:
-        """Store an encoded entry; whether it was stored."""
+        """Store an encoded entry; returns True if it was stored."""
         store = self._store
         if len(data) > store.max_size_bytes:
             store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
             return False
         self.settle()
         is_stored = not store.is_replaced and self._write(ENTRY, key, data)
-        if store.private is not None:  # since just now, maybe
+        if store.private is not None:  # `settle` may just have set it
             is_stored = store.private.put_encoded(key, data) or is_stored
         return is_stored
 
@@ -104,7 +104,7 @@ class Writer:
             self.limits.start()
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` before those of `family`, the last foremost; whether they are there."""
+        """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
         store = self._store
         self.settle()
         if store.is_replaced and store.private is not None:
@@ -140,7 +140,7 @@ class Writer:
         return True
 
     def _pause(self) -> bool:
-        """Store nothing for a while; a pass may make room meanwhile."""
+        """Store nothing for `PAUSE_S`, and start a pass that may make room."""
         self._paused_until_s = self._store.clock() + PAUSE_S
         self.limits.start()
         return False

@@ -2,7 +2,7 @@
 
 Promise     A bundle of which any byte is changed, or that is cut short, too large
             or not signed as it must be, is refused as a whole: `BundleError` says why, and nothing of it was used.
-            What is read from one later is held against the sha256 in its index, should the file change meanwhile.
+            What is read from one later is checked against the sha256 in its index, should the file change meanwhile.
 Method      prefix | index | files | signature | digest; docs/format.md is the grammar. There are no paths in it, only
             keys. XXH3-128 of everything finds damage; a signature vouches for the index, with the sha256 of each file.
 Not here    Writing one (bundles.writing), and the frame of each entry (store.entry).
@@ -239,7 +239,7 @@ class _File:
 
 
 def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int]:
-    """Signatures, bytes of the index and of the files; every size held against the file's."""
+    """Signatures, bytes of the index and of the files; every size checked against the file's."""
     data = read(0, PREFIX.size)
     if len(data) < PREFIX.size or not data.startswith(MAGIC):
         raise ValueError("it is not a bundle")

@@ -123,7 +123,7 @@ class Chain:
         return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
-        """Wait until everything was handed on and kept, or for `wait_s` each; whether it was."""
+        """Wait until everything was handed on and kept, or for `wait_s` each; returns True if it was."""
         return self._uploads.flush(wait_s) and self._keeping.flush(wait_s)
 
     def settle(self) -> None:

@@ -189,7 +189,7 @@ def elected(
 
 
 def _is_next(before: str, after: str) -> bool:
-    """Tell if a token is a later one of the same builder: a sign of life."""
+    """Check whether a token is a later one of the same builder: a sign of life."""
     (owner, _, was), (other, _, now) = before.partition("."), after.partition(".")
     return owner == other and was.isdecimal() and now.isdecimal() and int(was[:20]) < int(now[:20])
 

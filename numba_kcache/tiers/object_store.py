@@ -163,7 +163,7 @@ def _path(kind: int, key: str) -> str:
 
 
 def _knows_no_conditions(error: Exception) -> bool:
-    """Tell if a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
+    """Check whether a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 

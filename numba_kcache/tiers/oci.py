@@ -1,4 +1,4 @@
-"""A bundle in an OCI image layout: found by its tag, each blob held against its digest, unpacked within bounds.
+"""A bundle in an OCI image layout: found by its tag, each blob checked against its digest, unpacked within bounds.
 
 Promise     Nothing of a blob is read as anything before its size and sha256 are what the manifest says. No link inside
             the layout is followed, and no name in it is used as a path. What is unpacked is a file without a name, at

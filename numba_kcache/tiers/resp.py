@@ -155,7 +155,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Tell if another question may be asked."""
+        """Check whether another question may be asked."""
         return self._socket.fileno() >= 0
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from ..model import NamedTuple
 class Tier(Protocol):
     """A store behind the local one.
 
-    No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before it was held against that.
+    No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before checking it against that.
     What is not there is None; whatever else is wrong is an exception of any kind. A file is named by its kind, `ENTRY`
     or `MANIFEST`, and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
 

@@ -52,7 +52,7 @@ class Trust:
         return target
 
     def is_own(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
-        """Tell if the key to sign with here has made a record: of the same it always makes the same."""
+        """Check whether the key to sign with here has made a record: of the same it always makes the same."""
         return bool(record) and record == self.record(kind, key, data, _target(record))
 
 

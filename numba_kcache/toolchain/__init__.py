@@ -274,7 +274,7 @@ def _facts(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def _is_sound(record: Record) -> bool:
-    """Tell if a record has the shape of one: it may be of another version, or forged."""
+    """Check whether a record has the shape of one: it may be of another version, or forged."""
     try:
         lists = [record["watch"], *(row for table in _TABLES for row in record[table].values())]
         texts = [text for row in record["libraries"].values() for text in (row[0], row[1])]
@@ -341,7 +341,7 @@ _newest: list[int] = []
 
 
 def _has_loaded() -> bool:
-    """Tell if this process may have loaded anything since the last time."""
+    """Check whether this process may have loaded anything since the last time."""
     if sys.platform != "linux" or (_newest and not ctypes.c_void_p.from_address(_newest[0] + 24).value):
         return sys.platform != "linux"
     import _ctypes

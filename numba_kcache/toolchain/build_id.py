@@ -79,7 +79,7 @@ def _build_id(read: _Read, *, is_mapped: bool) -> str:
 
 
 def _is_mapped_from(path: str, address: int) -> bool:
-    """Tell if the file at this path is the one that is mapped there."""
+    """Check whether the file at this path is the one that is mapped there."""
     try:
         found = os.stat(path)
         with open("/proc/self/maps") as file:

@@ -270,7 +270,7 @@ def _alone(session: Session) -> Iterator[float]:
 
 
 def _is_hit(wanted: _Wanted, done: Any) -> bool:
-    """Tell if another process has stored it meanwhile, and count that."""
+    """Check whether another process has stored it meanwhile, and count that."""
     begin, is_stored = time.perf_counter(), False
     with suppress(Exception):  # told when it is compiled
         is_stored = wanted.kernel._count_if_stored(wanted.target, wanted.types)

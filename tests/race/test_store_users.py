@@ -150,7 +150,7 @@ def test_entry_of_a_stranger_is_not_believed_where_everybody_writes(place: Path)
         events = Events()
         store = open_store(root, shared=True, emit=events)
         assert store.get(key_of(2)) is None
-        assert "is not believed" in events.of(EventKind.TROUBLE)[0].fields["error"]
+        assert "is not trusted" in events.of(EventKind.TROUBLE)[0].fields["error"]
 
     def stranger() -> None:
         store = open_store(root, shared=True)

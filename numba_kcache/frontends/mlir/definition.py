@@ -256,7 +256,7 @@ class MlirResolutions(PythonResolutions):
         self.by_variant: dict[Variant, Any] = {}
 
     def compiles_uncached(self) -> bool:
-        """Tell if it is compiled here whatever it is made of: unless its code may depend on the launch."""
+        """Check whether it is compiled here whatever it is made of: unless its code may depend on the launch."""
         return not (has_planners() or self.definition.declared.targetoptions.get("extensions"))
 
     def forget(self) -> None:

@@ -177,7 +177,7 @@ def serializer() -> Any:
 
 
 def has_planners() -> bool:
-    """Tell if a planner is registered, which may rewrite any kernel."""
+    """Check whether a planner is registered, which may rewrite any kernel."""
     return bool(getattr(loaded(f"{PACKAGE}._whole_function_planners", "_planner_registry"), "has_planners", False))
 
 

@@ -127,7 +127,7 @@ def make_numba_launcher(
 
 
 def are_straight(types: Sequence[Any]) -> bool:
-    """Tell if arguments of all these types can be packed here."""
+    """Check whether arguments of all these types can be packed here."""
     from numba.cuda import types as numba_types
 
     simple = (numba_types.Array, numba_types.Integer, numba_types.Float, numba_types.Complex, numba_types.Boolean)

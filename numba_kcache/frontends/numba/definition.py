@@ -218,7 +218,7 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
 
 
 def is_simulated() -> bool:
-    """Tell if the program's Numba is its simulator."""
+    """Check whether the program's Numba is its simulator."""
     return bool(getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", False))
 
 

@@ -261,7 +261,7 @@ class PythonResolutions(Resolutions):
         raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
 
     def compiles_uncached(self) -> bool:
-        """Tell if what cannot be cached is compiled and launched here nevertheless, not by Numba's dispatcher."""
+        """Check whether what cannot be cached is compiled and launched here nevertheless, not by Numba's dispatcher."""
         return False
 
     def flush(self) -> None:

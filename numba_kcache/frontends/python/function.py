@@ -111,7 +111,7 @@ class Fingerprint(NamedTuple):
         return tuple((function, self.graph.digest(index)) for index, (function, _) in self.graph.kept.items() if index)
 
     def is_cooperative(self) -> bool:
-        """Tell if it synchronises its grid, as far as can be read off: an intrinsic may say so while it is lowered."""
+        """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""
         edges = repr(self.graph.edges)
         return "this_grid" in edges or COOPERATIVE in edges
 
@@ -304,7 +304,7 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
-        """Tell if an attribute counts by itself: what a program put on a function, or as data or a function on a
+        """Check whether an attribute counts by itself: what a program put on a function, or as data or a function on a
         trusted class, and what a function or class says of itself."""
         if attribute in SAYINGS or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)

@@ -68,7 +68,7 @@ def loaded(module: str, name: str) -> Any:
 
 
 def is_a(value: Any, *places: tuple[str, str]) -> bool:
-    """Tell if its class is one of these or inherits from one. Not `isinstance`: Numba's have abstract bases, which
+    """Check whether its class is one of these or a subclass. Not by `isinstance`: Numba's have abstract bases, which
     ask every class of Numba at the first meeting of any other (200 us)."""
     bases = type(value).__mro__
     for module, name in places:  # noqa: SIM110  (a generator more costs as much as the rest)
@@ -78,7 +78,7 @@ def is_a(value: Any, *places: tuple[str, str]) -> bool:
 
 
 def is_dispatcher(names: Names, value: Any) -> bool:
-    """Tell if it is a function under `cuda.jit`, or under another decorator that device code may call as well."""
+    """Check whether it is a function under `cuda.jit`, or under another decorator that device code may call as well."""
     kind = type(value)
     if kind is FunctionType or kind is Declared:
         return kind is Declared
@@ -86,7 +86,7 @@ def is_dispatcher(names: Names, value: Any) -> bool:
 
 
 def is_numba_type(names: Names, value: Any) -> bool:
-    """Tell if it is an instance of one of Numba's own types (an extension's types are code of their own)."""
+    """Check whether it is an instance of one of Numba's own types (an extension's types are code of their own)."""
     return is_a(value, *names.types) and type(value).__module__.partition(".")[0] == names.owned
 
 

@@ -58,7 +58,7 @@ class Takeover:
         self._arrival: _Arrival | None = None
 
     def is_installed(self) -> bool:
-        """Tell if the compiler is there to be imported."""
+        """Check whether the compiler is there to be imported."""
         try:
             is_imported = self._home.rpartition(".")[0] in sys.modules
             return importlib.util.find_spec(self._sign if is_imported else self._package) is not None

@@ -105,7 +105,7 @@ class Trust(dict[str, bool]):
         return found
 
     def has_file(self, path: str) -> bool:
-        """Tell if code of this file is the interpreter's or the packages'."""
+        """Check whether code of this file is the interpreter's or the packages'."""
         return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
 
     def name_of(self, value: Any) -> str | None:
@@ -139,7 +139,7 @@ def name_of(function: Any) -> str:
 
 
 def is_standard(path: str) -> bool:
-    """Tell if a file is of the standard library."""
+    """Check whether a file is of the standard library."""
     return path.startswith(STANDARD) and not path.startswith(_INSTALLED)
 
 

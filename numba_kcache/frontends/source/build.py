@@ -1,8 +1,8 @@
 """From a source request to an artifact: flags, NVRTC, the linker, and what the cubin then says of itself.
 
 Promise     The artifact's entry is the one that was asked for, or the only one there is; otherwise EntryError
-            lists the candidates. Its parameters are the compiler's word (prototype), held against the ELF. The code is
-            what NVRTC and nvJitLink make of source and options alone, and NVRTC runs once.
+            lists the candidates. Its parameters are those that the compiler reports (prototype), checked against the
+            ELF. The code is what NVRTC and nvJitLink make of source and options alone, and NVRTC runs once.
 Method      The text is read for what to ask about (declarations), and NVRTC asked in the compile itself. Only where it
             refuses a question, the source is compiled once more without that: if this passes, the question was at fault
             and the ELF decides; if not, the source is, and its log names the user's own lines.
@@ -224,7 +224,7 @@ def compile_asking(
 
 
 def _faults(log: str) -> tuple[bool, bool]:
-    """Tell if NVRTC found faults in the source or the options, and if it found some in what it was asked."""
+    """Check whether NVRTC found faults in the source or the options, and if it found some in what it was asked."""
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         return True, False
     blocks = [each for each in log.split("\n\n") if re.match(r"\S.*\(\d+\): (?:catastrophic )?error\b", each)]

@@ -271,7 +271,7 @@ class _Reader:
             self._read_header(rest, path)
 
     def _holds(self, line: str) -> bool:
-        """Tell if a condition looks true; one that is not understood does."""
+        """Check whether a condition looks true; one that is not understood does."""
         found = re.match(_CONDITION, line)
         if found is None:
             return True

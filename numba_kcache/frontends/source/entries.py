@@ -217,6 +217,6 @@ def describe_kernel(
 
 
 def has_decltype(request: SourceRequest) -> bool:
-    """Tell if the source is compiled as C++11 or later."""
+    """Check whether the source is compiled as C++11 or later."""
     given = [flag.partition("=")[2] for flag in request.options.flags if re.match(r"--?std=", flag)]
     return (given[-1] if given else request.options.std) != "c++03"

@@ -6,7 +6,7 @@ Promise     A flag is taken only if its effect is known: it depends on nothing b
 Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value behind "=" or as
             the next element, -D and -U directly too; what stands behind -Xptxas is an element for ptxas.
 Not here    Flags that are refused at decoration (model.options), and what files that are included depend on (headers).
-Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; held against
+Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; checked with
             NVRTC 13.5 by tests/unit/test_flags.py.
 """
 

@@ -161,6 +161,6 @@ class LinkedResolutions(Resolutions):
 
 
 def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], session: Session) -> bool:
-    """Tell if every kernel of a lazy module is stored, linked from this LTO-IR."""
+    """Check whether every kernel of a lazy module is stored, linked from this LTO-IR."""
     requests = (each.link_request(whole.artifact, whole.key) for each in kernels)
     return all(session.find(request) is not None for request in requests)

@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
-    """Tell if a Python function is one that returns source; otherwise it is a Numba kernel.
+    """Check whether a Python function is one that returns source; otherwise it is a Numba kernel.
 
     Raises:
         OptionError: It has parameters and returns a string, but is not annotated `-> str`.
