@@ -1,4 +1,4 @@
-"""A kernel cache for Numba CUDA: CUDA C++ and Numba kernels compiled once, launched from disk ever after.
+"""A kernel cache for CUDA C++ and Numba kernels: compiled once, loaded from disk by every later process.
 
 Importing this package imports neither CUDA nor Numba; names are resolved at first use.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` says which of them are public
+if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lists the public names
     from .bundles.transfer import Moved
     from .cache import *
     from .engine.built import *
@@ -59,7 +59,7 @@ _HOMES = {
     "install": "numba_hook",
     "uninstall": "numba_hook",
 }
-"""The modules of the names that are neither errors nor verbs of the process's cache."""
+"""The defining module of each public name that is neither an error nor a function of `cache`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     try:
         value = getattr(import_module(f".{home}", __name__), name)
-    except (AttributeError, ImportError):  # a signal handler asks in the middle of that import
+    except (AttributeError, ImportError):  # a signal handler runs in the middle of that import
         from .store import finish_imports
 
         finish_imports()
@@ -82,7 +82,7 @@ def __dir__() -> list[str]:
 
 
 def _install_if_asked() -> None:
-    """`NUMBA_KCACHE_INSTALL` takes effect wherever this package is imported."""
+    """Call `install()` where `NUMBA_KCACHE_INSTALL` asks for it."""
     from .settings import install_wanted
 
     if install_wanted():

@@ -1,9 +1,8 @@
 """The errors that numba_kcache raises on purpose.
 
-Promise     Every one says what could not be done, why, and what to do next; all survive pickling, so that
-            a worker process can hand them to its parent. Their text, and all other that is for people, goes through
-            `plain` or `plain_lines` on its way out: nothing that a store, a server or a path holds is obeyed by a
-            terminal, or makes a second line of a log.
+Promise     Every one says what could not be done, why, and what to do next; all can be pickled, so that a worker
+            process can send them to its parent. All text for people goes through `plain` or `plain_lines`, so that
+            text from a store, a server or a path can neither control a terminal nor forge a second line of a log.
 Not here    Cache trouble. A store that fails is a miss, a warning and a count, never an exception.
 """
 
@@ -15,20 +14,20 @@ from types import TracebackType
 
 
 def plain(text: str) -> str:
-    """`text` on one line without what a terminal would act on."""
+    """Escape everything in `text` that a terminal would act on, line feeds included."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def plain_lines(text: str) -> str:
-    """`text` with its lines, each of them plain, and with spaces for tabs."""
+    """Escape each line of `text` as `plain` does, keep the line feeds, and replace tabs by spaces."""
     return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
 def shortened(error: Exception) -> Exception:
-    """`error` with a traceback that has none of this package's frames; for `raise`, in what users call.
+    """Remove this package's frames from the traceback of `error`; public functions use it in `raise`.
 
-    Only an error that is raised on purpose, or that comes out of code which is neither this package's nor Python's own,
-    is shortened, and nobody else's frame is left out. Under `python -X dev` all of them stay.
+    Only errors raised on purpose, or by code that belongs neither to this package nor to Python, are shortened, and
+    no frame of other code is removed. Under `python -X dev` all frames stay.
     """
     own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
     steps, step = [], error.__traceback__
@@ -38,7 +37,7 @@ def shortened(error: Exception) -> Exception:
     last = steps[-1].tb_frame.f_code.co_filename if steps else own
     is_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
     if sys.flags.dev_mode or (is_pythons and not isinstance(error, KCacheError)):
-        return error  # it may be a bug of this package, whose place has to be seen
+        return error  # possibly a bug of this package: its frames are needed to find it
     kept = None
     for step in reversed(steps):
         if not step.tb_frame.f_code.co_filename.startswith(own):
@@ -120,7 +119,7 @@ class UncacheableError(KCacheError):
 
 
 class FrozenCacheError(KCacheError):
-    """`mode="frozen"`, and the kernel is not in the cache."""
+    """The kernel is not in the cache, and `mode="frozen"` forbids to compile it."""
 
 
 class BundleError(KCacheError):
@@ -128,4 +127,4 @@ class BundleError(KCacheError):
 
 
 class KCacheWarning(UserWarning):
-    """The cache goes on without something, or a kernel runs uncached. Said once per subject and process."""
+    """Part of the cache cannot be used, or a kernel runs uncached. Issued once per subject and process."""

@@ -7,7 +7,7 @@ Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <bod
             concatenation of its encoded members, so no separator can be forged by content. key = sha256 over schema,
             then each name and encoded value. sha256 rather than blake2b: hosts in FIPS mode switch blake2b off. Up to
             16 KiB it is the interpreter's own: importing hashlib loads OpenSSL (3 ms).
-Not here    Reading files, versions or environment: front ends and the engine hand values over.
+Not here    Reading files, versions or environment: front ends and the engine pass the values in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode(value: Any) -> bytes:
         raise TypeError(f"values of type {kind.__name__} cannot be in a key")
     if members:
         parts = []
-        for each in members:  # most are text: a call for each would take longer than its encoding
+        for each in members:  # most are str, encoded inline: a call would take longer than the encoding
             if type(each) is str:
                 text = each.encode("utf-8", "surrogatepass")
                 parts.append(b"s" + len(text).to_bytes(8, "big") + text)
@@ -93,13 +93,13 @@ def sha256(data: bytes) -> HASH:
 # -- components ------------------------------------------------------------------------------------------------------
 
 SCHEMA = 1
-"""Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
+"""Number of the key schema, incremented whenever the same request would get another key; CHANGELOG.md states it."""
 
 CLEAR_LIMIT_BYTES = 2048
-"""A component's value is kept in clear, for explanations, up to this many encoded bytes."""
+"""Encoded size up to which a component's value itself is recorded, for explanations."""
 
 _VEILED = frozenset(("environment", "depends"))
-"""Components whose text may be a secret, beside those of Numba kernels whose names start with `depends[`."""
+"""Components whose text may be a secret, as may those of Numba kernels whose names start with `depends[`."""
 
 OF_ONE_REQUEST = frozenset(("target", "argument types"))
 """The components that may differ between requests for the same kernel."""
@@ -111,7 +111,7 @@ class Component(NamedTuple):
     """One named input of a key.
 
     Args:
-        name: What it is.
+        name: Its name, unique within a request.
         encoded: The canonical bytes of name and value.
         value: The value, for explanations.
     """
@@ -126,9 +126,9 @@ class Component(NamedTuple):
         return sha256(self.encoded).hexdigest()
 
     def record(self) -> tuple[str, str, Any]:
-        """(name, digest, value in clear where it is small), to be kept with an entry.
+        """(name, digest, the value itself where it is small), stored with an entry.
 
-        Text that may be a secret is replaced by the start of its digest: it can be told from another, not read.
+        Text that may be a secret is replaced by the start of its digest, which suffices to compare it.
         """
         value = self.value if len(self.encoded) <= CLEAR_LIMIT_BYTES else None
         is_veiled = self.name in _VEILED or self.name.startswith("depends[")
@@ -136,7 +136,7 @@ class Component(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A component that two requests do not share, as records; None where one of them lacks it."""
+    """A component that differs between two requests, as its two records; None where one of them lacks it."""
 
     name: str
     old: tuple[str, str, Any] | None
@@ -187,7 +187,7 @@ def derive(components: Iterable[Component]) -> str:
 
 
 def diff(old: Sequence[tuple[str, str, Any]], new: Sequence[tuple[str, str, Any]]) -> tuple[Difference, ...]:
-    """Every component that differs between two lists of records, in the order of `new`, then what only `old` has."""
+    """Every component that differs between two lists of records, in the order of `new`, then those only in `old`."""
     before = {each[0]: each for each in old}
     after = {each[0] for each in new}
     changed = [

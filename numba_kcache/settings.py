@@ -1,10 +1,10 @@
-"""Every setting: its name, where it comes from, what it may be. The only reader of the environment.
+"""Every setting: name, environment variable, parser and default. The only module that reads the environment.
 
 Promise     A setting comes from `configure()`, else from the environment, else from its default, in that
             order. A value that cannot be used is a `SettingsError` that names setting, value and origin;
             nothing is guessed and nothing is silently ignored.
 Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader and meaning. The defaults are those
-            of the fields of `Settings`, in the same order. A test holds docs/reference/settings.md against the two.
+            of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .errors import SettingsError
 from .model import NamedTuple
 
-if TYPE_CHECKING:  # a start without tiers goes without it
+if TYPE_CHECKING:  # a start without tiers does not import it
     from .model.tier_address import TierAddress
 
 Durability = Literal["none", "data", "full"]
@@ -31,7 +31,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 _MOST = 1 << 62
-"""Beyond any disk: what is larger means as much."""
+"""Larger than any disk; larger sizes and counts are reduced to it."""
 
 _SIZE = r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z"
 
@@ -65,7 +65,7 @@ class Settings(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One row: how a setting is called, read and described; and how a value is shown, where it may hold a secret."""
+    """A row of `SETTINGS`: keyword, variable, reader, meaning; and how to show a value that may hold a secret."""
 
     name: str
     variable: str
@@ -85,7 +85,7 @@ def size_bytes(value: Any) -> int:
     """A size in bytes from a number or text such as `"512MB"`.
 
     Raises:
-        ValueError: It is no size.
+        ValueError: It is not a size.
     """
     if type(value) is int:
         size = value
@@ -177,7 +177,7 @@ def _public_key(name: Any, text: Any) -> tuple[str, bytes]:
 
 
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
-"""What stands before the 32 bytes of a public key in a PEM file (RFC 8410)."""
+"""The DER prefix of the 32 bytes of an Ed25519 public key in a PEM file (RFC 8410)."""
 
 
 def _shown_tiers(value: Any) -> str:
@@ -242,7 +242,7 @@ _EXAMPLES: dict[str, object] = {
     "log_level": "info", "tiers": "redis://host:6379", "trusted_keys": "ci=<key in base64>",
     "signing_key": "/run/secrets/key.pem", "progress": False,
 }  # fmt: skip
-"""A value for each setting, for the hint of an error."""
+"""An example value for each setting, for the hint of an error."""
 
 
 def _read(setting: Setting, value: Any, origin: str) -> Any:
@@ -263,12 +263,12 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
 
 
 def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str:
-    """The variable that gives a setting which was not configured, or `"default"`."""
+    """The environment variable that gives the value of a setting not configured, or `"default"`."""
     return setting.variable if (os.environ if environ is None else environ).get(setting.variable) else "default"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables named like settings that are none, each with the one that was probably meant, "" for no idea."""
+    """Set variables named NUMBA_KCACHE_... that are not settings, each with the one probably meant, or ""."""
     from difflib import get_close_matches
 
     known = {each.variable: each.variable for each in SETTINGS} | {_INSTALL: _INSTALL}
@@ -287,7 +287,7 @@ _INSTALL = "NUMBA_KCACHE_INSTALL"
 
 
 def install_wanted(environ: Mapping[str, str] | None = None) -> str:
-    """The request of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
+    """The value of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
 
     Raises:
         SettingsError: It is set to something else.
@@ -306,9 +306,9 @@ def install_wanted(environ: Mapping[str, str] | None = None) -> str:
 
 
 def default_directory() -> str | None:
-    """platformdirs' user cache folder for numba_kcache; None where the user has no home to put it.
+    """The user's cache folder for numba_kcache, as platformdirs gives it; None where the user has no home directory.
 
-    On Linux it is had without platformdirs, which takes 3 ms to import.
+    On Linux it is computed here: platformdirs takes 3 ms to import.
     """
     if sys.platform == "linux":
         home = os.environ.get("XDG_CACHE_HOME", "")
@@ -323,8 +323,8 @@ def default_directory() -> str | None:
 def variables(names: tuple[str, ...]) -> dict[str, str]:
     """Those of the environment variables `names` that are set.
 
-    Mostly none is: CPython's own table is asked for that, where it is what it was, for each name that is not there
-    costs `os.environ` two exceptions.
+    CPython's own table, `os.environ._data`, is read where it still has the known form: mostly none is set, and each
+    missing name costs `os.environ` two exceptions.
     """
     table = getattr(os.environ, "_data", None)
     if type(table) is dict and table and type(next(iter(table))) is bytes:
@@ -340,14 +340,14 @@ _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment of a process that works for this one, and leaves saying so to it."""
+    """The environment of a worker process of this one, which does not report progress itself."""
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
 def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
-    """Places that decide where compilers are found: the folders of installed packages, in order, and the variables.
+    """The folders of installed packages, in order, and the variables that decide where compilers are found.
 
-    A folder that `PYTHONPATH` names is none of them, unless it is this interpreter's own: nobody vouches for it.
+    A folder of `PYTHONPATH` is not among them unless it is this interpreter's own: its content is not versioned.
     """
     found_by = variables(TOOLCHAIN_VARIABLES)
     named = found_by.get("PYTHONPATH", "").split(os.pathsep)

@@ -1,16 +1,15 @@
-"""Wait for another thread of this process that is at the same, and never for oneself.
+"""Wait for another thread of this process that does the same work, without ever deadlocking with it.
 
-Promise     A signal handler, a subscriber, `__del__`, the callback of a weak reference, an audit hook or a log handler
-            that comes back into the package waits for nobody: whoever it would wait for may wait for what it
-            interrupted. Nobody waits for a thread that is gone, for one that is in the user's code, or without bound.
-            Whoever does not wait goes on by itself: work may be done twice, and nothing else.
-Method      Who begins something puts its thread and process under a name into a dict, by `setdefault`, which is atomic
-            and no lock: nothing is held while foreign code runs, and a forked child inherits nothing that it could wait
-            for. Who finds another's mark comes here, and looks at it again and again. That this thread was in the
-            package already is read off its own stack; that another is in the user's code it says itself
-            (`model.CALLED_OUT`). `sys._current_frames()` is not asked: a collection that it starts may deadlock it
-            (CPython 3.11).
-Not here    Turns between processes (store.locks). A warm start imports nothing of this: it waits for nobody.
+Promise     Code that re-enters the package (from a signal handler, a subscriber, `__del__`, the callback of a weak
+            reference, an audit hook or a log handler) never waits: the other thread may wait for the work that it
+            interrupted. No thread waits for one that has ended or runs user code, or without a time limit.
+            A thread that does not wait does the work itself: at worst it is done twice.
+Method      A thread that begins some work puts itself and its process under a name into a dict, by `setdefault`, which
+            is atomic and needs no lock: none is held while foreign code runs, and a forked child inherits none. A
+            thread that finds another's mark polls it here. Re-entry shows on the thread's own stack; threads in user
+            code are listed in `model.CALLED_OUT`. `sys._current_frames()` is not used: a garbage collection that
+            it starts may deadlock it (CPython 3.11).
+Not here    Turns between processes (store.locks). A warm start does not import this module.
 Ground      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
 """
 
@@ -29,41 +28,41 @@ from .errors import LaunchError
 from .model import CALLED_OUT
 
 Owner = tuple[int, int]
-"""A thread, by `threading.get_ident()`, and its process. Each that is made is another object: it names one call."""
+"""A thread, by `threading.get_ident()`, and its process. Each call makes a new tuple, whose identity names the call."""
 
 LONGEST_S = 120.0
-"""Longest wait for another thread; a compile takes less."""
+"""Longest wait for another thread, in seconds; a compile takes less."""
 
 ABROAD_S = 0.25
-"""Longest time of a thread in the user's code before the others go on without it."""
+"""Longest time that others wait for a thread in user code, in seconds."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 _OURS = __name__.partition(".")[0]
 _AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
-"""Modules that run the user's program, and are on the stack of all that it does."""
+"""Modules that run the user's program, and so are on its stack without meaning re-entry."""
 
 
 def is_reentered() -> bool:
-    """Check whether this thread was in the package already when the code that runs now began, or comes out of Numba."""
+    """Check whether this thread's stack entered the package before, or comes from within a compile of Numba."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and (_is_ours(frame) or frame.f_globals.get("__name__") == "contextlib"):
         frame = frame.f_back
     if frame is not None and str(frame.f_globals.get("__name__")).startswith(("numba.", "numba_cuda_mlir.")):
-        return True  # it has its lock over all compiles, for which whoever one would wait for may be waiting
+        return True  # this thread holds Numba's compiler lock, for which the other thread may be waiting
     while frame is not None and not _is_ours(frame):
         frame = frame.f_back
     return frame is not None
 
 
 def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s: float = LONGEST_S) -> bool:
-    """Wait until the call that `other` names is through; False where this one has to go on by itself.
+    """Wait until the call of `other` has ended; False where the caller has to do the work itself.
 
     Args:
-        marks: Who is at what.
-        name: What is wanted.
-        other: Who is at it.
-        wait_s: Longest wait.
+        marks: The owner of each work in progress, by name.
+        name: Name of the work.
+        other: The owner found there.
+        wait_s: Longest wait, in seconds.
     """
 
     def is_over(pause_s: float) -> bool:
@@ -75,12 +74,12 @@ def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s
 
 
 def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
-    """Attempt something until it succeeds; False where it is not worth waiting for its owner.
+    """Repeat an attempt until it succeeds; False where waiting for its owner is not allowed or took too long.
 
     Args:
-        attempt: Waits the seconds that it is given, at most, and tells if it succeeded.
-        other: Who has to be through for that.
-        wait_s: Longest wait.
+        attempt: Waits at most the seconds that it is given, and returns whether it succeeded.
+        other: The thread whose call has to end first.
+        wait_s: Longest wait, in seconds.
     """
     if other[0] == threading.get_ident() or is_reentered():
         return attempt(0.0)
@@ -97,7 +96,7 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
 
 
 _importing: dict[str, int] = {}
-"""The import that a thread of ours makes, and the process it is in."""
+"""The modules that a thread of this package is importing, with the process of that thread."""
 
 
 def imported(name: str) -> Any:
@@ -105,7 +104,7 @@ def imported(name: str) -> Any:
 
     Raises:
         ImportError: It cannot be imported.
-        LaunchError: This very thread is importing it, and a finalizer or an audit hook interrupted that.
+        LaunchError: This same thread is importing it, and a finalizer or an audit hook interrupted that.
     """
     if threading.current_thread() is threading.main_thread():
         if name not in sys.modules and name not in _importing:
@@ -114,7 +113,7 @@ def imported(name: str) -> Any:
                 threading.Thread(target=_import, args=(name,), daemon=True).start()
             except RuntimeError:  # no thread begins while the interpreter ends
                 _importing.pop(name, None)
-        while _importing.get(name) == os.getpid():  # not for the lock of the import: CPython 3.11 has it met by one
+        while _importing.get(name) == os.getpid():  # polled: joining the import's lock may deadlock in CPython 3.11
             time.sleep(_FIRST_PAUSE_S)
     module = import_module(name)
     if getattr(module.__spec__, "_initializing", False):
@@ -126,7 +125,7 @@ def imported(name: str) -> Any:
 def _import(name: str) -> None:
     try:
         import_module(name)
-    except Exception:  # who waits tries it again, and says so
+    except Exception:  # the waiting thread imports again itself, and reports the error
         pass
     finally:
         _importing.pop(name, None)
@@ -138,5 +137,5 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_alive(owner: Owner) -> bool:
-    """False for a thread that is over, or was the parent's."""
+    """False for a thread that has ended, or that belongs to the process this one was forked from."""
     return owner[1] == os.getpid() and any(each.ident == owner[0] for each in threading.enumerate())

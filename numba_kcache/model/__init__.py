@@ -1,4 +1,4 @@
-"""Frozen values; here those that every room uses: targets and events.
+"""Immutable values that all parts of the package use: targets (GPU architectures), events, named tuples.
 
 Promise     Each target has one spelling; parsing its `name` gives it back.
 Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
@@ -38,7 +38,7 @@ else:
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m)),
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n)),
     )
-    """Constructors by number of fields; a class puts the names of its fields in place of a, b, c."""
+    """Constructors by number of fields, whose parameter names each class replaces by those of its fields."""
 
     class _Fields(tuple):
         """The methods that all named tuples share, those of `collections.namedtuple`."""
@@ -67,8 +67,8 @@ else:
     class _Named(type):
         """Makes each class below `NamedTuple` a named tuple.
 
-        typing's would compile the annotations of every field, and `collections.namedtuple` a constructor: of the thirty
-        such classes of a warm start that is 3 and 2 ms. Here classes with equally many fields share one constructor.
+        `typing.NamedTuple` compiles the annotations of every field, `collections.namedtuple` a constructor: 3 and 2 ms
+        for the thirty such classes of a warm start. Here classes with equally many fields share one constructor.
         """
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
@@ -112,7 +112,7 @@ class Target(NamedTuple):
     @property
     @functools.cache  # noqa: B019 (as many as there are targets)
     def name(self) -> str:
-        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`; `any` of `NO_TARGET`."""
+        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`; `any` for `NO_TARGET`."""
         if not self.major:
             return "any"
         return f"{'compute' if self.virtual else 'sm'}_{self.major}{self.minor}{self.suffix}"
@@ -124,7 +124,7 @@ class Target(NamedTuple):
 
     @property
     def plain(self) -> Target:
-        """The same compute capability without a suffix: its code runs here too."""
+        """The same compute capability without a suffix; devices of this target run its code too."""
         return Target(self.major, self.minor, "", self.virtual)
 
     @property
@@ -146,7 +146,7 @@ class Target(NamedTuple):
         return self.major == cc[0] and self.minor <= cc[1]
 
     def fallbacks(self) -> Iterator[Target]:
-        """Yield what a device of this target runs as well, best first: lower minors of its major, then PTX."""
+        """Yield other targets whose code a device of this one runs, best first: lower minors of its major, then PTX."""
         for minor in range(self.minor, -1, -1):
             plain = Target(self.major, minor)
             yield from (plain, plain._replace(suffix="f"))
@@ -163,10 +163,10 @@ class Target(NamedTuple):
 
 
 NO_TARGET = Target(0, 0)
-"""The target of bytes that are for no device in particular; no spelling of the user's gives it."""
+"""The target of bytes that are for no particular device; `parse_target` never returns it."""
 
 _OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-"""All compute capabilities so far; PTX for one of them is compiled by the driver for any later device."""
+"""All compute capabilities so far, as major * 10 + minor; the driver compiles PTX of one for any later device."""
 
 
 class UnknownTargetError(OptionError):
@@ -219,13 +219,13 @@ def read_arch(arch: object) -> tuple[Target, ...]:
 
 
 class Choice(NamedTuple):
-    """A target to build for on a device, and what else it runs.
+    """The target to build for on a device, and other targets whose code it runs.
 
     Args:
-        target: What to build for.
+        target: The target to build for.
         ptx_target: The virtual target to compile to first; None for none.
-        alternatives: Targets whose code serves as well.
-        fallbacks: Gives the targets whose code serves where nothing can be compiled.
+        alternatives: Targets whose stored code is always accepted as well.
+        fallbacks: Returns the targets whose stored code is accepted where nothing can be compiled.
     """
 
     target: Target
@@ -235,7 +235,7 @@ class Choice(NamedTuple):
 
 
 def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> Choice:
-    """Choose what to build for a device: exactly what `arch` names, or what the device is.
+    """Choose the target to build for a device: one that `arch` names, or else the device's own.
 
     Args:
         arch: Targets that the user named; none for "auto".
@@ -268,7 +268,7 @@ def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:
 
 
 def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
-    """The virtual target whose PTX `arch` has compiled for a real target; None where no PTX comes between."""
+    """The virtual target that `arch` names as intermediate PTX for a real target; None where it names none."""
     if target.virtual or real_target(arch, target.cc) is not None:
         return None
     virtual = [each for each in arch if each.virtual and each.cc <= target.cc]
@@ -290,10 +290,10 @@ class EventKind(StrEnum):
         LOAD: A module was loaded on a device: kernel, key, device, load_time_s.
         STORED: An entry was published: key, size_bytes.
         EVICTED: Entries were removed to keep the limits: entries, size_bytes.
-        DAMAGED: An entry or manifest failed verification and was moved aside: key, reason.
+        DAMAGED: An entry or manifest failed verification and was quarantined: key, reason.
         UNCACHEABLE: A kernel runs uncached: kernel, reason.
-        FALLBACK: A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
-        TROUBLE: The cache could not do something and went on without: where, error; errno, where the system said it.
+        FALLBACK: A kernel was built in another way than asked for, and works: kernel, target, reason. No error.
+        TROUBLE: An operation of the cache failed and was skipped: where, error; errno, for an error of the system.
     """
 
     HIT = "hit"
@@ -319,16 +319,16 @@ class Event(NamedTuple):
 
 
 Emit: TypeAlias = Callable[[Event], None]
-"""The function by which a room reports: it is called with one event and must not raise."""
+"""The function that takes events: it is called with one and must not raise."""
 
 
 CALLED_OUT: dict[int, int] = {}
-"""Threads, by `threading.get_ident()`, in code of the user's that the package has called (subscribers, handlers of logs
-and warnings, functions that return source), and how deep: nobody waits long for such a thread."""
+"""Threads, by `threading.get_ident()`, that run user code called by this package (subscribers, log and warning
+handlers, functions that return source), with the depth of such calls: other threads do not wait long for them."""
 
 
 def trouble(where: str, error: object) -> Event:
-    """The event of something that the cache could not do."""
+    """Make the event of an operation that failed and was skipped."""
     fields: dict[str, Any] = {"where": where, "error": str(error)}
     if isinstance(error, OSError) and error.errno:
         fields["errno"] = error.errno

@@ -1,9 +1,9 @@
 """The result of a compilation: the bytes the driver loads, and everything a launch must know about them.
 
-Promise     `artifact_from_header` believes nothing: each field is checked against its type, its bounds and the
-            closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
-            `misfit` holds one kernel against the cubin that is about to be loaded.
-Method      Grammar of the code of a parameter:
+Promise     `artifact_from_header` checks each field against its type, its bounds and the closed vocabulary of
+            parameter codes, and raises ValueError otherwise. No field names code to run.
+            `misfit` checks the description of one kernel against the cubin that is about to be loaded.
+Method      Grammar of a parameter's type code:
 
                 code     ::= pointer | value
                 pointer  ::= "*" ["k"] (element | "?")          k: the pointee is const; ?: any pointee
@@ -15,8 +15,8 @@ Method      Grammar of the code of a parameter:
 
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
-Not here    The file that holds it (store.entry), the key that names it (keys), and the whole of an artifact against its
-            own code (contradiction).
+Not here    The file that holds it (store.entry), the key that names it (keys), and the check of a whole artifact
+            against its code (contradiction).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _code_sizes() -> dict[str, int | None]:
 
 
 CODE_SIZES = _code_sizes()
-"""Every word of the vocabulary with the bytes it takes as a parameter; None where the word does not say."""
+"""Every type code with its size as a parameter, in bytes; None for `?`."""
 
 
 class Parameter(NamedTuple):
@@ -53,7 +53,7 @@ class Parameter(NamedTuple):
     Args:
         offset: Bytes from the start of the parameter buffer.
         size: Bytes it takes there.
-        code: What it is, in the vocabulary above.
+        code: Its type code, by the grammar above.
         c_type: Its C++ type in full, `"float const*"`; `""` where only the size is known.
         name: Its name in the source; `""` where it could not be read.
     """
@@ -91,7 +91,7 @@ class Entry(NamedTuple):
     """One kernel of an artifact.
 
     Args:
-        name: How the source, or the user's name expression, calls it.
+        name: Its name in the source, or the user's name expression.
         symbol: Its lowered name in the cubin.
         parameters: In order; with their types only where `typed`.
         typed: Whether the compiler's own prototype was read; otherwise only sizes can be checked.
@@ -115,10 +115,10 @@ class Variable(NamedTuple):
     """A `__device__` or `__constant__` variable of a module.
 
     Args:
-        name: How the source calls it, `"ns::coeffs"`.
+        name: Its name in the source, `"ns::coeffs"`.
         symbol: Its name in the cubin.
         size_bytes: Bytes it takes.
-        code: Its element in the vocabulary of parameters; `"o"` where there is no word for it.
+        code: Type code of its elements; `"o"` for types without a code.
         shape: Extents of an array; () for a scalar.
     """
 
@@ -133,17 +133,16 @@ class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
-        kind: What it was made from, `"cuda"`: a word of its front end.
-        target: What the code was built for.
+        kind: The kind of its source, `"cuda"`, as its front end names it.
+        target: The target that the code was built for.
         entries: The kernels in it, in order.
-        cubin: The linked module; empty where `target` is virtual, or where there is LTO-IR to link kernels from. Of the
-            kind `built` its payloads, one after another.
+        cubin: The linked module; empty where `target` is virtual, or where kernels are linked from LTO-IR. For the
+            kind `built`, the concatenated payloads.
         compile_time_s: Seconds the compilation took.
         attributes: Launch attributes that are not in the cubin (cooperative, carveout, ...), as plain values.
-        extras: What no launch needs, by name: `"ptx"`, where it was kept, `"log"`, what the compilers said, and
-            `"ltoir"`, what a lazy module links its kernels from. From a store they are unpacked when they are asked
-            for.
-        variables: Those of a module that the host can reach.
+        extras: Bytes that no launch needs, by name: `"ptx"`, where it was kept; `"log"`, the compilers' messages;
+            `"ltoir"`, from which a lazy module links its kernels. Those from a store are unpacked when first read.
+        variables: The module's variables that the host can access.
     """
 
     kind: str
@@ -167,7 +166,7 @@ class Artifact(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its kernels; the label of what another compiler built."""
+        """The names of its kernels; for the kind `built`, its label."""
         if self.kind == BUILT:
             return (self.attributes["label"],)
         return tuple(each.name for each in self.entries)
@@ -177,7 +176,7 @@ class Artifact(NamedTuple):
         where that means one of them.
 
         Raises:
-            EntryError: There is none, or several; `label` is what people call it.
+            EntryError: There is none, or several; the message calls the module `label`.
         """
         for each in self.entries:
             if name == each.name or name == each.symbol:
@@ -193,7 +192,7 @@ class Artifact(NamedTuple):
 
 
 def _bare(name: str) -> str:
-    """Without namespace, template arguments, and the types that tell overloads apart."""
+    """Strip namespace, template arguments and parameter types from a name."""
     return name.partition("<")[0].partition("(")[0].split("::")[-1]
 
 
@@ -227,11 +226,11 @@ def artifact_from_header(
     Args:
         header: JSON values.
         payloads: Bytes by name.
-        is_launched: Hold the kernel against the cubin, where there is one alone; of several `misfit` is asked about
-            the one that is launched.
+        is_launched: Check the kernel against the cubin, where there is only one; with several, the caller asks
+            `misfit` about the one that it launches.
 
     Raises:
-        ValueError: A field is missing, of another type, or out of bounds; or the cubin is not what is said of it.
+        ValueError: A field is missing, of another type, or out of bounds; or the header contradicts the cubin.
     """
     try:
         entries, kind = header["entries"], header["kind"]
@@ -263,7 +262,7 @@ def artifact_from_header(
 
 
 _new = tuple.__new__
-"""Makes a named tuple faster than its own constructor: a warm start makes one for each parameter."""
+"""Constructs a named tuple faster than its own constructor; a warm start makes one for each parameter."""
 
 
 def _entry(fields: Any) -> Entry:
@@ -298,10 +297,10 @@ def _variable(fields: Any) -> Variable:
 
 
 def _check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Hold the attributes that this package gives a meaning against their shapes.
+    """Check the types of the attributes that this package uses.
 
     Raises:
-        ValueError: One has another.
+        ValueError: One has another type.
     """
     carveout = attributes.get("carveout")
     if carveout is not None and not (type(carveout) is int and -1 <= carveout <= 100):
@@ -319,19 +318,19 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
 
 
 def _is_exception(name: object) -> bool:
-    """Check whether a name is that of a builtin exception: Numba calls what it leads to."""
+    """Check whether this is the name of a builtin exception: Numba raises the class of that name."""
     found = getattr(builtins, name, None) if type(name) is str else None
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
 _listed: tuple[bytes, dict[int, int]] = b"", {}
-"""The sections of the cubin with several kernels that was read last, by the places of their names."""
+"""The last cubin with several kernels that was read, and its section headers by the offset of the section's name."""
 
 
 def misfit(artifact: Artifact, entry: Entry) -> str:
-    """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, and where there is none.
+    """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, or where there is no cubin.
 
-    This runs at each hit, so it reads the one kernel alone, and calls nothing of this package.
+    This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package.
     """
     global _listed
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
@@ -345,7 +344,7 @@ def misfit(artifact: Artifact, entry: Entry) -> str:
         is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
         if sm != major * 10 + minor and not is_earlier:
             return f"its cubin is for sm_{sm}"
-        if not count:  # more sections than the header can count: those of a module of ten thousand kernels
+        if not count:  # more sections than the header can count: a module of ten thousand kernels
             from .contradiction import contradiction_of
 
             return contradiction_of(artifact)
@@ -354,12 +353,12 @@ def misfit(artifact: Artifact, entry: Entry) -> str:
             starts = {}
             for at, (start,) in enumerate(_SECTION_NAME.iter_unpack(cubin[table : table + 64 * count])):
                 starts.setdefault(start, at)
-            if len(artifact.entries) > 1:  # the others of a module are asked for one after another
+            if len(artifact.entries) > 1:  # the module's other kernels are likely to follow
                 _listed = cubin, starts
         names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
         name, at = b".nv.info." + entry.symbol.encode() + b"\0", names - 1
         while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in starts:
-            pass  # the end of a longer name
+            pass  # it was the tail of a longer section name
         if at < 0:
             return f"its cubin has no kernel {entry.symbol}"
         at, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * starts[at - names])

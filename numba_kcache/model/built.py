@@ -1,12 +1,12 @@
-"""Bytes that somebody else's compiler made, as an artifact of the kind `built`.
+"""Bytes that another package's compiler made (`get_or_build`), as an artifact of the kind `built`.
 
 Promise     No field of a header is trusted: label, names, sizes and meta are checked against their types and bounds,
-            and the sizes against the bytes, or ValueError is raised. A payload's name can be a file's: it leads out of
-            no folder. An artifact of this kind has no kernel and the target `any`, which no device and no request of a
-            kernel has, so it is never launched; and nothing but such an artifact has that target.
-Method      The payloads stand one after another in one blob, their names and sizes in the header's attributes, beside
-            the label and the meta, of which each caller gets a copy.
-Not here    What the bytes are: nobody but their compiler knows that.
+            and the sizes against the bytes, or ValueError is raised. A payload's name is safe as a file name: it cannot
+            lead out of a folder. An artifact of this kind has no kernel, and its target is `any`, which no device and
+            no request for a kernel has, so it is never launched; no artifact of another kind has that target.
+Method      The payloads are concatenated; their names and sizes are in the header's attributes, beside the label and
+            the meta, of which each caller gets a copy.
+Not here    The meaning of the bytes, which only their compiler knows.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from . import NO_TARGET
 from .artifact import BUILT, Artifact
 
 MAX_BUILT = 4096
-"""Payloads of one artifact."""
+"""Limit of the payloads of one artifact."""
 
 _MAX_NAME_BYTES = 200
 _MAX_LABEL = 1024
 
 
 def built_artifact(label: str, payloads: Mapping[str, bytes], meta: Mapping[str, Any], build_time_s: float) -> Artifact:
-    """Make the artifact of what was built.
+    """Make the artifact of a build's result.
 
     Args:
-        label: What people call it.
+        label: Its name in lists and messages.
         payloads: Bytes by name.
         meta: JSON values.
         build_time_s: Seconds it took.
@@ -43,10 +43,10 @@ def built_artifact(label: str, payloads: Mapping[str, bytes], meta: Mapping[str,
 
 
 def built_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) -> Artifact:
-    """Read the artifact that was stored as this header.
+    """Make the artifact from its stored header and payloads.
 
     Raises:
-        ValueError, KeyError: It is none.
+        ValueError, KeyError: The header is malformed.
     """
     if header["target"] != NO_TARGET.name or header["entries"] != []:
         raise ValueError("kernels or a target where there are none")
@@ -69,7 +69,7 @@ def payloads_of(artifact: Artifact) -> dict[str, bytes]:
 
 
 def meta_of(artifact: Artifact) -> dict[str, Any]:
-    """Copy what was said of it when it was built."""
+    """Copy the meta that its builder gave."""
     return {name: _copied(each) for name, each in artifact.attributes["meta"].items()}
 
 
@@ -83,7 +83,7 @@ def _checked(artifact: Artifact) -> Artifact:
     attributes, total, names = artifact.attributes, 0, set()
     rows, label, meta = attributes.get("payloads"), attributes.get("label"), attributes.get("meta")
     if not (type(label) is str and type(meta) is dict and type(rows) is list):
-        raise ValueError("no attributes of what was built")
+        raise ValueError("attributes of another form")
     for row in rows:  # by hand: this runs at each hit
         if not (type(row) is list and len(row) == 2 and type(row[0]) is str and type(row[1]) is int):
             raise ValueError("no payload")
@@ -91,7 +91,7 @@ def _checked(artifact: Artifact) -> Artifact:
         if not is_safe_name(name):
             raise ValueError(f"a payload is called {name!r}")
         if size < 0:
-            raise ValueError("a payload of less than nothing")
+            raise ValueError("a payload of negative size")
         total += size
         names.add(name)
     if not 0 < len(rows) == len(names) <= MAX_BUILT:

@@ -1,11 +1,11 @@
-"""Hold an artifact against its own code: what is said of a cubin or PTX, and what that says of itself.
+"""Check the description in an artifact against its cubin, PTX or LTO-IR.
 
-Promise     Of an artifact in which `contradiction_of` finds nothing, the code is for the target that is named, has each
-            kernel and variable that is named, with parameters at the same offsets and of the same sizes. Whatever the
-            bytes are, the answer is text; nothing is raised. What another compiler built is not looked into (built).
-Method      Done once where code arrives from elsewhere, and before it is stored. A hit of the local store checks only
+Promise     Where `contradiction_of` returns "", the code is for the described target and has each kernel and variable
+            that is described, with parameters at the same offsets and of the same sizes. Whatever the bytes are, it
+            returns text and raises nothing. Payloads of the kind `built` are not examined.
+Method      Done once for code from tiers and bundles, and before code is stored. A hit in the local store checks only
             the kernel that is launched (`artifact.misfit`).
-Not here    Whether the instructions mean what the source says: nothing but the compiler, or a signature, knows that.
+Not here    Whether the instructions do what the source says: that rests on the compiler, or on a signature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .artifact import BUILT, Artifact, Entry
 from .cubin import Cubin, read_cubin, read_variables
 
 _GIVEN = ("cubin", "fatbin")
-"""Kinds whose code the user gave: it may be for an earlier minor of the target."""
+"""Kinds whose code the user supplied: it may be for a lower minor version than the target."""
 
 _ENTRY = r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?"
 _PARAMETER = r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?"
@@ -27,7 +27,7 @@ _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 def contradiction_of(artifact: Artifact) -> str:
     """Say how an artifact contradicts itself; "" where it does not."""
-    if artifact.kind == BUILT:  # model.built has held its attributes against its bytes
+    if artifact.kind == BUILT:  # model.built has checked its attributes against its bytes
         return ""
     try:
         if "ltoir" in artifact.extras and not artifact.cubin:
@@ -87,4 +87,4 @@ def _sizes(parameters: str) -> list[int]:
 
 
 def _of_lto(artifact: Artifact) -> str:
-    return "" if artifact.extras["ltoir"].startswith(_LTO_MAGIC) else "its LTO-IR is none"
+    return "" if artifact.extras["ltoir"].startswith(_LTO_MAGIC) else "its LTO-IR has no LTO-IR header"

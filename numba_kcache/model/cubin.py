@@ -1,4 +1,4 @@
-"""Read what a cubin says of itself: its target, its kernels, their parameters and resources.
+"""Parse a cubin: its target, its kernels, their parameters and resources, its variables.
 
 Promise     Never looks outside the bytes it is given and never trusts a length in them: whatever is not a
             well-formed cubin is a ValueError. Needs no driver.
@@ -35,8 +35,8 @@ _CONSTANTS = ".nv.constant3"
 _VARIABLES = (".nv.global", ".nv.global.init", _CONSTANTS)
 
 _RESERVED_SHARED = 1024
-"""Bytes that a block of compute capability 9.0 and later gives to the system, in each section of shared memory; neither
-the compiler nor the driver counts them (CUDA C++ Programming Guide, "Shared Memory" of 9.0)."""
+"""Shared memory per block that the system reserves from compute capability 9.0 on, in bytes. Each section of shared
+memory includes it; compiler and driver do not report it (CUDA C++ Programming Guide, "Shared Memory" of 9.0)."""
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -69,10 +69,10 @@ class CubinVariable(NamedTuple):
 
 
 class Cubin(NamedTuple):
-    """A cubin's description of itself.
+    """The contents of a cubin, as parsed.
 
     Args:
-        sm: The compute capability as one number, 90 for 9.0 (a suffix leaves no trace here).
+        sm: The compute capability as one number, 90 for 9.0 (an `a` or `f` suffix is not recorded in it).
         kernels: In the order of their sections.
         const_bytes: Constant memory of the module's own variables (bank 3).
     """
@@ -107,7 +107,7 @@ def read_cubin(data: bytes) -> Cubin:
 
 
 def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
-    """The variables of a cubin, in the order of their symbols; those that the compiler made (`$str`) too.
+    """Read the variables of a cubin, in the order of their symbols, including those of the compiler (`$str`).
 
     Raises:
         ValueError: It is no cubin, or it is damaged.
@@ -207,7 +207,7 @@ def _symbols(
 
 
 def _records(info: bytes) -> list[tuple[int, bytes]]:
-    """(attribute, value) of each sized record; the others carry nothing that is needed here."""
+    """(attribute, value) of each record with a size; the other records are not needed here."""
     found, at = [], 0
     while at + 4 <= len(info):
         layout, attribute, size = struct.unpack_from("<BBH", info, at)

@@ -1,9 +1,9 @@
 """Find the cubin for a device in a fatbin.
 
-Promise     Never looks outside the bytes it is given: what is not a well-formed fatbin has no cubin.
-Method      A fatbin is a header of 16 bytes, then entries, each with a header that says its kind, its own size, the
-            size of what follows and the compute capability. Only code that is linked and not compressed is taken;
-            nvcc leaves that as it is.
+Promise     Never reads outside the bytes it is given; a malformed fatbin counts as one without a cubin.
+Method      A fatbin is a header of 16 bytes, then entries, each with a header that holds its kind, its own size, the
+            size of the data after it and the compute capability. Only linked, uncompressed code is used, which is how
+            nvcc writes cubins.
 Ground      `cuobjdump -lelf`, and the files of nvcc 13.0: kind 2 is ELF, flags 0x2000 LZ4, 0x8000 zstd.
 """
 

@@ -1,8 +1,8 @@
-"""JSON values that a store gave back, checked against limits before anybody computes with them.
+"""Parse untrusted JSON within limits, and check the result against an expected shape.
 
-Promise     What `read_json` returns took no more memory than its limits allow; each number in it is finite and fits in
+Promise     `read_json` takes no more memory than its limits allow; each number that it returns is finite and fits in
             64 bits. Anything else is a ValueError.
-Not here    The shapes that callers want (`fits` holds a value against one), and the header of an entry (store.entry).
+Not here    The expected shapes, which callers pass to `fits`; and the header of an entry (store.entry).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_VALUES = 1 << 20
-"""Values in one text: an empty list of two bytes takes 64 in memory."""
+"""Limit of the values in one text: an empty list, two bytes of JSON, takes 64 in memory."""
 
 MAX_TEXT_BYTES = 16 << 20
 
@@ -23,7 +23,7 @@ def read_json(text: bytes) -> Any:
     """Read a JSON value of any shape.
 
     Raises:
-        ValueError: It is none, or beyond the limits.
+        ValueError: It is not JSON, or exceeds the limits.
     """
     if len(text) > MAX_TEXT_BYTES or text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise ValueError("it holds too much")
@@ -61,7 +61,7 @@ def is_unicode(value: Any) -> bool:
 
 Shape = Any
 """A type; `[shape]` for a list of these; `{str: shape}` for a mapping of names to these; `(a, b)` for a list of exactly
-these; `{"name": shape}` for a mapping that has these names, and maybe others; or a function that tells."""
+these; `{"name": shape}` for a mapping that has these names, and maybe others; or a predicate."""
 
 
 def fits(value: Any, shape: Shape) -> bool:

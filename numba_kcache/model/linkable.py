@@ -1,7 +1,7 @@
 """The kind of linker input that a path or one of Numba's `LinkableCode` objects is.
 
-Promise     Numba is not imported: its classes are known by name, since their own `kind` is partly a word and
-            partly a constant of the driver's bindings.
+Promise     Numba is not imported: its classes are recognised by name, since their `kind` is sometimes a string and
+            sometimes a constant of the driver's bindings.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CLASSES = {
 
 
 def kind_of_path(path: str) -> str | None:
-    """The kind of a file; None where its suffix says nothing."""
+    """The kind of a file; None for an unknown suffix."""
     return LINK_SUFFIXES.get(os.path.splitext(path)[1])
 
 
 def linkable_input(item: Any) -> LinkInput | None:
-    """A `LinkableCode` object as it is now (its text may grow); None if it is no such object."""
+    """Read a `LinkableCode` object in its present state (text may be appended later); None for other objects."""
     for each in type(item).__mro__:
         if each.__name__ in _CLASSES and hasattr(item, "data"):
             data = item.data
@@ -42,6 +42,6 @@ def linkable_input(item: Any) -> LinkInput | None:
 
 
 def callbacks_of(item: Any) -> tuple[Any, ...]:
-    """Functions that a `LinkableCode` object wants called when its module is loaded or unloaded."""
+    """The functions of a `LinkableCode` object to call when its module is loaded or unloaded."""
     found = (getattr(item, "setup_callback", None), getattr(item, "teardown_callback", None))
     return tuple(each for each in found if each is not None)

@@ -1,7 +1,7 @@
 """Read the compile options that a user gave.
 
-Promise     An option that the kind of kernel does not take, or a value that cannot mean anything, is an
-            `OptionError` at decoration. Paths are absolute from here on.
+Promise     An option that the kind of kernel does not take, or an invalid value, is an `OptionError` at
+            decoration. Paths in the result are absolute.
 Not here    The flag of NVRTC or nvJitLink for an option (frontends.source.build), the form of options in a key
             (frontends.source.request), and raw flags that are taken as they are (frontends.source.flags).
 """
@@ -21,7 +21,7 @@ STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
 
 FAST_COMPILE = ("min", "mid", "max")
-"""How much slower the code may be for the sake of a faster compile (NVRTC User Guide, --Ofast-compile)."""
+"""Levels that trade speed of the code for compile time (NVRTC User Guide, --Ofast-compile)."""
 
 _REFUSED_FLAGS = {
     "arch": "use arch=",
@@ -39,7 +39,7 @@ _REFUSED_FLAGS = {
     "Ofast-compile": "use fast_compile=",
     "modify-stack-limit": "it would change the stack limit of the whole process",
 }
-"""Flags that are not taken, without their one or two dashes, and why."""
+"""Flags that are refused, without their one or two dashes, and the reason."""
 
 _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
@@ -58,11 +58,11 @@ OTHERS = (
     "name", "arch", "kind", "signature", "link", "depends", "strict", "strided", "cache", "cooperative", "cluster",
     "max_dynamic_shared", "carveout",
 )  # fmt: skip
-"""Options that are no compile options; listed to be suggested for a misspelt name."""
+"""Keywords of the decorators that are not compile options; suggested for a misspelt name."""
 
 
 def hint_for_function(name: str, known: Sequence[str]) -> str:
-    """The next step for an option that a kernel of a Python function does not take, among those that it does."""
+    """The hint for an option that a kernel of a Python function does not take."""
     of_source = "CUDA C++ does: annotate the function `-> str`; " if name in _BY_KIND["cuda"] else ""
     return f"{of_source or meant(name, known)}it takes {', '.join(known)}"
 

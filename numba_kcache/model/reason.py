@@ -12,32 +12,32 @@ from . import NamedTuple
 
 
 class ReasonKind(StrEnum):
-    """Subject of a reason; `name`, `old`, `new` and `where` of the reason in parentheses.
+    """Kinds of reason for a miss; in parentheses what `name`, `old`, `new` and `where` of the reason hold.
 
     NEVER_STORED        Nothing of this kernel is stored.
     EVICTED_OR_CLEARED  It was stored, and is not there any more.
     DAMAGED             It is stored, but damaged (new: how).
     SOURCE_CHANGED      A text or function (name; the first line that differs; its place).
     VALUE_CHANGED       A global, a closure variable, a default that a Numba kernel reads (name, values).
-    HEADER_CHANGED      A header holds something else, or cannot be read (path, digests).
-    HEADER_SHADOWED     A file is found before the header that was read (path).
-    HEADER_ANSWER       A `__has_include` is answered otherwise (path, answers).
-    HEADER_SEARCH       Headers are looked for in other folders, or paths that led to one file lead to several.
-    TOOLKIT             The toolkit's headers are others (root, identities).
-    ENTRY               Another kernel of the source is wanted.
-    OPTIONS             A compile option (name, values).
-    TARGET              It is for another target.
-    SIGNATURE           It is for other argument types.
+    HEADER_CHANGED      A header's content changed, or it cannot be read (path, digests).
+    HEADER_SHADOWED     A new file is found before the header that was read (path).
+    HEADER_ANSWER       A `__has_include` has another result (path, results).
+    HEADER_SEARCH       The include folders differ, or paths that led to one file lead to several.
+    TOOLKIT             The toolkit's headers differ (root, identities).
+    ENTRY               Another kernel of the source is requested.
+    OPTIONS             A compile option differs (name, values).
+    TARGET              The stored entry is for another target.
+    SIGNATURE           The stored entry is for other argument types.
     COMPILER            A compiler library is another build, or missing (name, builds).
     VERSION             A package has another version, or Python has (name, versions).
-    ENVIRONMENT         A variable or setting that the compilers read (name; its value where that is no secret).
-    LINK_INPUT          Something that is linked (name, digests).
-    COMPONENT           A component of `get_or_build` (name, values, or the first line that differs).
-    DEPENDS             A value or file of `depends` (position).
-    PLACE               File, line or folder, which are in the line table.
-    MODE                In this mode nothing is looked up (new: the mode).
+    ENVIRONMENT         A variable that the compilers read differs (name; its value where that is no secret).
+    LINK_INPUT          A linked file differs (name, digests).
+    COMPONENT           A component of `get_or_build` differs (name, values, or the first line that differs).
+    DEPENDS             A value or file of `depends` differs (position).
+    PLACE               The source's file, line or folder, which are in the line table, differ.
+    MODE                In this mode the cache is not read (new: the mode).
     UNCACHEABLE         It cannot be keyed (new: why).
-    UNKNOWN             The stored entry does not say.
+    UNKNOWN             The stored entry lacks the record needed to tell.
     """
 
     NEVER_STORED = "never_stored"
@@ -67,14 +67,14 @@ class ReasonKind(StrEnum):
 
 
 class Reason(NamedTuple):
-    """One thing for which a kernel was not found.
+    """One reason why a kernel was not found.
 
     Args:
-        kind: What it is about.
-        component: The component of the key that it is in; "" where it is in none.
-        name: Which part of it: an option, a header, a library, a variable.
-        old: What was stored, as text; None where it lacked it.
-        new: What is asked for; None where it lacks it.
+        kind: The kind of reason.
+        component: The component of the key that differs; "" for a reason that is in none.
+        name: The part of it: name of an option, a header, a library, a variable.
+        old: The value in the stored entry, as text; None where that has none.
+        new: The value in the request; None where that has none.
         where: File and line, where they are known.
     """
 

@@ -1,7 +1,7 @@
 """Requests to NVRTC and the linker: one source, one target, its options, and its place for error messages.
 
-Not here    What the engine looks up and compiles, of whatever kind, and keys and headers with it (engine.request), and
-            how it is made of a source kernel (frontends.source.request).
+Not here    `Request`, which the engine looks up and builds for kernels of every kind (engine.request), and the one of
+            a source kernel (frontends.source.request).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from . import NamedTuple, Target
 
 SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
-"""What a kernel that is no Numba kernel may be made of."""
+"""The kinds of source that a kernel other than a Numba kernel is made from."""
 
 
 FILE_WORDS = (
     "include", "__has", "__D", "__T", "E__", "P__", "DATE", "TIME", "assert", "source_loc", "__builtin_",
     "\\", "??/",
 )  # fmt: skip
-"""Each CUDA C++ text that may include files, or whose place or time may count, holds one of these: `E__` stands for
-`__LINE__` and `__FILE__`, too, and a line may be continued in the middle of a word."""
+"""A CUDA C++ text that may include files, or whose code may depend on its path or the time, contains one of these.
+`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued in the middle of a word."""
 
 
 DEBUG_FLAGS = frozenset(("-G", "--device-debug"))
@@ -44,7 +44,7 @@ class CompileOptions(NamedTuple):
 
     @property
     def has_lines(self) -> bool:
-        """True where the code has line tables, in which paths stand."""
+        """True where the code has line tables, which contain paths."""
         return self.lineinfo or self.debug or not LINE_FLAGS.isdisjoint(self.flags)
 
 
@@ -85,7 +85,7 @@ class Origin(NamedTuple):
 
 
 class ModuleEntries(NamedTuple):
-    """That a source is wanted as a module.
+    """A request for several kernels of one source, as a module.
 
     Args:
         names: The entries wanted, name expressions included, in order; () for all that the source defines.
@@ -101,18 +101,18 @@ class SourceRequest(NamedTuple):
 
     Args:
         kind: One of `SOURCE_KINDS`.
-        label: What people call the kernel, `"package.module.saxpy"`; in no key.
+        label: Name of the kernel in messages, `"package.module.saxpy"`; not part of any key.
         source: The text; "" where there is code instead.
         name: The entry that the user asked for, a name expression included; None to find it.
         guess: The name of the Python function that returned the source; it decides among several entries.
         target: What to build for.
-        options: How.
+        options: The compile options.
         link: Further inputs, in order.
-        signature: C++ types of the parameters as the user wrote them; None for the compiler's word alone.
+        signature: C++ types of the parameters as the user wrote them; None to use those the compiler reports.
         ptx_target: The virtual target to compile for first, where the user gave one.
-        origin: Where the source stands.
+        origin: Place of the source in the user's files.
         asks_files: Whether the source, or CUDA C++ that it links, may include files.
-        module: Which entries, where all of a module are wanted; None for one kernel.
+        module: The entries requested, for a module; None for one kernel.
         code: A cubin, fatbin or LTO-IR, as the kind says.
     """
 

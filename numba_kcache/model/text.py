@@ -1,7 +1,7 @@
-"""Text that the compilers read as bytes, of whatever encoding.
+"""Convert source between text and the bytes that compilers read, and refuse text that they would misread.
 
-Promise     Bytes that are no UTF-8 pass through unchanged: as surrogate escapes where there must be text. What a
-            compiler would not read as it was given is an `OptionError` that says where.
+Promise     Bytes that are not UTF-8 pass through unchanged, in str as surrogate escapes. Text that a compiler would
+            not read to its end is an `OptionError` that gives the position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNFIT_DECODED = "[\0\ud800-\udc7f\udd00-\udfff]"
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """The beginning of a hint about a name that is not among `names`: the one that it is most like; "" for none."""
+    """The start of a hint, "did you mean ...? ", with the most similar of `names`; "" where none is similar."""
     from difflib import get_close_matches
 
     known = {each.replace("_", ""): each for each in names}
@@ -28,12 +28,12 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a text that `decoded` gave, or of any other."""
+    """Encode as UTF-8; surrogate escapes become the bytes that they stand for."""
     return text.encode("utf-8", _ESCAPED)
 
 
 def decoded(data: bytes) -> str:
-    """A text that stands for these bytes."""
+    """Decode as UTF-8; other bytes become surrogate escapes."""
     return data.decode("utf-8", _ESCAPED)
 
 
@@ -42,8 +42,8 @@ def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
 
     Args:
         text: The user's.
-        what: What it is, as a message says it: "name='k'".
-        is_decoded: Whether surrogate escapes stand for bytes in it.
+        what: Its description in the message: "name='k'".
+        is_decoded: It comes from `decoded`: surrogate escapes in it stand for bytes.
 
     Raises:
         OptionError: It holds a NUL, or a lone surrogate.

@@ -1,7 +1,7 @@
-"""Addresses of tiers, as a setting has them: another directory, a bundle, a package's resource, the URL of a server.
+"""Parse the addresses of tiers: another directory, a bundle, a package's resource, the URL of a server.
 
-Promise     What is shown of an address holds no secret: no user, no password, no query.
-Not here    Whether anything is there, and opening it (tiers.opening).
+Promise     The form of an address that is shown holds no secret: no user, no password, no query.
+Not here    Opening the tier at the address (tiers.opening).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Mapping
 from . import NamedTuple
 
 BUNDLE_SUFFIX = ".kcache"
-"""What the file of a bundle is called."""
+"""The suffix of a bundle's file name."""
 
 OCI_PREFIX = "oci:"
 """The prefix of the directory of an OCI image layout, as skopeo writes it."""
 
 LAYOUT_MARK = "oci-layout"
-"""The file that makes a directory such a layout."""
+"""Name of the file that marks a directory as an OCI image layout."""
 
 SCHEMES: tuple[str, ...] = ("redis", "rediss", "s3", "gs", "az")
-"""URLs that can be opened."""
+"""The schemes of URLs that can be opened."""
 
 _SECONDS = r"(?=.*[1-9])\d{1,5}(?:\.\d{1,3})?"
 _ANY = {"readonly": "|0|1", "unsigned": "|0|1", "timeout": _SECONDS}
 _REDIS = {**_ANY, "ttl": r"[1-9]\d{0,8}", "wait": _SECONDS, "prefix": r"[\w.:-]{1,100}"}
 _OBJECTS = {**_ANY, "endpoint": r"https?://[\w.-]+(?::\d+)?(?:/[\w.-]+)*/?", "region": r"[\w-]{1,50}"}
-"""What may stand behind the `?` of a server's URL, and what it may be."""
+"""The options after the `?` of an object store's URL, with a pattern of their values."""
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/|\Z)"
 _RESOURCE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[^:]+\Z"
@@ -39,7 +39,7 @@ class TierAddress(NamedTuple):
     Args:
         kind: `"directory"`, `"bundle"`, `"resource"`, `"oci"`, or a URL's scheme.
         place: Path, `package:resource`, `oci:directory:tag`, or URL; the last may hold a secret.
-        options: What stood behind the `?`.
+        options: The options after the `?`.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class TierAddress(NamedTuple):
 
     @property
     def readonly(self) -> bool | None:
-        """The word of the address on it; None where it has none."""
+        """The value of the address's `readonly` option; None where it has none."""
         said = self.options.get("readonly")
         return None if said is None else said == "1"
 
@@ -80,7 +80,7 @@ def parse_tier(text: str) -> TierAddress:
     `redis://host/0`.
 
     Raises:
-        ValueError: It is none of these, or has an option that is not known; the message holds no secret.
+        ValueError: It is none of these, or has an unknown option; the message holds no secret.
     """
     place, _, query = text.partition("?")
     scheme, is_url, _ = place.partition("://")
@@ -96,7 +96,7 @@ def parse_tier(text: str) -> TierAddress:
             raise ValueError(f"{scheme}:// is not among the tiers that are known: {', '.join(SCHEMES) or 'none'}")
         return TierAddress(scheme, place, _checked(shown_place(place), options))
     if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
-        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, unsigned=1, and nothing else")
+        raise ValueError(f"{place} takes readonly=1 or readonly=0 after the ?, unsigned=1, and nothing else")
     if place.startswith(OCI_PREFIX):
         kind = "oci"
     elif re.match(_RESOURCE, place):
@@ -109,20 +109,20 @@ def parse_tier(text: str) -> TierAddress:
 
 
 def _checked(shown: str, options: dict[str, str]) -> dict[str, str]:
-    """The options of a server.
+    """Check the options of a server's URL.
 
     Raises:
-        ValueError: One is not known, or not what it may be; the message shows none, for it may hold a secret.
+        ValueError: An option is unknown or its value malformed; the message shows none, for it may hold a secret.
     """
     known = _REDIS if shown.startswith("redis") else _OBJECTS
     for name, value in options.items():
         if not re.fullmatch(known.get(name, "(?!)"), value):
-            raise ValueError(f"{shown} takes {', '.join(known)} behind the ?, and one is not that or not so")
+            raise ValueError(f"{shown} takes {', '.join(known)} after the ?, and one is unknown or malformed")
     return {name: value or "1" for name, value in options.items()}
 
 
 def shown_place(place: str) -> str:
-    """A path as it is; a URL without user, password and query, and without all that could be part of them."""
+    """A path unchanged; a URL without user, password and query, and without text that could be part of them."""
     scheme, is_url, rest = place.partition("://")
     if not is_url:
         return place
