@@ -97,6 +97,15 @@ def test_key_that_is_not_there_is_a_key_error(open_programs: Open) -> None:
     assert (programs.get("k"), open_programs().get("k"), len(programs)) == (None, None, 0)
 
 
+@pytest.mark.parametrize("name", ["", "saxpy", "x" * 3000], ids=["none", "short", "long"])
+def test_name_of_any_length_is_no_obstacle(open_programs: Open, name: str) -> None:
+    """The instance of a template may have a name of thousands of letters; its beginning is the entry's label."""
+    programs = open_programs()
+    programs["k"] = core.ObjectCode.from_ptx(b".version 8.0", name=name)
+
+    assert open_programs()["k"] == b".version 8.0"
+
+
 @pytest.mark.parametrize("key", [None, 1, ("k",), 1.5])
 def test_key_of_another_type_is_a_type_error(open_programs: Open, key: Any) -> None:
     """Keys are bytes or text."""

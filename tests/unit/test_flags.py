@@ -159,8 +159,10 @@ def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["--options-file=x", "-O1 --apply-controls=f", '"-O1"', "-O1 # one", "-o x", b"\xff"]
-)
+    "content",
+    ["--options-file=x", "-O1 --apply-controls=f", '"-O1"', "--maxrregcount='32'", "-O1 # one", "-o x", b"\xff",
+     "--maxrregcount=\x7f32"],
+)  # fmt: skip
 def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
     """Its content counts like flags on the line."""
     file = tmp_path / "o.txt"

@@ -398,6 +398,20 @@ def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: P
     assert isinstance(project.check(headers), Mismatch)
 
 
+def test_header_that_asks_for_a_next_one_breaks_when_that_appears(tmp_path: Path, how: str) -> None:
+    """Also where this NVRTC does not know the question: another may, and the text of the header is the same."""
+    project = Project(tmp_path)
+    one_header(project)
+    asked = "#ifdef __has_include_next\n#if __has_include_next(<extra.h>)\n#endif\n#endif\n#define VALUE 1\n"
+    project.write("first/header.h", asked)
+    headers = learn(project, how)
+    assert project.check(headers) == Match()
+
+    project.write("second/extra.h", "")
+
+    assert isinstance(project.check(headers), Mismatch)
+
+
 @pytest.mark.parametrize("folder", ["ünïcode", b"not-utf8-\xff", "with space", "with\nnewline", "x/../with-dots"])
 def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes) -> None:
     """Paths are bytes to the system; the compiler is told no others than the user has."""

@@ -247,6 +247,62 @@ def test_dlpack_on_the_host_is_refused() -> None:
         Kernel(one("*f4")).bytes_of(DlpackArray(np.zeros(4, "f4"), device=(1, 0)))
 
 
+@pytest.mark.parametrize(("kind", "is_refused"), [(2, True), (13, False)], ids=["device", "managed"])
+def test_dlpack_says_which_device_it_is_on(kind: int, is_refused: bool) -> None:
+    """Memory of another device is refused by the exporter's own word; managed memory is on all of them."""
+    array = DlpackArray(np.zeros(4, "f4"), device=(kind, 1))
+    kernel = Kernel(one("*f4"), device_of=lambda address: None)
+    if is_refused:
+        with pytest.raises(ArgumentError, match="it is on device 1"):
+            kernel.bytes_of(array)
+    else:
+        assert kernel.bytes_of(array) == [word(array.array.ctypes.data)]
+
+
+def test_dlpack_exporter_that_refuses_is_quoted_by_its_first_line() -> None:
+    """The reason is the exporter's own, without the lines that follow it."""
+
+    class Refusing(DlpackArray):
+        def __dlpack__(self, *, stream: int, **newer: Any) -> Any:
+            raise BufferError("it requires grad\ncall detach() first")
+
+    with pytest.raises(ArgumentError, match="its __dlpack__ says: it requires grad\n  hint"):
+        Kernel(one("*f4")).bytes_of(Refusing(None))
+
+
+def test_array_interface_without_data_is_a_null_pointer_that_may_be_written() -> None:
+    """The protocol allows no data for an array of no elements; nothing says that it is read-only."""
+    empty = Interface(shape=(0,), data=None)
+
+    assert Kernel(one("*f4")).bytes_of(empty) == [word(0)]
+
+
+@pytest.mark.parametrize(
+    ("typestr", "element"),
+    [
+        ("<f4", ("f4", 4)), ("<c8", ("c4", 8)), ("|b1", ("b1", 1)), ("|V12", ("o", 12)), ("<U4", ("", 16)),
+        ("|S3", ("", 3)), (">f4", ("", 4)), ("<M8[ns]", ("", 8)),
+    ],
+)  # fmt: skip
+def test_typestr_gives_element_and_size(typestr: str, element: tuple[str, int]) -> None:
+    """Text counts four bytes a letter, a complex number is two, and foreign byte order is no type of C++."""
+    assert memory.element_of_typestr(typestr) == element
+
+
+def test_buffer_of_cuda_core_gives_handle_and_device() -> None:
+    """`cuda.core.Buffer` has no array interface: its handle is the address."""
+
+    class Buffer:
+        memory_resource, handle, device_id = object(), ADDRESS, 0
+
+    Buffer.__module__ = "cuda.core._memory._buffer"
+    assert Kernel(one("*f4")).bytes_of(Buffer()) == [word(ADDRESS)]
+
+    Buffer.device_id = 1
+    with pytest.raises(ArgumentError, match="it is on device 1"):
+        Kernel(one("*f4"), device_of=lambda address: None).bytes_of(Buffer())
+
+
 def test_readonly_dlpack_goes_to_const_only() -> None:
     """The read-only flag of DLPack 1 is heeded."""
     array = np.zeros(4, "f4")

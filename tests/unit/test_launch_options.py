@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from numba_kcache import OptionError, cached_kernel
-from numba_kcache.launch.attributes import LaunchOptions, read_launch_options
+from numba_kcache import LaunchError, OptionError, cached_kernel
+from numba_kcache.launch import attributes, devices
+from numba_kcache.launch.attributes import LaunchOptions, potential_block_size, read_launch_options
 from tests.support.compiling import SAXPY
 from tests.support.resolving import definition_of
 
@@ -58,6 +60,22 @@ def test_launch_attribute_keeps_key() -> None:
     )
 
     assert plain.key() == told.key()
+
+
+def test_block_size_that_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's answer is in the message, and no block of 0 threads comes back."""
+    driver = SimpleNamespace(
+        cuOccupancyMaxPotentialBlockSize=lambda *arguments: (201, 0, 0),
+        name_of=lambda code: "CUDA_ERROR_INVALID_CONTEXT",
+    )
+    for module in (attributes, devices):
+        monkeypatch.setattr(module, "bindings", lambda: driver)
+    kernel: Any = SimpleNamespace(function=1, entry=SimpleNamespace(name="saxpy"), allow_shared=lambda size: None)
+
+    with pytest.raises(
+        LaunchError, match="cannot ask for a block size of saxpy: the driver answered CUDA_ERROR_INVALID_"
+    ):
+        potential_block_size(kernel, 0)
 
 
 def test_launch_attributes_are_pickled_with_the_kernel() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -132,6 +133,22 @@ def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
                 os.close(os.open(tmp_path / "second" / name, os.O_RDONLY))
 
     assert not is_unread(project, flood)
+
+
+def test_watch_that_cannot_be_read_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while the events are read may have lost some: the watch is not whole, and all count as read."""
+    header = branches(tmp_path).root / "second/unread.h"
+
+    def failing(fd: int, size: int) -> bytes:
+        raise OSError(errno.EIO, "input/output error")
+
+    with closing(OpenWatch([str(header)])) as watch:
+        assert watch.is_whole()
+        assert watch.is_unopened(str(header))
+        monkeypatch.setattr(os, "read", failing)
+
+        assert not watch.is_whole()
+        assert not watch.is_unopened(str(header))
 
 
 def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:

@@ -108,6 +108,15 @@ def test_group_of_which_a_file_is_missing_is_not_stored() -> None:
     assert read(compiled()) == as_bytes(files_of())
 
 
+def test_group_that_was_put_is_called_by_its_metadata() -> None:
+    """As Triton's own manager, this one returns the path of the file that the group is asked for by."""
+    manager = CacheManager(KEY)
+    assert manager.get_group("k.json") is None
+    group = {name: manager.put(data, name) for name, data in files_of().items()}
+
+    assert manager.put_group("k.json", group) == group["k.json"]
+
+
 def test_another_key_or_kernel_is_another_group() -> None:
     """A hit is of exactly what Triton asked for."""
     compiled()
