@@ -180,7 +180,7 @@ def codes_of(kind: Any) -> tuple[str, ...]:
         return "u8", "u8", *("i8",) * (1 + 2 * kind.ndim)
     if of is parts.NoneType:
         return ()
-    if isinstance(kind, parts.BaseTuple):
+    if parts.BaseTuple in of.__mro__:  # not isinstance: see python.numbas.is_a
         return tuple(code for each in kind for code in codes_of(each))
     if of is parts.Complex:
         return (f"c{kind.bitwidth // 16}",)
@@ -211,7 +211,7 @@ def slot_of(kind: Any, launcher: Launcher, is_cast: bool = False) -> Slot:
         return _values_slot(lambda value: () if value is None else _other())
     if of is parts.Record:
         return _record_slot(kind)
-    if isinstance(kind, parts.BaseTuple):
+    if parts.BaseTuple in of.__mro__:
         return _tuple_slot(kind, [slot_of(each, launcher) for each in kind])
     if of in (parts.types.NPDatetime, parts.types.NPTimedelta):
         return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _other())

@@ -101,7 +101,7 @@ class MlirArraySlot(ArraySlot):
     def __init__(self, kind: Any, launcher: Launcher) -> None:
         parts = surface()
         array = parts.DeviceNDArray
-        element = next((code for code, name in _NAMES.items() if getattr(parts.types, name, None) == kind.dtype), "")
+        element = _element_of(kind.dtype)
 
         def own(value: Any) -> Memory | None:
             if type(value) is not array:
@@ -149,6 +149,15 @@ class MlirArraySlot(ArraySlot):
         if memory.strides is not None:
             return memory
         return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
+
+
+def _element_of(dtype: Any) -> str:
+    """The code of an element; "" for a rarer one."""
+    types = surface().types
+    for code, name in _NAMES.items():  # types are made once each
+        if getattr(types, name, None) is dtype:
+            return code
+    return ""
 
 
 def _unit_of(kind: Any) -> int:

@@ -46,13 +46,16 @@ _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optim
 
 
 class Metadata(dict[str, Any]):
-    """An artifact as a compile result; the parts that it does not have are compiled when they are asked for."""
+    """An artifact as a compile result; its PTX is unpacked when it is asked for, and compiled what it does not have."""
 
-    def __init__(self, known: Mapping[str, Any], compiled: Any) -> None:
+    def __init__(self, known: Mapping[str, Any], compiled: Any, extras: Mapping[str, bytes]) -> None:
         super().__init__(known)
-        self._compiled = compiled
+        self._compiled, self._extras = compiled, extras
 
     def __missing__(self, name: str) -> Any:
+        if name == "ptx" and (ptx := self._extras.get("ptx")):
+            self["ptx"] = ptx.decode()
+            return self["ptx"]
         if name not in _COMPILED_ONLY:
             raise KeyError(name)
         for each, value in self._compiled().metadata.items():
@@ -60,11 +63,14 @@ class Metadata(dict[str, Any]):
         return super().get(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in _COMPILED_ONLY or super().__contains__(name)
+        return name in _COMPILED_ONLY or super().__contains__(name) or (name == "ptx" and bool(self.get("ptx")))
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value, compiled where need be."""
-        return self[name] if name in _COMPILED_ONLY else super().get(name, default)
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
@@ -88,7 +94,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         return found
 
     metadata: dict[str, Any] = {
-        "cubin": artifact.cubin, "ptx": artifact.ptx.decode(), "func_name": artifact.entries[0].symbol,
+        "cubin": artifact.cubin, "func_name": artifact.entries[0].symbol,
         "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
     }  # fmt: skip
     if known.get("needs_setup"):
@@ -98,9 +104,8 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         if known.get("needs_runtime"):
             metadata["needs_nrt"] = metadata["nrt_inline"] = True
             metadata["setup_callbacks"].append(compiler()._nrt_memsys_setup_callback)
-    if not artifact.ptx:
-        metadata.pop("ptx")
-    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), Metadata(metadata, compiled))
+    kept = Metadata(metadata, compiled, artifact.extras)
+    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
     result.objectmode = False
     return parts.CompileResult(_Complete(result, compiled))
 

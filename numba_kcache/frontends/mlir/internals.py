@@ -84,8 +84,7 @@ _REGISTRIES = frozenset((
 def _registries(_modules_loaded: int) -> tuple[Place, ...]:
     found, start = [], f"{PACKAGE}."
     for name, module in sys.modules.copy().items():
-        if name.startswith(start):
-            names = vars(module)
+        if name.startswith(start) and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
             found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
     return tuple(sorted(found))
 
@@ -160,7 +159,7 @@ def compiler() -> SimpleNamespace:
 def _gathered(table: Mapping[str, Iterable[str]]) -> SimpleNamespace:
     found = SimpleNamespace()
     for home, names in table.items():
-        module = import_module(home)
+        module = sys.modules.get(home) or import_module(home)
         vars(found).update({name: getattr(module, name) for name in names})
     return found
 

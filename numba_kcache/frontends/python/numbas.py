@@ -170,8 +170,8 @@ def _class_form(names: Names, kind: type) -> Plain:
 _TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
 _LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
 
-_PLACE_OF_VALUE = {"typing globals": 0, "typing functions": 0, "lowering functions": 1, "model": 0}
-"""Place of the value that an item of a list is for, which mostly leads to the item."""
+_OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
+"""Lists whose items are each for a value, which mostly leads to the item."""
 
 _UNNAMED = ("operator", "_operator")
 """Modules whose functions stand for operations that code uses without their names."""
@@ -224,15 +224,14 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         elif kind == "model":
             own = f"{names.owned}."
             chosen = [
-                each for each in items if each[0].__module__.startswith(own) and not each[1].__module__.startswith(own)
+                each for each in items if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
             ]
         elif kind == "typeof":  # those for a user's classes lead to types that are refused anyway
             chosen = [each for each in items if each[0].__module__.startswith(names.making)]
-        elif kind in _PLACE_OF_VALUE:
-            keys = [each.key if kind == "typing functions" else each[1] for each in items]
+        elif kind in _OF_VALUE:
             chosen = [
                 each
-                for key, each in zip(keys, items, strict=True)
+                for key, each in zip(_subjects(kind, items), items, strict=True)
                 if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
             ]
         others += [(kind, each) for each in chosen]
@@ -241,20 +240,19 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         from .registrations import describe
 
         found = describe(users)
-    by_value: dict[int, list[_Item]] = {}
+    subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would have garbage collected
     users_of: dict[int, list[_Item]] = {}
 
     def of_value(value: Any) -> Sequence[Registration]:
-        for kind, items in lists if not by_value else ():
-            for item in items if kind in _PLACE_OF_VALUE else ():
-                subject = item.key if kind == "typing functions" else item[_PLACE_OF_VALUE[kind]]
-                if kind == "lowering functions" and item[0] is subject:  # what an intrinsic writes code with, by itself
-                    continue
-                by_value.setdefault(id(subject), []).append((kind, item))
-        if id(value) not in by_value:
+        nonlocal subjects
+        subjects = subjects or frozenset([id(each) for kind, items in lists for each in _subjects(kind, items)])
+        if id(value) not in subjects:
             return ()
         if id(value) not in users_of:
-            users_of[id(value)] = _of_users(names, by_value[id(value)])
+            pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
+            users_of[id(value)] = _of_users(
+                names, [(kind, each) for kind, of in pairs for one, each in of if one is value]
+            )
         if not users_of[id(value)]:
             return ()
         from .registrations import describe_for
@@ -262,6 +260,15 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         return describe_for(users_of[id(value)])
 
     return found._replace(of_value=of_value)
+
+
+def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
+    """List the value that each item of a list is for; () where they are for none."""
+    if kind == "lowering functions":  # not what an intrinsic writes code with, by itself
+        return [None if each[0] is each[1] else each[1] for each in items]
+    if kind == "typing functions":
+        return [each.key for each in items]
+    return [each[0] for each in items] if kind in _OF_VALUE else ()
 
 
 def _of_users(names: Names, items: Iterable[_Item]) -> list[_Item]:
