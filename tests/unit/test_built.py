@@ -214,6 +214,13 @@ def test_arguments_of_other_types_are_refused(directory: Path, more: dict[str, A
         open_cache(directory).get_or_build({"a": 1}, Builder(), **more)
 
 
+def test_label_of_exactly_the_longest_length_comes_back(directory: Path) -> None:
+    """The limit when it is stored and the one when it is read are the same."""
+    open_cache(directory).get_or_build({"a": 1}, Builder(), label="x" * 1024)
+
+    assert open_cache(directory).get_or_build({"a": 1}, Builder(), label="y").source == "disk"
+
+
 # -- what build returns and raises -----------------------------------------------------------------------------------
 
 

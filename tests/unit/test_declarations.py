@@ -95,6 +95,7 @@ def test_headers_are_read_where_they_are_included() -> None:
 
     assert names == ["v", "k"]
     assert asked[:2] == [("a.h", ""), ("b.h", "/dir/a.h")]
+    assert asked.count(("b.h", "/dir/a.h")) == 1, "a header that guards itself is read once"
 
 
 def test_macros_of_the_options_are_known() -> None:

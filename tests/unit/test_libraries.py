@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -10,15 +11,18 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
 from numba_kcache.toolchain import Library, Record, Toolchain, build_id, loaded
+from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
@@ -226,6 +230,48 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
     assert loaded.loaded_library(name) == (path, build_id.build_of(path))
 
 
+def test_compilers_are_loaded_when_the_thread_that_maps_them_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the bindings would look for the library while it is half mapped, and find another."""
+    may_end, was_mapped = threading.Event(), list[bytes]()
+
+    class Noted(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            may_end.set()
+            super().join(timeout)
+
+    def dlopen(path: bytes, mode: int) -> None:
+        may_end.wait(30)
+        was_mapped.append(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loaded, "mapped", lambda names: [])
+        patch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(dlopen=dlopen))
+        patch.setattr(threading, "Thread", Noted)
+        loaded.begin_loading(("nvrtc",), lambda name: Library(name, "/nowhere/libnvrtc.so", "build", ()))
+    loaded.load_compilers(())
+    was_done = bool(was_mapped)
+    may_end.set()
+
+    assert was_done
+    assert was_mapped == [b"/nowhere/libnvrtc.so"]
+
+
+def test_library_is_loaded_from_where_the_bindings_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda.pathfinder gives the path, also that of libdevice, which is no library; None for what it does not find."""
+    finders = SimpleNamespace(
+        find_bitcode_lib=lambda name: f"/nowhere/lib{name}.bc",
+        load_nvidia_dynamic_lib=lambda name: SimpleNamespace(abs_path=f"/nowhere/lib{name}.so"),
+    )
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finders)
+    assert [loaded_path(name) for name in ("nvrtc", "libdevice")] == ["/nowhere/libnvrtc.so", "/nowhere/libdevice.bc"]
+
+    def absent(name: str) -> NoReturn:
+        raise RuntimeError("no such library")
+
+    finders.load_nvidia_dynamic_lib = absent
+    assert loaded_path("nvrtc") is None
+
+
 def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None:
     """No ELF, an ELF without notes, a cut ELF: the digest, and no exception."""
     head = b"\x7fELF\x02\x01" + bytes(26) + struct.pack("<Q", 64) + bytes(14) + struct.pack("<HH", 56, 3) + bytes(6)
@@ -242,6 +288,26 @@ def test_headers_are_cccl_then_toolkit() -> None:
 
     assert (Path(folders[-1]) / "cuda_fp16.h").is_file()
     assert any((Path(folder) / "cuda" / "std" / "complex").is_file() for folder in folders)
+
+
+def test_header_tree_is_the_topmost_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CCCL's folder lies in the toolkit's, whose tree has it; one whose name only begins alike is a tree of its own."""
+    folders = ("/kit/include/cccl", "/kit/include", "/kit/include2", "/kit/include", "/other/cccl/")
+    monkeypatch.setattr(Toolchain, "include_dirs", lambda self: folders)
+
+    assert Records().toolchain().header_trees() == ("/kit/include", "/kit/include2", "/other/cccl/")
+
+
+@pytest.mark.parametrize(("said", "version"), [("0.99.1", "0.99.1"), ("0.99.0-RC1", "0.99.0rc1")])
+def test_imported_package_has_the_version_that_it_says(
+    monkeypatch: pytest.MonkeyPatch, said: str, version: str
+) -> None:
+    """Installed may be another by now; a spelling that is not that of metadata is made so."""
+    import numba
+
+    monkeypatch.setattr(numba, "__version__", said)
+
+    assert Records().toolchain().version("numba") == version
 
 
 def test_versions_are_the_installed_ones() -> None:

@@ -60,6 +60,20 @@ def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
     assert content_digest(str(tmp_path), known, later)[1] != first
 
 
+def test_link_that_leads_nowhere_hides_no_file(tmp_path: Path) -> None:
+    """Editors leave such links; every file beside one counts, in whatever order the folder is listed."""
+    for number in range(4):
+        (tmp_path / f"lock{number}").symlink_to("gone")
+        (tmp_path / f"module{number}.py").write_text("one")
+    later = time.time_ns() + 10**12
+    digests = {content_digest(str(tmp_path), None, later)[1]}
+    for number in range(4):
+        (tmp_path / f"module{number}.py").write_text("two")
+        digests.add(content_digest(str(tmp_path), None, later)[1])
+
+    assert len(digests) == 5
+
+
 def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> None:
     """It may have been imported as it was before: two answers are never the same."""
     (tmp_path / "module.py").write_text("one")

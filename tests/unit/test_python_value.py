@@ -21,7 +21,7 @@ from numba.cuda import libdevice
 
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.python.value import Trust
+from numba_kcache.frontends.python.value import Trust, value_form
 
 TRUST = Trust(numba_dialect.packages)
 
@@ -426,6 +426,14 @@ def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "maxsize", 7)
 
     assert digest(read("x[0] = sys.maxsize + sys.version_info[0] + (os.sep == '/')", sys=sys, os=os)) != one
+
+
+def test_version_of_python_counts_with_each_of_its_parts() -> None:
+    """Its class cannot be instantiated, so no other one stands in for it here: its form has all five."""
+    parts = [value_form(each, TRUST, lambda value: None) for each in sys.version_info]
+
+    assert value_form(sys.version_info, TRUST, lambda value: None) == ("version", parts)
+    assert len(parts) == 5
 
 
 def test_defaults_of_a_named_tuple_count() -> None:

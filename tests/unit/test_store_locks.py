@@ -109,6 +109,22 @@ def test_clock_of_the_system_means_nothing(tmp_path: Path) -> None:
         os.close(held)
 
 
+def test_wait_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """A process that waits for a thousand builds does not run out of them, whichever way its waits end."""
+    held, time = stopped_builder(tmp_path), Time()
+    turns = of_node(tmp_path, time)
+    counts = set()
+    for _ in range(3):
+        for name, built in (("key", None), ("key", "built"), ("another", "built"), ("another", None)):
+            look: Callable[[], str | None] = lambda built=built: built  # noqa: E731
+            with turns.turn(name, look, 1.0) as turn:
+                assert turn.found == built
+        counts.add(len(os.listdir("/proc/self/fd")))  # the folder itself stays open
+
+    assert len(counts) == 1
+    os.close(held)
+
+
 def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
     """A hundred squatted locks cost a process no more than one wait."""
     time = Time()
