@@ -22,8 +22,9 @@ from pathlib import Path
 
 from header import machine_header, write_result
 
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store.entry import ENTRY, StoredEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = {
@@ -35,17 +36,26 @@ VERBS = {
     "verify": ("verify",),
     "report": ("report", os.devnull),
 }
-HEADER = {"kind": "cuda", "target": "sm_90a", "compile_time_s": 0.123, "attributes": {}, "entries": [
-    ["saxpy", "saxpy", True, [10, 0, 0, 0], [[0, 4, "f4", "float", "a"], [8, 8, "*kf4", "float const*", "x"]]],
-]}  # fmt: skip
+SOURCE = 'extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
+
+
+def compiled() -> StoredEntry:
+    """One entry as a compile stores it: `verify` reads its machine code."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = cached_kernel(SOURCE, arch="sm_90", cache=KernelCache(folder))
+        kernel.compile()
+        found = DiskStore(folder).get(next(iter(DiskStore(folder).files(ENTRY))).key)
+    assert found is not None
+    return found
 
 
 def fill(directory: Path, entries: int) -> None:
     """Make a cache of so many entries, each of which was served once."""
-    store, code, hits = DiskStore(str(directory), durability="none", max_entries=10**6), os.urandom(6000), {}
+    store, hits = DiskStore(str(directory), durability="none", max_entries=10**6), {}
+    entry = compiled()
     for number in range(entries):
         key = sha256(b"%d" % number).hexdigest()
-        store.put(StoredEntry(key, HEADER, {"cubin": code, "report": b"{}" * 500}))
+        store.put(entry._replace(key=key))
         hits[f"hits/{key[:16]}"] = 1
     if hits:
         store.counters.add({"hits": entries, **hits})

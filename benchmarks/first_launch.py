@@ -336,7 +336,7 @@ def torch_compile(case: Case) -> None:
     torch.cuda.synchronize()
     more = {"cuda_include_dirs": include_dirs()} if case.has_header else {}
 
-    texts = sources(case)
+    texts = [source.replace("float a,", "double a,") for source in sources(case)]  # it passes a Python float as one
 
     def one(number: int) -> None:
         kernel = torch.cuda._compile_kernel(texts[number], f"k{number}", **more)
@@ -510,6 +510,8 @@ def main() -> None:
     parser.add_argument("--kernels", default="1,31,300", help="how many, with commas between")
     parser.add_argument("--header", action="store_true", help="only with the header; default: without, then with it")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cold", type=int, default=ALL, help="samples at most")
+    parser.add_argument("--warm", type=int, default=ALL, help="samples at most")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.child:
@@ -520,8 +522,8 @@ def main() -> None:
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    for turn in QUICK if arguments.quick else LONG:
-        case = turn.case
+    for case, cold, warm in QUICK if arguments.quick else LONG:
+        turn = Turn(case, min(cold, arguments.cold), min(warm, arguments.warm))
         if str(case.kernels) not in arguments.kernels.split(",") or (arguments.header and not case.has_header):
             continue
         able = [system for system in SYSTEMS if not (case.has_header and system in IN_PYTHON)]
