@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 
-_LEXED = re.compile(
-    rb"""//[^\n]*|/\*.*?\*/|(?P<raw>(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\((?P<text>.*?)\)(?P=end)")"""
+_LEXED = (
+    rb"""(?s)//[^\n]*|/\*.*?\*/|(?P<raw>(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\((?P<text>.*?)\)(?P=end)")"""
     rb"""|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
-    rb"""|(?P<word>[A-Za-z_]\w*|\.?[0-9](?:[eEpP][+-]|'?\w|\.)*)|(?P<odd>["'][^\n]*)""",
-    re.DOTALL,
-)
+    rb"""|(?P<word>[A-Za-z_]\w*|\.?[0-9](?:[eEpP][+-]|'?\w|\.)*)|(?P<odd>["'][^\n]*)"""
+)  # compiled where it is used: most texts raise no doubt
 _ODD = b"\0"
 """Stands for a quote without an end, and the rest of its line."""
 
@@ -44,7 +43,7 @@ def live(data: bytes) -> bytes | None:
             is_certain = is_certain and not is_directive and not re.search(ambiguous, text)
         return b" "
 
-    kept = without_dead(_LEXED.sub(bare, data))
+    kept = without_dead(re.sub(_LEXED, bare, data))
     return kept if is_certain and _ODD not in kept and b'"' not in kept else None
 
 

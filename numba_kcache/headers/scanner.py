@@ -89,14 +89,14 @@ _WORDS = (
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
-_ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
+_ASSERT = rb"assert\b(?<![0-9A-Za-z_]assert)"  # the literal first: searched for at once
 GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _LINE = rb"(?s)#" + GAP + rb"(?:line\b|\d)"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(rb"include(_next)?\b" + GAP + rb"(?:(\(" + GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
 _DEFINE = rb"(?s)define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)"
 _CONDITION = rb"(?s)(?:#|%:|\?\?=)" + GAP + rb"(?:el)?if\b([^\n]*)"
-_NAMED = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
+_NAMED = rb"(?s)define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)'
 _FILE_NAME = rb"(?s)" + GAP + _NAME + GAP + rb"(?://.*)?"
 _WRAPPER = rb"(?m)[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$"
 _OPERAND = r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
@@ -180,7 +180,7 @@ def _scan(data: bytes) -> Scan:
         _has_clock(data),
         any(word in data for word in _LOCATION) or _holds(data, (b"##", b"%:%:"), _PASTED_FILE),
         tuple(_named(data)),
-        _ASSERT.search(data) is not None,
+        _holds(data, (b"assert",), _ASSERT),
         tuple(asked),
     )
 
@@ -200,7 +200,7 @@ def _holds(data: bytes, parts: tuple[bytes, ...], pattern: bytes) -> bool:
 
 
 def _named(data: bytes) -> Iterator[tuple[str, Include]]:
-    for match in _NAMED.finditer(data):
+    for match in re.finditer(_NAMED, data) if b"define" in data else ():
         name = _file_name(match[2])
         if name is not None:
             yield match[1].decode("ascii"), name

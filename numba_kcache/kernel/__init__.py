@@ -10,7 +10,7 @@ Not here    What the thing is and its options say (frontends), finding and build
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from ..engine.request import Request, Resolution
 from ..errors import shortened
@@ -23,7 +23,7 @@ from ..model import Target, ptx_target, read_arch
 from ..model.artifact import Artifact, Entry
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Unpack, overload
 
     from ..explanation.text import Explanation
     from ..frontends.options import Arch, KernelOptions, NumbaOptions, SourceOptions
@@ -290,8 +290,7 @@ class Kernel(Launches):
         if name == "__signature__":  # of `inspect.signature`, and what asks that
             from .signature import signature_of
 
-            definition = self._definition
-            return signature_of(definition.thing, self._entry_at_hand(), of_python=definition.has_variants)
+            return signature_of(self._definition.thing, self._entry_at_hand(), of_python=self._definition.has_variants)
         if name.startswith("_"):  # what Python and its tools ask of any object
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._resolutions.attribute(name)
@@ -337,12 +336,16 @@ class Kernel(Launches):
         return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 
 
-@overload
-def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...
-@overload
-def cached_kernel(thing: IsNumba, /, **options: Unpack[NumbaOptions]) -> NumbaKernel: ...
-@overload
-def cached_kernel(**options: Unpack[KernelOptions]) -> KernelDecorator: ...
+if TYPE_CHECKING:  # at run time typing would keep them, and through this module all of Numba, past an exit's collection
+
+    @overload
+    def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...
+    @overload
+    def cached_kernel(thing: IsNumba, /, **options: Unpack[NumbaOptions]) -> NumbaKernel: ...
+    @overload
+    def cached_kernel(**options: Unpack[KernelOptions]) -> KernelDecorator: ...
+
+
 def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     """Wrap a kernel so that it is compiled once and launched from disk ever after.
 
@@ -362,8 +365,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
         fastmath, lineinfo, debug, lto: As the compilers call them (False).
         std: The language standard, `"c++17"` (NVRTC's).
-        defines: Macros, a mapping of names to `str`, `int` or `None`.
-        include_dirs: Folders in which headers are looked for.
+        defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders in which headers are looked for.
         max_registers, opt: Registers per thread; level of optimisation, 0 to 3 (3).
         options: Further flags of NVRTC, in this order.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
@@ -371,8 +373,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
             the types of PTX.
         depends: Plain values, or Paths, whose content enters the key.
         keep_ptx: Keep the PTX beside the cubin (True).
-        strict: Refuse to run uncached (False).
-        strided: Take arrays that do not lie in one piece (False).
+        strict, strided: Refuse to run uncached; take arrays that do not lie in one piece (False).
         cooperative, cluster, max_dynamic_shared, carveout: Launch attributes, applied on every device.
         cache: A `KernelCache`; default the process's.
 
