@@ -224,6 +224,21 @@ def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, b
 # -- importing --------------------------------------------------------------------------------------------------
 
 
+def test_bundle_is_on_the_disk_before_it_has_its_name(
+    filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves the old bundle or the whole new one: what is renamed was synced, with all its bytes."""
+    done: list[tuple[str, int]] = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(("fsync", os.fstat(fd).st_size)), fsync(fd)))
+    monkeypatch.setattr(os, "rename", lambda *names, **at: (done.append(("rename", 0)), rename(*names, **at)))
+    path = tmp_path / "kernels.kcache"
+
+    filled.export_bundle(path)
+
+    assert done[:2] == [("fsync", path.stat().st_size), ("rename", 0)]
+
+
 def test_import_adds_entries_and_manifests(bundle: Path, tmp_path: Path) -> None:
     """The very bytes; a kernel of it is a hit, by another compiler too."""
     cache = open_cache(tmp_path / "new", toolchain="any")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from numba_kcache.headers import compile as header_compile
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet, headers_value
+from numba_kcache.headers.mirror import Unmirrored
 from numba_kcache.headers.survey import Survey
 from numba_kcache.headers.untrackable import UntrackableReason
 from tests.support.header_projects import (
@@ -325,6 +328,24 @@ def test_link_that_moves_and_comes_back_is_not_learned_without_a_mirror(tmp_path
     outcome = project.try_learn(move)
 
     assert outcome == Untrackable(UntrackableReason.MODIFIED, str(tmp_path / "current"))
+
+
+def test_header_that_is_mapped_for_writing_is_not_learned_without_a_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the compiler read in place may have been changed and changed back, and no time of the file says so."""
+
+    def refuse(_surveys: object) -> None:
+        raise Unmirrored("a test")
+
+    monkeypatch.setattr(header_compile, "Mirror", refuse)
+    project = Project(tmp_path)
+    one_header(project)
+    header = tmp_path / "second/header.h"
+    with header.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        outcome = project.through_mirror()[1]
+
+    assert outcome == Untrackable(UntrackableReason.WRITABLE, str(header))
 
 
 def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: str) -> None:

@@ -58,6 +58,17 @@ def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
     assert kept.take_unsaved() == {}
 
 
+def test_counts_of_tiers_are_saved_each_time_and_in_a_child_from_the_second_time_on() -> None:
+    """A tier gives what it has counted since it was last asked; what a fork copied is the parent's to save."""
+    kept = Statistics()
+    kept.sources.append(lambda: {"tier/toy/hits": 1.0})
+    assert [kept.take_unsaved().get("tier/toy/hits") for _ in range(3)] == [1.0, 1.0, 1.0]
+
+    kept.after_fork()
+
+    assert [kept.take_unsaved().get("tier/toy/hits") for _ in range(3)] == [None, 1.0, 1.0]
+
+
 def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that resolves a million kernels keeps so many labels; those that are there go on counting."""
     monkeypatch.setattr(events, "_MOST_KEYS", 3)

@@ -21,7 +21,7 @@ import pytest
 
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Record, Toolchain, build_id, loaded
+from numba_kcache.toolchain import Library, Record, Toolchain, build_id, loaded, mapped
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
 
@@ -228,6 +228,13 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
     assert libraries.mapped([name]) == [name]
     path = os.path.realpath(real[name].path)
     assert loaded.loaded_library(name) == (path, build_id.build_of(path))
+
+
+def test_library_that_is_mapped_is_found_each_time() -> None:
+    """That none is mapped under its other names is not taken for its absence when it is asked for again."""
+    loaded.load_compilers(("nvrtc",))
+
+    assert [mapped(("nvrtc", "nvrtc-builtins")) for _ in range(3)] == [["nvrtc", "nvrtc-builtins"]] * 3
 
 
 def test_compilers_are_loaded_when_the_thread_that_maps_them_is_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,19 @@ def test_read_only_tier_serves_any_compiler_s_code(tmp_path: Path, toolchain: Ma
     assert counts(cache) == (0, 1)
 
 
+def test_other_compiler_s_code_from_a_tier_is_found_here_by_the_next_process(tmp_path: Path) -> None:
+    """The entry is kept with its line in the manifest: without the tier, whoever takes any compiler's code finds it."""
+    tiers = [fill(tmp_path / "image", "sm_90")]
+    first = open_cache(tmp_path / "local", OTHERS, tiers=tiers)
+    launched(first, "sm_90")
+    first.session.store.settle()  # type: ignore[union-attr]
+
+    again = open_cache(tmp_path / "local", OTHERS, toolchain="any")
+    launched(again, "sm_90")
+
+    assert (counts(first), counts(again)) == ((0, 1), (0, 1))
+
+
 def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: Path) -> None:
     """Nodes with several toolkits share it; `explain` says beforehand what comes."""
     tiers = f"{fill(tmp_path / 'share', 'sm_90')}?readonly=0"
