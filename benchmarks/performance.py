@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -30,15 +32,57 @@ def result_of(name: str) -> dict[str, Any]:
     return {**found, "script": name}
 
 
+def commits() -> dict[str, list[str]]:
+    """The commits of the committed results, that of the most first, each with the names of its results."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        found.setdefault(commit_of(result), []).append(path.stem)
+    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
+
+
+def commit_of(result: dict[str, Any]) -> str:
+    """The commit that a result was taken at; "" where it names none."""
+    return str(result["machine"].get("commit") or result.get("commit") or "")[:12]
+
+
+def run() -> str:
+    """The commit of the results, and which are of another one."""
+    (commit, names), *others = commits().items()
+    many = len(names) + sum(len(each) for _, each in others)
+    if not others:
+        return f"All {many} results are of one commit, `{commit}`." if commit else "No result names its commit."
+    of = f"of commit `{commit}`" if commit else "of commits that they do not name"
+    rest = "; ".join(f"`{each or 'not named'}`: {', '.join(sorted(those))}" for each, those in others)
+    return "\n".join(textwrap.wrap(f"{len(names)} of {many} results are {of}; the others: {rest}.", 119))
+
+
 def machine_of(result: dict[str, Any]) -> str:
-    """The machine in a line."""
-    machine = result["machine"]
-    few = " Few samples (`--quick`)." if result.get("quick") else ""
+    """The machine in a line, and the commit where it is not that of the most results."""
+    machine, commit = result["machine"], commit_of(result)
+    more = " Few samples (`--quick`)." if result.get("quick") else ""
+    more += f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
     if not machine["gpu"]:
         cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
-        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{few}"
+        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{more}"
     driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
-    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{few}"
+    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{more}"
+
+
+def _counts(samples: Any) -> Iterator[int]:
+    """Number of samples of each figure, wherever in a result they are."""
+    if isinstance(samples, dict):
+        for each in samples.values():
+            yield from _counts(each)
+    elif isinstance(samples, list) and samples and all(isinstance(each, float) for each in samples):
+        yield len(samples)
+
+
+def samples_of(result: dict[str, Any]) -> str:
+    """The number of samples of a figure, least and most."""
+    counts = Counter(_counts(result["samples"])) if result["script"] not in ("growth", "fleet") else Counter[int]()
+    least, most = (min(counts), max(counts)) if counts else (0, 0)
+    return f" Samples of a figure: {least if least == most else f'{least} to {most}'}." if counts else ""
 
 
 def cell(times_s: list[float]) -> str:
@@ -64,7 +108,7 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 def footer(result: dict[str, Any]) -> list[str]:
     """Place of the measurement, what was shortened, who could not be asked, and what it does not show."""
-    lines = ["", machine_of(result)]
+    lines = ["", machine_of(result) + samples_of(result)]
     left_out: dict[str, list[str]] = {}
     for what, why in (result.get("left_out") or {}).items():
         left_out.setdefault(_plain(why), []).append(what)
@@ -267,6 +311,70 @@ def numba_fingerprint() -> str:
     rows = ((name, [_microseconds(times)]) for name, times in result["samples"].items())
     return "\n".join([*table("", ("us",), rows), *footer(result)])
 
+
+class Added(NamedTuple):
+    """A program, its pair of benchmarks/added.py, and where benchmarks/warm_steps.py has its parts.
+
+    Args:
+        program: As a reader knows it.
+        over: The same program without it.
+        pair: Its name when warm; the cold one has "cold" before it.
+        steps: Its name there; empty where the parts were not taken.
+    """
+
+    program: str
+    over: str
+    pair: str
+    steps: str = ""
+
+
+CUBIN, NONE = "a bare cubin", "no kernel"
+ADDED = (
+    Added("CUDA C++ in a function, bare memory", CUBIN, "cubin", "numba_kcache, CUDA C++"),
+    Added("CUDA C++ as a text, bare memory", CUBIN, "cubin of a text"),
+    Added("CUDA C++, CuPy arrays", "`RawKernel`", "RawKernel", "numba_kcache, CUDA C++ on CuPy arrays"),
+    Added("the same, arrays copied from the host", "`RawKernel`", "RawKernel, copied"),
+    Added("CUDA C++ with `cuda_fp16.h`, CuPy arrays", "`RawKernel`", "fp16",
+          "numba_kcache, CUDA C++ with cuda_fp16.h"),
+    Added("31 kernels of a module, CuPy arrays", "`RawModule`", "31 of a module",
+          "numba_kcache, 31 kernels of a module"),
+    Added("300 kernels of a module, CuPy arrays", "`RawModule`", "300 of a module"),
+    Added("31 kernels of 31 sources, CuPy arrays", "31 `RawKernel`", "31 sources"),
+    Added("CUDA C++, PyTorch tensors", NONE, "torch", "numba_kcache, CUDA C++ on PyTorch tensors"),
+    Added("Numba kernel", NONE, "Numba", "numba_kcache, Numba kernel"),
+    Added("Numba kernel under Numba's `cache=True`, nothing of ours", NONE, "Numba cache=True"),
+    Added("numba-cuda-mlir kernel", NONE, "numba-cuda-mlir", "numba_kcache, numba-cuda-mlir kernel"),
+    Added("numba-cuda-mlir kernel under its own `cache=True`", NONE, "numba-cuda-mlir cache=True"),
+    Added("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "numba_kcache, cuda.compute reduction"),
+)  # fmt: skip
+
+
+def added() -> str:
+    """Milliseconds that whole programs take longer, warm and cold, and the parts of a warm start."""
+    result, steps = result_of("added"), result_of("warm_steps")
+    pairs, rows = result["added"], []
+    for each in ADDED:
+        both = [pairs.get(name) for name in (each.pair, f"cold {each.pair}")]
+        shown = [
+            f"{pair['added_ms']:+,.0f} ({pair['low_ms']:+,.0f} to {pair['high_ms']:+,.0f})" if pair else "–"
+            for pair in both
+        ]
+        parts = steps["samples"].get(each.steps, {}).get("warm", {})
+        of_parts = [digits(median(parts[name]) * 1e3) if name in parts else "–" for name in _PARTS]
+        if any(both):
+            rows.append((each.program, [each.over, *shown, *of_parts]))
+    columns = ("beside", "added, ms", "with nothing stored, ms", *_PARTS)
+    counts = [each["pairs"] for each in pairs.values()]
+    said = (
+        "Medians of pairs of whole processes, and the interval of each with 95 %; "
+        f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
+        "of another run of processes (`benchmarks/warm_steps.py`, bare memory with the header and with 31 kernels)."
+    )
+    lines = table("program", columns, rows)
+    return "\n".join([*lines, "", *textwrap.wrap(said, 119, break_on_hyphens=False), *footer(result)[:-2]])
+
+
+_PARTS = ("import", "decoration", "first", "exit")
 
 PERFORMANCE: dict[str, Callable[[], str]] = {
     "cold_warm": cold_warm,

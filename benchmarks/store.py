@@ -32,6 +32,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from header import commit
 from xxhash import xxh3_128_digest
 
 from numba_kcache.store import entry
@@ -420,6 +421,7 @@ def machine(directory: str) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
     return {
+        "commit": commit(),
         "cpu": model,
         "cpus": os.cpu_count(),
         "gpu": None,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from performance import PERFORMANCE, NoResult, digits, footer, machine_of, result_of, table
+from performance import PERFORMANCE, NoResult, added, commits, digits, footer, machine_of, result_of, run, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -340,17 +340,6 @@ def program_cache() -> str:
     return "\n".join([*table("hit", columns, rows), "", said_by(result)])
 
 
-def added() -> str:
-    """One line for each pair of programs: milliseconds that ours take longer, with the interval."""
-    result = result_of("added")
-    rows = [
-        (name, [f"{each['added_ms']:+.0f}", f"{each['low_ms']:+.0f} to {each['high_ms']:+.0f}", str(each["pairs"])])
-        for name, each in result["added"].items()
-    ]
-    columns = ("median, ms", "95 % interval, ms", "pairs")
-    return "\n".join([*table("added to a process", columns, rows), "", said_by(result)])
-
-
 def mlir() -> str:
     """numba-cuda-mlir alone, with its own cache, and beside this one: first launches, whole processes, launches."""
     result = result_of("mlir")
@@ -407,6 +396,7 @@ TABLES = {
     "triton_kernels": ("docs/performance-adapters.md", triton_kernels),
     "program_cache": ("docs/performance-adapters.md", program_cache),
     "real_programs": ("docs/performance-programs.md", real_programs),
+    "run": ("docs/performance.md", run),
     "added": ("docs/performance.md", added),
     "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
@@ -458,6 +448,8 @@ def main() -> None:
         path.write_text(written(name, path.read_text()))
     for path in map(ROOT.joinpath, ILLUSTRATED):
         path.write_text(with_pictures(path.read_text()))
+    for commit, results in commits().items():
+        print(f"{commit or 'no commit named'}: {len(results)} results, {', '.join(results)}")
 
 
 if __name__ == "__main__":

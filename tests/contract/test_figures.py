@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -94,3 +95,25 @@ def test_every_result_names_its_machine() -> None:
     """A figure without the machine it was taken on is none."""
     for path in (BENCHMARKS / "results").glob("*.json"):
         assert json.loads(path.read_text())["machine"], path.name
+
+
+def test_result_of_another_commit_than_most_names_it_below_its_table(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Figures of two commits do not stand side by side unsaid: the page names both, and the table its own."""
+    performance = load("performance")
+    machine = {"gpu": None, "cores": 2, "python": "3.12.3", "time": "2026-01-02T03:04:05Z"}
+    of = {"first_launch": "aaaaaaaaaaaa", "launch": "aaaaaaaaaaaa", "modules": "bbbbbbbbbbbb"}
+    for name, commit in of.items():
+        result = {"machine": {"commit": commit, **machine}, "samples": {}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+
+    assert performance.run() == "2 of 3 results are of commit `aaaaaaaaaaaa`; the others: `bbbbbbbbbbbb`: modules."
+    assert performance.machine_of(performance.result_of("launch")).endswith("2026-01-02.")
+    assert performance.machine_of(performance.result_of("modules")).endswith("Commit `bbbbbbbbbbbb`.")
+
+
+def test_result_names_the_commit_it_was_taken_at(load) -> None:  # type: ignore[no-untyped-def]
+    """The machine's header has it, with a `+` where a file differs from it."""
+    commit = load("header").machine_header()["commit"]
+
+    assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", commit)
