@@ -16,7 +16,9 @@ import functools
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
+from ..model import NamedTuple
 from .file_identity import FileStat, stat_of
 
 _IN_OPEN = 0x20
@@ -55,16 +57,20 @@ class OpenWatch:
             number = libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_OPEN)
             if number >= 0:
                 self._files[path] = number, _probe(path)
-        for folder, probe in (each for root in trees for each in _folders_of(root)):
+        devices: dict[int, int] = {}  # each with a folder whose file is opened: a file system reports all, or none
+        for place in (each for root in trees for each in _folders_of(root)):
             self._wanted += 1
-            number = libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_OPEN)
+            number = libc.inotify_add_watch(self._fd, os.fsencode(place.folder), _IN_OPEN)
             if number >= 0:
-                self._folders[folder] = number
-                _probe(probe)
+                self._folders[place.folder] = number
+                if devices.setdefault(place.device, number) == number:
+                    _probe(os.path.join(place.folder, place.name))
         self._read()
         answered = {each if isinstance(each, int) else each[0] for each in self._opened}
         self._files = {path: each for path, each in self._files.items() if each[0] in answered}
-        self._folders = {path: number for path, number in self._folders.items() if number in answered}
+        silent = {device for device, number in devices.items() if number not in answered}
+        for place in (each for root in trees for each in _folders_of(root) if each.device in silent):
+            self._folders.pop(place.folder, None)
         self._opened.clear()
 
     def is_unopened(self, path: str) -> bool:
@@ -86,7 +92,7 @@ class OpenWatch:
         self._read()
         real = os.path.realpath(root)
         folders = {number: folder for folder, number in self._folders.items() if (folder + "/").startswith(real + "/")}
-        if -1 in self._opened or {folder for folder, _probe in _folders_of(root)} != set(folders.values()):
+        if -1 in self._opened or {each.folder for each in _folders_of(root)} != set(folders.values()):
             return None
         pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
         return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
@@ -154,14 +160,28 @@ def _is_same(path: str, stat: FileStat) -> bool:
         return False
 
 
+class _Place(NamedTuple):
+    """A folder of a tree, the device that it is on, and one of its files."""
+
+    folder: str
+    device: int
+    name: str
+
+
 @functools.lru_cache(maxsize=8)
-def _folders_of(root: str) -> list[tuple[str, str]]:
-    """List each folder of a tree that has files, and one of its files."""
-    found = []
-    for folder, _folders, names in os.walk(os.path.realpath(root)):
-        name = next((each for each in sorted(names) if not os.path.islink(os.path.join(folder, each))), "")
-        if name:
-            found.append((folder, os.path.join(folder, name)))
+def _folders_of(root: str) -> list[_Place]:
+    """List each folder of a tree that has files."""
+    found, pending = [], [os.path.realpath(root)]
+    for folder in pending:  # grows
+        name = ""
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif not name and entry.is_file(follow_symlinks=False):
+                    name = entry.name
+            if name:
+                found.append(_Place(folder, os.stat(folder).st_dev, name))
     return found
 
 
