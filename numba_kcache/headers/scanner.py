@@ -109,10 +109,10 @@ _TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'
 # What `##` could put the words together from, in this text or, with a macro of another, elsewhere: the first piece or
 # the last, or the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any as a word.
 _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
-_PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
-_PASTED_CLOCK = rf"\b(?:{'|'.join(_PIECES)})\b".encode()
+_PIECES = {part.encode() for word in _CLOCKS for at in range(3, len(word)) for part in (word[:at], word[-at:])}
+_LONGEST_PIECE = max(map(len, _PIECES))
 _WORD = rb"[A-Za-z_]\w*"
-_IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
+_BEGIN_CLOCK, _END_CLOCK = (b"__D", b"__T"), (b"E__", b"P__")
 _FILE = "__FILE__"
 _FILE_PIECES = [piece for at in range(3, len(_FILE)) for piece in (_FILE[:at], _FILE[-at:])]
 _PASTED_FILE = rf"\b(?:{'|'.join(_FILE_PIECES)}|_?FILE_?|__builtin_(?:F(?:IL?)?)?)\b".encode()
@@ -128,7 +128,8 @@ def scan_includes(text: str | bytes) -> Scan:
     has_trigraphs = b"??/" in data
     is_joined = False
     if b"\\" in data or has_trigraphs:
-        is_joined, data = joined(data) != data, joined(data)
+        before, data = data, joined(data)
+        is_joined = data != before
     if not any(map(data.__contains__, _WORDS)):
         return Scan(named=tuple(_named(data)))
     scan = _scan(data)
@@ -190,9 +191,25 @@ def _is_in_definition(data: bytes, start: int, end: int) -> bool:
 
 
 def _has_clock(data: bytes) -> bool:
-    if b"__DATE__" in data or b"__TIME" in data or _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK):
+    if b"__DATE__" in data or b"__TIME" in data:
+        return True
+    if _has_piece(data):
         return True
     return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and re.search(_UNDERSCORES, data) is not None
+
+
+def _has_piece(data: bytes) -> bool:
+    """Tell if a piece of a clock's name stands in a text as a word; to search for all in one pattern takes 4 times."""
+    for begin in _BEGIN_CLOCK:
+        for each in re.finditer(begin + rb"\w*", data):
+            if each[0] in _PIECES and not re.match(rb"\w", data[each.start() - 1 : each.start()]):
+                return True
+    for end in _END_CLOCK:
+        for each in re.finditer(end + rb"\b", data):
+            word = re.search(rb"\w*\Z", data[max(0, each.end() - _LONGEST_PIECE - 1) : each.end()])
+            if word and word[0] in _PIECES:
+                return True
+    return False
 
 
 def _holds(data: bytes, parts: tuple[bytes, ...], pattern: bytes) -> bool:
