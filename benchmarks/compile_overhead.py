@@ -1,7 +1,8 @@
-"""How much more CPU time does a compile take here than NVRTC takes alone, over the sources of this repository?
+"""How much more CPU time does a compile take here than NVRTC takes alone, over many sources?
 
 Method      The sources are all texts in tests/, examples/, docs/ and benchmarks/ with a `__global__` that NVRTC
-            compiles as they stand, each once. In one process, after both were warmed up, each source is compiled by
+            compiles as they stand, each once; with `--sources`, the .cu files of a folder instead. They are dealt out
+            to processes, one to a core. In each, after both were warmed up, each source is compiled by
             NVRTC alone to a cubin, and by `cached_module`, in turns first; of some rounds, each with an empty cache,
             the least CPU time of all threads counts. Alone means: program made, compiled for the same architecture and
             headers, cubin copied out. Ours is decoration, key, look-up, the reasons of the miss, compile, prototypes,
@@ -15,6 +16,9 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,10 +32,13 @@ from fresh import ROOT
 ARCH = "sm_90"
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """(place, text) of everything in the repository that might be a source."""
-    for folder in ("tests", "examples", "docs", "benchmarks"):
-        for path in sorted((ROOT / folder).rglob("*")):
+def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
+    """(place, text) of everything in the folder, or in the repository, that might be a source."""
+    if folder is not None:
+        yield from ((path.name, path.read_text("utf-8", "replace")) for path in sorted(folder.rglob("*.cu")))
+        return
+    for part in ("tests", "examples", "docs", "benchmarks"):
+        for path in sorted((ROOT / part).rglob("*")):
             place = path.relative_to(ROOT).as_posix()
             if path.suffix == ".cu":
                 yield place, path.read_text()
@@ -58,19 +65,18 @@ def alone(text: str, flags: list[bytes]) -> int | None:
     return size or None
 
 
-def measure(rounds: int, limit: int) -> dict[str, dict[str, float]]:
-    """Least CPU seconds of each source, by NVRTC alone and here."""
+def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
+    """Least CPU seconds of each source, by NVRTC alone and here; of those that NVRTC compiles."""
     import numba_kcache
     from numba_kcache import cached_module
     from tests.support.compiling import toolkit_dirs
 
     flags = [f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
-    sources = {text: place for place, text in reversed([*texts()]) if "__global__" in text and text.isascii()}
     found: dict[str, dict[str, float]] = {}
     for number in range(-1, rounds):
         with tempfile.TemporaryDirectory() as folder:
             cache = numba_kcache.KernelCache(folder)
-            for text, place in list(sources.items())[:limit]:
+            for text, place in list(sources.items()):
                 least = found.setdefault(place, {"alone": float("inf"), "ours": float("inf")})
                 for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
                     gc.collect()
@@ -88,22 +94,49 @@ def measure(rounds: int, limit: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """What as many processes find, each on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
+    words = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--limit", str(arguments.limit)]
+    words += ["--sources", str(arguments.sources)] if arguments.sources else []
+    children = [
+        subprocess.Popen([*words, "--child", str(index), str(len(cores)), str(core)], stdout=subprocess.PIPE, text=True)
+        for index, core in enumerate(cores)
+    ]
+    found: dict[str, dict[str, float]] = {}
+    for child in children:
+        found |= json.loads(child.communicate()[0].splitlines()[-1])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100_000, help="sources at most")
+    parser.add_argument("--sources", type=Path, help="a folder with .cu files")
+    parser.add_argument("--processes", type=int, default=8, help="at most; one to a core")
+    parser.add_argument("--child", type=int, nargs=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    if arguments.child:
+        number, of, core = arguments.child
+        os.sched_setaffinity(0, [core])
+        pairs = reversed([*texts(arguments.sources)])
+        chosen = {text: place for place, text in pairs if "__global__" in text and text.isascii()}
+        print(json.dumps(measure(dict([*chosen.items()][: arguments.limit][number::of]), arguments.rounds)))
+        return
     from header import machine_header, write_result
 
-    samples = measure(arguments.rounds, arguments.limit)
+    samples = dealt_out(arguments)
     ratios = {place: each["ours"] / each["alone"] for place, each in samples.items()}
     ordered = sorted(ratios.values())
     summary: dict[str, Any] = {
         "sources": len(ordered), "median": median(ordered), "worst": ordered[-1],
         "90 %": quantiles(ordered, n=10)[-1], "above 1.15": sum(each > 1.15 for each in ordered),
         "all": sum(each["ours"] for each in samples.values()) / sum(each["alone"] for each in samples.values()),
+        "alone, ms": median(each["alone"] * 1e3 for each in samples.values()),
+        "more, ms": median((each["ours"] - each["alone"]) * 1e3 for each in samples.values()),
     }  # fmt: skip
     print(", ".join(f"{name} {value:.3g}" for name, value in summary.items()))
     for place, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
