@@ -262,7 +262,7 @@ def _enter_primary_context() -> int:
             if status == _NOT_INITIALIZED:  # what the driver says in the child of a process that used it
                 raise _forked()
             status = status or _NO_CONTEXT
-        if status == _NO_CONTEXT:
+        if has_none := status == _NO_CONTEXT:
             status, device = driver.cuDeviceGet(0)
         context = 0
         if status == 0:
@@ -274,7 +274,7 @@ def _enter_primary_context() -> int:
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
     ordinal = int(device)
-    if ordinal in _held:
+    if ordinal in _held and not has_none:  # where there is none, the one that was held may have been reset
         driver.cuDevicePrimaryCtxRelease_v2(device)
     _held.add(ordinal)
     answer = driver.cuCtxGetCurrent()

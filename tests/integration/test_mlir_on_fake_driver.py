@@ -43,11 +43,12 @@ def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.lane
-def test_values_that_its_launcher_garbles_arrive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> None:
     """Numbers of another width than the first launch's, strided complex arrays, and defaults that are left out."""
     log = tmp_path / "log"
 
-    said(mlir_programs.WRONG, tmp_path / "cache", log=log)
+    said(mlir_programs.WRONG, tmp_path / "cache", way, log=log)
 
     found = [bytes.fromhex(each[0]) for each in launches(log, "echo")]
     numbers, arrays = found[: 6 * 12], launches(log, "echo")[6 * 12 :]
@@ -113,6 +114,24 @@ def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
 
     assert cold == ["kernel  missed", "compiles 3", "compiles afterwards 3"]
     assert warm == ["kernel hit ", "compiles 0", "compiles afterwards 0"]
+
+
+def test_launches_of_a_program_that_is_not_edited_say_what_they_said(tmp_path: Path) -> None:
+    """Errors, warnings and overloads are those of the program alone, cold and warm."""
+    plain, *installed = [said(mlir_programs.UNEDITED, tmp_path, way) for way in ("plain", "installed", "installed")]
+
+    assert installed == [plain, plain]
+
+
+@pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
+    """After `cuda.close()` and a reset the module is loaded anew, for launches that were configured before as well."""
+    log = tmp_path / "log"
+
+    printed = said(mlir_programs.CLOSED, tmp_path / "cache", way, log=log)
+
+    assert printed == ["1 1"]
+    assert [each["result"] for each in read_log(log, "launch")] == [0] * 28
 
 
 @pytest.mark.parametrize("way", ["module", "variable"])

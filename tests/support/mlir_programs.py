@@ -70,8 +70,14 @@ WRONG = (
 def echo(value):
     pass
 
+decorate = cached_kernel
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    decorate = cuda.jit
+    numba_kcache.install(all=True)
+
 def many(*values):
-    ours = cached_kernel(echo, cache=cache)
+    ours = decorate(echo)
     for value in values:
         for _ in range(12):
             ours[1, 1](value)
@@ -79,7 +85,7 @@ def many(*values):
 many(np.float32(2), 2.0, np.int32(5), 2**40, True, 258)
 many(cuda.to_device(np.zeros((4, 20), np.complex64))[:, ::2])
 
-@cached_kernel(cache=cache)
+@decorate
 def with_default(first, value=3):
     pass
 
@@ -87,7 +93,94 @@ for _ in range(12):
     with_default[1, 1](7)
 """
 )
-"""Arguments that its launcher passes wrongly without a word."""
+"""Arguments that its launcher passes wrongly without a word; through `cached_kernel` or `cuda.jit`."""
+
+UNEDITED = (
+    START
+    + """
+from numba_cuda_mlir import types
+
+@cuda.jit
+def kernel(x, n):
+    if cuda.grid(1) < n:
+        x[cuda.grid(1)] = n
+
+@cuda.jit("void(float32[::1], float32)")
+def fixed(x, n):
+    x[0] = n
+
+@cuda.jit
+def wrapped(x, n):
+    x[0] = n
+
+@cuda.jit
+def broken(x, n):
+    x[0] = n.nothing
+
+class Wrapper:
+    def prepare_args(self, kind, value, stream, retr):
+        return (types.int64, 7) if value == "seven" else (kind, value)
+
+x, host = cuda.to_device(np.ones(64, np.float32)), np.ones(64, np.float32)
+
+def launched(kernel, config, *arguments):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            for _ in range(3):
+                kernel[config](*arguments)
+            said = "ran"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+    return said, sorted({str(each.message).rstrip(".") for each in seen})
+
+def faces():
+    wrapped.extensions.append(Wrapper())
+    stream = cuda.stream()
+    for kernel_, config, arguments in (
+        (kernel, (256, 64), (x, 5)), (kernel, (256, 64, stream, 16), (x, 5)), (kernel, (4, 64), (host, 5)),
+        (kernel, (1, 64, 0, None), (x, 5)), (kernel, (1, 64, None, 0, 1), (x, 5)), (kernel, (0, 1), (x, 5)),
+        (kernel, (1, 4096), (x, 5)), (kernel, (1,), (x, 5)), (kernel, ("a", 1), (x, 5)),
+        (kernel, ((1, 1), [32]), (x, 5)), (kernel, (1, 1), (x,)), (kernel, (1, 1), (x, object())),
+        (kernel, (1, 1), (x, "text")), (kernel, 1, (x, 5)),
+        (fixed, (1, 1), (x, 5)), (fixed, (1, 1), (x, 2.5)), (wrapped, (1, 1), (x, "seven")),
+        (broken, (1, 1), (x, 5)), (kernel, (2, 32), (x, np.float32(2))),
+    ):
+        yield launched(kernel_, config, *arguments)
+    wrapped.extensions.clear()
+    yield [len(each.overloads) for each in (kernel, fixed, wrapped)]
+
+if sys.argv[2] == "installed":
+    numba_kcache.configure(directory=sys.argv[1])
+    numba_kcache.install(all=True)
+print(*faces(), sep="\\n")
+"""
+)
+"""Launches right and wrong of a program of `cuda.jit` alone: what they say, and warn of."""
+
+CLOSED = (
+    START
+    + """
+numba_kcache.configure(directory=sys.argv[1])
+numba_kcache.install(all=True)
+
+def body(x, n):
+    x[0] = n
+
+host, kernel = np.ones(8, "f4"), (cuda.jit if sys.argv[2] == "installed" else cached_kernel)(body)
+configured = kernel[1, 32]
+for end in (cuda.close, lambda: cuda.current_context().reset(), cuda.close, cuda.close):
+    configured(host, 5)  # brings a closed context back
+    x = cuda.to_device(host)
+    for _ in range(3):
+        configured(x, 5)
+        kernel[1, 32](x, 5)
+    del x
+    end()
+print(numba_kcache.info("process").compiles, numba_kcache.info("process").misses)
+"""
+)
+"""Contexts that are closed and reset between launches."""
 
 WARM = (
     START

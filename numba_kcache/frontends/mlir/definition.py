@@ -43,7 +43,7 @@ DECORATOR_OPTIONS = (
 )  # fmt: skip
 """Options of its `cuda.jit` for a kernel."""
 
-_VARARGS = 0x04  # of a code object's flags
+VARARGS = 0x04  # of a code object's flags
 
 
 class MlirDefinition(PythonDefinition):
@@ -93,7 +93,7 @@ class MlirDefinition(PythonDefinition):
         arguments, code = self.complete(tuple(arguments)), self.function.__code__
         if self.declared.targetoptions.get("extensions"):
             return None  # which change the arguments first
-        if len(arguments) != code.co_argcount and not (code.co_flags & _VARARGS and len(arguments) > code.co_argcount):
+        if len(arguments) != code.co_argcount and not (code.co_flags & VARARGS and len(arguments) > code.co_argcount):
             raise ArgumentError(
                 f"cannot launch {self.name} with {len(arguments)} arguments",
                 f"it takes {code.co_argcount}: {', '.join(code.co_varnames[: code.co_argcount])}",
@@ -112,7 +112,7 @@ class MlirDefinition(PythonDefinition):
         for position, kind in enumerate(self.annotated):
             if kind is not None and position < len(found):
                 found[position] = kind
-        if code.co_flags & _VARARGS:
+        if code.co_flags & VARARGS:
             rest = found[code.co_argcount :]
             found[code.co_argcount :] = [parts.types.StarArgTuple.from_types(rest)]
         return Signature(found)

@@ -2,8 +2,9 @@
 
 Promise     Its own cache is not asked while this one is: it takes no notice of edited callees, globals, options and
             captured arrays, and forgets that a kernel is cooperative.
-Method      Four methods of its dispatcher class are replaced: both that compile (dispatcher), `enable_caching` (what
-            `cache=True` calls) and `specialize`, so that the dispatcher that it makes asks this cache as well.
+Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
+            (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
+            makes asks this cache as well.
 Not here    What is served (dispatcher), and when methods are replaced (python.takeover).
 Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
@@ -11,16 +12,14 @@ Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound m
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...engine.session import process_session
-from ...errors import OptionError
-from ...model import choose_for_device
+from ...errors import KCacheError, OptionError
 from ..python.takeover import Takeover, give_back
-from .definition import MlirDefinition, MlirResolutions
+from .definition import MlirResolutions
 from .dispatcher import served, served_launch
+from .installed import InstalledDefinition, InstalledLaunches
 from .internals import DISPATCHERS, PACKAGE, surface
 
 _replaced: dict[str, Any] = {}
@@ -34,11 +33,11 @@ class DispatcherCache:
     """The cache of an attached dispatcher, which its own methods find empty; the names are numba-cuda-mlir's.
 
     Args:
-        resolutions: Of the dispatcher.
+        launches: Of the dispatcher.
     """
 
-    def __init__(self, resolutions: MlirResolutions) -> None:
-        self.resolutions = resolutions
+    def __init__(self, launches: InstalledLaunches) -> None:
+        self.launches, self.resolutions = launches, launches.resolutions
 
     @property
     def cache_path(self) -> str | None:
@@ -59,7 +58,7 @@ class DispatcherCache:
 
     def flush(self) -> None:
         """Read the function anew at the next launch; entries stay, they are named by what they hold."""
-        self.resolutions.flush()
+        self.launches.forget()
 
 
 def _restore() -> None:
@@ -71,6 +70,7 @@ def _restore() -> None:
 def _replace(home: Any, every_kernel: bool) -> None:
     kind = home.MLIRDispatcher
     compile_impl, compile_public, specialize_plain = kind._compile_impl, kind._compile_public, kind.specialize
+    get_item = kind.__getitem__
 
     def attached(self: Any) -> MlirResolutions | None:
         if isinstance(self._cache, DispatcherCache):
@@ -82,6 +82,16 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
     def enable_caching(self: Any) -> None:
         _attach(self, None)
+
+    def launch_of(self: Any, config: Any) -> Any:
+        attached(self)
+        cache = self._cache
+        if type(cache) is DispatcherCache and cache.launches.takes(config):
+            try:
+                return cache.launches[config]
+            except KCacheError:  # it has words of its own for what is wrong
+                pass
+        return get_item(self, config)
 
     def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
         resolutions = attached(self)
@@ -102,6 +112,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
     for name, method in (
         ("enable_caching", enable_caching),
+        ("__getitem__", launch_of),
         ("_compile_impl", compile_for_launcher),
         ("_compile_public", compile_signature),
         ("specialize", specialize),
@@ -129,16 +140,13 @@ def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
 
 def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
     try:
-        definition = MlirDefinition(dispatcher, {})
+        definition = InstalledDefinition(dispatcher, {})
         assert definition.declared
     except OptionError:  # a function for devices
         return None
-    choose = functools.partial(choose_for_device, (), kernel=definition.name)
-    resolutions = MlirResolutions(definition, process_session, choose)
-    resolutions.dispatcher = dispatcher
-    _attached[dispatcher] = before
-    dispatcher._cache = DispatcherCache(resolutions)
-    return resolutions
+    _attached[dispatcher], launches = before, InstalledLaunches(definition)
+    dispatcher._cache = DispatcherCache(launches)
+    return launches.resolutions
 
 
 TAKEOVER = Takeover(DISPATCHERS, PACKAGE, DISPATCHERS, _replace, _restore)
