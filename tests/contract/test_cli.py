@@ -144,7 +144,7 @@ def test_list_says_how_many_it_leaves_out(filled: Path, capsys: pytest.CaptureFi
     """A table ends with what is not in it and how to get it."""
     assert main(["list", "--directory", str(filled), "--limit", "1"]) == 0
 
-    assert "1 of 3 entries" in capsys.readouterr().out
+    assert f"1 of 3 entries in {filled}, " in capsys.readouterr().out
 
 
 def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +258,15 @@ def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.Capt
 
     assert code == 1
     assert printed["error"]["what"].startswith(("cannot explain", "cannot import"))
+
+
+def test_error_of_an_imported_module_is_placed_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last frame is where to look, not one of this package's."""
+    path = tmp_path / "broken_on_import.py"
+    path.write_text("import json\n\ndef read():\n    return {}['x']\n\nread()\n")
+
+    assert main(["explain", f"{path}:k"]) == 1
+    assert capsys.readouterr().err == f"numba-kcache: cannot explain: KeyError: 'x', at {path}:4\n"
 
 
 def test_bundle_goes_from_one_cache_to_another(
@@ -565,6 +574,20 @@ def test_config_names_variables_of_no_setting(
     assert "NUMBA_KCACHE_MAXSIZE names no setting and is ignored; did you mean NUMBA_KCACHE_MAX_SIZE?" in (
         capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("words", [("dir",), ("config",), ("completion", "bash"), ("doctor",)], ids=" ".join)
+def test_verb_that_says_what_is_wrong_runs_where_the_environment_names_a_file(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are what one asks then; others stop at NUMBA_KCACHE_DIR."""
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("NUMBA_KCACHE_DIR", str(tmp_path / "file"))
+
+    assert main([*words]) == (1 if words == ("doctor",) else 0)
+    assert "from NUMBA_KCACHE_DIR" not in capsys.readouterr().err
+    assert main(["list"]) == 1
+    assert "from NUMBA_KCACHE_DIR: it is not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["info", "list", "verify", "doctor", "config", "warm"])

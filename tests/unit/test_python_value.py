@@ -418,6 +418,20 @@ def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> Non
     assert isinstance(read("x[0] = len(h(f))", **space, h=made), Uncapturable)
 
 
+def test_name_that_leads_to_another_of_two_known_classes_counts() -> None:
+    """Each class is read once; a further name for one of them is told from a name for the other."""
+    space: dict[str, Any] = {"__name__": "app"}
+    exec("class C:\n    'short'\nclass D:\n    'longer'\n", space)
+    space["D"].__name__ = space["D"].__qualname__ = "C"
+
+    one, same, other = (
+        digest(read("for c in (C, D, E):\n    x[0] += len(getattr(c, '__doc__'))", **space, E=space[name]))
+        for name in ("C", "C", "D")
+    )
+
+    assert one == same != other
+
+
 def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all of `sys` is state: numbers and texts are read, so is the version."""
     import os
