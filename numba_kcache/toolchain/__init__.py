@@ -279,7 +279,7 @@ def _is_sound(record: Record) -> bool:
         lists = [record["watch"], *(row for table in _TABLES for row in record[table].values())]
         texts = [text for row in record["libraries"].values() for text in (row[0], row[1])]
         texts += [text for row in record["versions"].values() for text in (row[0] or "", row[1], row[2])]
-        texts += [text for row in record["contents"].values() for text in (row[0], row[1])]
+        texts += [text for row in record["contents"].values() for text in (row[0], row[1], row[2], row[3])]
         texts += [text for row in record["folders"].values() for text in row]
         return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):

@@ -1,20 +1,31 @@
 """Find the version of a Python distribution: in its metadata, or by its content where the metadata cannot be trusted.
 
 Promise     A package that is imported from where no installer put it (an editable install, a checkout on `PYTHONPATH`)
-            counts by the content of all its files. If one changed since this process began, nobody can know what was
-            imported, and the answer is random: no other process gets it.
+            counts by the content of its files; folders of tests are none of them while no test is imported. If a file
+            changed since this process began, nobody can know what was imported, and the answer is random: no other
+            process gets it.
+Method      The record lists folders and files. While the stats of all are as they were, nothing was added, and nothing
+            is listed or read: a start takes a stat for each of them, a thousand for Numba and what it needs.
 Not here    Which modules are imported, and the record of what was found (Toolchain).
 Ground      PyPA, "Recording installed projects": a `.dist-info` folder lies beside the package that it describes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import time
+from array import array
 
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
+
+_SETTLED_AFTER_NS = 2_000_000_000
+"""The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
+
+_NEVER_RUN = (".pyi", ".pxd", ".pyx")  # for type checkers and Cython
 
 
 class Installed(NamedTuple):
@@ -69,22 +80,28 @@ def normal_version(version: str) -> str:
 
 
 def content_digest(package: str, known: list[str] | None, began_ns: int) -> tuple[list[str], str]:
-    """Digest all files of an imported package.
+    """Digest the files of an imported package that may be imported or read; tests only where some are imported.
 
     Args:
         package: Its folder.
-        known: Digests of stats and of bytes that were found before: where the stats are the same no file is read.
+        known: Digests of stats and of bytes, folders and files, as they were found before: while the stats are the
+            same, no folder is listed and no file is read.
         began_ns: When this process began: what changed later may have been imported as it was before.
 
     Returns:
-        Both digests as they are now, and what the package counts by.
+        These four as they are now, and what the package counts by.
     """
-    found = sorted(_files(package))
-    stats = sha256(repr(found).encode()).hexdigest()  # quicker to write than canonical bytes: they are a thousand
+    now_ns = time.time_ns()
+    of_tests = any(".tests" in name for name in sys.modules)
+    stats, newest_ns = _look(package, *known[2:], of_tests=of_tests) if known is not None else ("", (0, 0))
     if known is None or known[0] != stats:
-        contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path, *_numbers in found]
-        known = [stats, digest_of(contents)]
-    if any(max(mtime_ns, ctime_ns) >= began_ns for *_names, mtime_ns, ctime_ns in found):
+        folders, files = _listing(package, of_tests=of_tests)
+        stats, newest_ns = _look(package, folders, files, of_tests=of_tests)
+        contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path in files.split("//")]
+        # what changed a moment ago may change again and have the same times
+        is_settled = max(newest_ns) + _SETTLED_AFTER_NS <= now_ns
+        known = [stats if is_settled else "", digest_of(contents), folders, files]
+    if newest_ns[1] >= began_ns:
         return known, f"unknown:{os.urandom(16).hex()}"
     return known, f"sha256:{known[1]}"
 
@@ -97,21 +114,45 @@ def _content(path: str) -> str:
         return ""
 
 
-def _files(folder: str, inside: str = "") -> list[tuple[str, int, int, int, int]]:
-    """List path within the package, inode, size, mtime and ctime of each file that may be imported or read."""
-    found = []
+def _look(package: str, folders: str, files: str, *, of_tests: bool) -> tuple[str, tuple[int, int]]:
+    """Digest the stats of folders and files, tests among them or not; the times of the newest of each."""
+    numbers, newest_ns, stat = list[int](), list[int](), os.stat
+    for paths in (folders, files):
+        start = len(numbers)
+        for path in paths.split("//"):
+            try:
+                found = stat(f"{package}/{path}")
+            except OSError:  # a link that leads nowhere, or it is gone
+                numbers += 0, 0, 0, 0, 0
+            else:
+                numbers += found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        newest_ns.append(max(*numbers[start + 3 :: 5], *numbers[start + 4 :: 5]))
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                path = inside + entry.name
-                try:
-                    if not entry.is_dir():
-                        stat = entry.stat()
-                        found.append((path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-                    elif entry.name != "__pycache__" and not entry.is_symlink():
-                        found += _files(entry.path, path + os.sep)
-                except OSError:
-                    continue
-    except OSError:
-        pass
-    return found
+        written = array("q", numbers).tobytes()  # `repr` of thousands of numbers takes longer than most of the stats
+    except OverflowError:
+        written = repr(numbers).encode()
+    return sha256(written + bytes(of_tests)).hexdigest(), (newest_ns[0], newest_ns[1])
+
+
+def _listing(package: str, *, of_tests: bool) -> tuple[str, str]:
+    """List the folders of a package and the files in them, by their paths below it, with `//` between."""
+    folders, files, seen = [""], list[str](), set[tuple[int, int] | None]()
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(os.path.join(package, folder)) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                path, identity = os.path.join(folder, entry.name), _folder_identity(entry)
+                if identity is None:
+                    files += [] if path.endswith(_NEVER_RUN) else [path]
+                elif identity not in seen and entry.name != "__pycache__" and (of_tests or entry.name != "tests"):
+                    seen.add(identity)  # a link may lead to a folder further out
+                    folders.append(path)
+    return "//".join(folders), "//".join(sorted(files))
+
+
+def _folder_identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+    """Device and inode of a folder; None for anything else."""
+    try:
+        found = entry.stat() if entry.is_dir() else None
+    except OSError:  # a link that leads to itself
+        return None
+    return found and (found.st_dev, found.st_ino)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from numba_kcache.toolchain import packages
 from numba_kcache.toolchain.packages import Installed, content_digest, find_installed, normal_version
 
 
@@ -58,6 +59,74 @@ def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
     module.write_text("two")
 
     assert content_digest(str(tmp_path), known, later)[1] != first
+
+
+def test_package_as_it_was_is_neither_listed_nor_read(tmp_path: Path) -> None:
+    """A start takes a stat of each folder and file, and no more; what is added shows by its folder."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for path in (tmp_path, inside):
+        (path / "module.py").write_text("one")
+    later, old = time.time_ns() + 10**12, os.stat(tmp_path / "module.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "_SETTLED_AFTER_NS", -(10**12))
+        known, first = content_digest(str(tmp_path), None, later)
+        with pytest.MonkeyPatch.context() as without:
+            without.setattr(os, "scandir", None)
+            without.setattr(packages, "open", None, raising=False)
+            assert content_digest(str(tmp_path), known, later) == (known, first)
+
+        (inside / "more.py").write_text("one")
+        assert content_digest(str(tmp_path), known, later)[1] != first
+        (inside / "more.py").unlink()
+        (inside / "module.py").write_text("two")
+        os.utime(inside / "module.py", ns=(old.st_mtime_ns, old.st_mtime_ns))
+        assert content_digest(str(tmp_path), known, later)[1] != first
+
+
+def test_what_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
+    """The next change may leave the same times behind."""
+    (tmp_path / "module.py").write_text("one")
+
+    assert content_digest(str(tmp_path), None, 0)[0][0] == ""
+
+
+def test_linked_folder_counts_once(tmp_path: Path) -> None:
+    """A link may lead to a folder outside the package, or back to one of its own."""
+    outside, package = tmp_path / "outside", tmp_path / "package"
+    outside.mkdir()
+    package.mkdir()
+    (outside / "module.py").write_text("one")
+    (outside / "again").symlink_to(outside)
+    (package / "inside").symlink_to(outside)
+    known, first = content_digest(str(package), None, time.time_ns() + 10**12)
+    assert known[3] == "inside/module.py"
+
+    (outside / "module.py").write_text("two")
+
+    assert content_digest(str(package), known, time.time_ns() + 10**12)[1] != first
+
+
+def test_tests_count_once_one_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the files of NumPy and Numba are tests, which no compile reads unless the program imports them."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "helper.py").write_text("one")
+    (tmp_path / "module.py").write_text("one")
+    later = time.time_ns() + 10**12
+    names = [name for name in sys.modules if ".tests" in name]
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.delitem(sys.modules, name)
+        known, without = content_digest(str(tmp_path), None, later)
+        (tmp_path / "tests" / "helper.py").write_text("two")
+        assert content_digest(str(tmp_path), known, later)[1] == without
+
+        patch.setitem(sys.modules, "package.tests.helper", sys)
+        both = [content_digest(str(tmp_path), known, later)[1]]
+        (tmp_path / "tests" / "helper.py").write_text("three")
+        both.append(content_digest(str(tmp_path), known, later)[1])
+
+    assert len({without, *both}) == 3
 
 
 def test_link_that_leads_nowhere_hides_no_file(tmp_path: Path) -> None:
