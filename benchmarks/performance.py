@@ -46,6 +46,12 @@ def commit_of(result: dict[str, Any]) -> str:
     return str(result["machine"].get("commit") or result.get("commit") or "")[:12]
 
 
+def of_commit(result: dict[str, Any]) -> str:
+    """A sentence on a result's commit; "" where it is that of the most."""
+    commit = commit_of(result)
+    return f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
+
+
 def run() -> str:
     """The commit of the results, and which are of another one."""
     (commit, names), *others = commits().items()
@@ -59,9 +65,8 @@ def run() -> str:
 
 def machine_of(result: dict[str, Any]) -> str:
     """The machine in a line, and the commit where it is not that of the most results."""
-    machine, commit = result["machine"], commit_of(result)
-    more = " Few samples (`--quick`)." if result.get("quick") else ""
-    more += f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
+    machine = result["machine"]
+    more = (" Few samples (`--quick`)." if result.get("quick") else "") + of_commit(result)
     if not machine["gpu"]:
         cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
         return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{more}"

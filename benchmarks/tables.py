@@ -17,7 +17,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from performance import PERFORMANCE, NoResult, added, commits, digits, footer, machine_of, result_of, run, table
+from performance import (
+    PERFORMANCE,
+    NoResult,
+    added,
+    commits,
+    digits,
+    footer,
+    machine_of,
+    of_commit,
+    result_of,
+    run,
+    table,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -152,7 +164,8 @@ def store() -> str:
         f"{many['entries_ms']:.0f} ms.",
         "",
         f"{machine['cpu']}, {machine['cpus']} cores, no GPU, {machine['filesystem']}, Linux {machine['kernel']},",
-        f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f}; {machine['date']}.",
+        f"Python {machine['python']}, {versions}; load at the end {machine['load']:.1f};",
+        f"{machine['date']}.{of_commit(results[0])}",
     ]
     return "\n".join(lines).strip()
 
