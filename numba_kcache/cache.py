@@ -1,7 +1,7 @@
 """`KernelCache` and the functions of the process's own cache: info, clear, configure and the like.
 
-Promise     A verb never fails because of what it finds on disk. The package's functions act on the process's cache.
-Not here    The work behind the verbs (engine, store, bundles, warmup).
+Promise     No method fails because of the contents of the disk. The package's functions act on the process's cache.
+Not here    The work behind the methods (engine, store, bundles, warmup).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .store import IMPORTS, finish_imports
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
-if TYPE_CHECKING:  # a hit goes without them
+if TYPE_CHECKING:  # a hit does not import them
     from typing import Unpack
 
     from .bundles.transfer import Moved
@@ -39,8 +39,8 @@ class KernelCache(GetOr):
     """A cache of compiled kernels in a directory of its own.
 
     Args:
-        directory: Where to keep entries; default the process's setting.
-        max_size_bytes: Bytes on disk before the least recently used entries go; an int or text such as `"512MB"`.
+        directory: Directory of the entries; default the process's setting.
+        max_size_bytes: Size limit beyond which the least recently used entries are removed; an int or `"512MB"`.
         settings: Any other setting of `configure`.
 
     Raises:
@@ -56,11 +56,11 @@ class KernelCache(GetOr):
         super().__init__()
 
     def __reduce__(self) -> Any:
-        """Another process gets a cache of the same directory and settings; this one's counts stay here."""
+        """Pickle as directory and settings; the counts of this process are not sent."""
         return functools.partial(KernelCache, self.directory or None, **self._given), ()
 
     def __deepcopy__(self, memo: Any) -> KernelCache:
-        """The cache itself: a copied kernel uses it as well."""
+        """Return the cache itself, so that a copied kernel uses the same one."""
         return self
 
     @property
@@ -76,13 +76,13 @@ class KernelCache(GetOr):
         return self.session.store.directory or ""
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
-        """Count what the cache holds and saved.
+        """Summarise the contents of the cache, its hits and misses, and the time that it saved.
 
         Args:
-            scope: `"lifetime"`: all processes since the cache began; `"process"`: this process.
+            scope: `"lifetime"`: counts of all processes since the cache began; `"process"`: of this process.
 
         Raises:
-            SettingsError: Another scope.
+            SettingsError: The scope is neither.
         """
         from .engine.inspection import info_of
 
@@ -93,29 +93,29 @@ class KernelCache(GetOr):
         print(self.info(scope))
 
     def clear(self) -> int:
-        """Remove every entry and return their number. Each kernel resolves anew; running work is untouched."""
+        """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
         removed = self.session.store.clear()
         self.session.forget()
         return removed.entries
 
     def remove(self, *keys: str) -> int:
-        """Remove entries by their keys and return their number. Their kernels resolve anew; running work is untouched.
+        """Remove entries by their keys and return their number. Kernels are looked up again; running launches go on.
 
         Args:
-            keys: Whole keys, as `entries()` has them; one that is not there is passed over.
+            keys: Whole keys, as `entries()` has them; missing ones are ignored.
 
         Raises:
-            ValueError: One is no key: not 64 hexadecimal digits.
+            ValueError: One is not a key of 64 hexadecimal digits.
         """
         removed = sum(bool(self.session.store.remove(key)) for key in keys)
         self.session.forget()
         return removed
 
     def forget_statistics(self) -> None:
-        """Begin all counts anew, of every process: hits, misses, times, troubles, days. Entries stay.
+        """Reset all counts, of every process: hits, misses, times, troubles, days. Entries stay.
 
         Raises:
-            KCacheError: They cannot be written to.
+            KCacheError: The counts cannot be written.
         """
         self.session.save_counts()
         if not self.session.local.counters.clear():
@@ -123,11 +123,11 @@ class KernelCache(GetOr):
             raise KCacheError(what, why, "see `numba-kcache doctor`")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
-        """Remove the least recently used entries, down to a size or beyond an age; tells how many went.
+        """Remove the least recently used entries, down to a size or beyond an age; returns their number.
 
         Args:
-            max_size_bytes: Bytes to get down to; None for no such limit.
-            older_than: Seconds since the last use beyond which an entry goes; None for no such limit.
+            max_size_bytes: Size to reach; None for no such limit.
+            older_than: Seconds since the last use from which an entry is removed; None for no such limit.
         """
         from .engine.inspection import check_limits
 
@@ -135,31 +135,31 @@ class KernelCache(GetOr):
         return self.session.store.prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry that can be trusted, in no order: key, kernels, target, size, compile time and last use.
+        """Yield every entry that passes verification, in no order: key, kernels, target, size, compile time, last use.
 
-        Looking does not count as use.
+        The time of last use is not renewed.
         """
         return self.session.store.entries()
 
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
-        """Entries in an order, read only as far as a list needs: quick for many, and not verified.
+        """List entries in an order, reading only their headers: quick for many, and not verified.
 
         Args:
-            by: `"age"` (used last first), `"size"` (largest), `"cost"` (longest compilation) or `"hits"` (most).
-            limit: How many; None for all.
+            by: `"age"` (last used first), `"size"` (largest), `"cost"` (longest compilation) or `"hits"` (most).
+            limit: Most entries to list; None for all.
 
         Raises:
-            OptionError: Another order.
+            OptionError: There is no such order.
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
         return self.session.store.listing(by, limit, self.history().hits)
 
     def entry(self, key: str) -> EntryDetail:
-        """Everything that is known of one entry.
+        """The details of one entry: kernels, resources, components of its key, compile log.
 
         Args:
-            key: Its key, or as many of its first digits as no other has.
+            key: Its key, or a unique prefix of it.
 
         Raises:
             EntryError: There is no such entry, or several, or it is damaged.
@@ -169,13 +169,13 @@ class KernelCache(GetOr):
         return detail_of(self.session, find_entry(self.session, key), self.history().hits)
 
     def report(self) -> str:
-        """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
+        """A report about this cache as one self-contained HTML page: time saved, contents, reasons of misses."""
         from .observe.page import page
 
         return page(self.info(), self.history(), self.listing("cost", 12), self.listing("size", 12), now_s=time.time())
 
     def doctor(self) -> Diagnosis:
-        """Examine driver, compilers, versions, directory and tiers; a finding that is wrong has what to do."""
+        """Diagnose driver, compilers, versions, directory and tiers; each problem found has advice."""
         from .doctor import examine
 
         return examine(self.session, self.info())
@@ -185,7 +185,7 @@ class KernelCache(GetOr):
         return history_of(self.session.lifetime())
 
     def verify(self) -> list[Problem]:
-        """Read all, set aside what is damaged or not what its header says, and list key and reason of each."""
+        """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
         from .engine.arrival import refusal_of
 
         return self.session.store.verify(refusal_of)
@@ -201,34 +201,34 @@ class KernelCache(GetOr):
             kernels: A kernel, a module of `cached_module`, a Python module, its dotted name, a file, or a list of
                 these. They go to the caches that they were decorated with, which need not be this one.
             arch: Targets, as in `cached_kernel`; None for each kernel's own, or the device.
-            workers: Processes that compile; None for as many as there are cores to run on.
-            progress: Show on standard error how far it is: a bar on a terminal, lines elsewhere.
+            workers: Number of compiling processes; None for one per available core.
+            progress: Show progress on standard error: a bar on a terminal, lines elsewhere.
 
         Raises:
             CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output,
                 `.report` what would have been returned.
             EntryError, OptionError: There are no such kernels, or targets.
-            SettingsError: The mode of a kernel's cache stores nothing, or `workers` is no number.
+            SettingsError: The mode of a kernel's cache forbids storing, or `workers` is not a positive integer.
         """
         from .warmup.pool import warm_up
 
         return warm_up(kernels, arch, workers=workers, progress=progress)
 
     def explain(self, kernel: Any, arch: Arch | None = None, signature: Any = None) -> Explanation:
-        """Find a kernel in the cache, or every difference from the nearest entry. Compiles and changes nothing.
+        """Explain a hit, or list every difference from the nearest entry. Compiles and changes nothing.
 
         Args:
-            kernel: A kernel of `cached_kernel` or `cached_module`, or such a module. For an entry (a `Built`, a key, or
-                the digits with which only this key begins): what it is, and how others of its kernel differ from it.
+            kernel: A kernel of `cached_kernel` or `cached_module`, or such a module. Or an entry (a `Built`, a key, or
+                a unique prefix of one), which is described and compared with the others of its kernel.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
-            signature: Of a Numba kernel; None for its own, or the first that was used.
+            signature: Signature of a Numba kernel; None for its own, or the first that was used.
 
         Raises:
             OptionError: It is neither a kernel nor text, or has no signature.
             EntryError: There is no entry of such a key, or several.
             NoDeviceError: No target is named and there is no device.
         """
-        key = getattr(kernel, "key", kernel)  # of what get_or_build gave
+        key = getattr(kernel, "key", kernel)  # a `Built`, from get_or_build, has its key
         if isinstance(key, str):
             from .engine.explain import explain_key
             from .engine.inspection import find_entry
@@ -248,10 +248,10 @@ class KernelCache(GetOr):
         """Write entries into one file, to be shipped in a wheel or an image. The same entries give the same bytes.
 
         Args:
-            path: Where to; replaces a file when it is complete. `"oci:DIRECTORY[:TAG]"`: an image in an OCI layout.
+            path: Path of the bundle, written atomically. `"oci:DIRECTORY[:TAG]"`: an image in an OCI layout.
             kernels: A kernel, a module, a dotted name, a file, or a list of these; None for all that the cache holds.
             arch: A target or a list of them; None for all.
-            sign: True: it must be signed, False: it is not; None: if there is a `signing_key`.
+            sign: True: it must be signed; False: it is not signed; None: signed if there is a `signing_key`.
 
         Raises:
             BundleError: There is nothing to write, or it cannot be written.
@@ -270,27 +270,27 @@ class KernelCache(GetOr):
         """Verify a bundle and add its entries, all or none.
 
         Args:
-            path: Of the file; `"package:resource"`; or of an OCI image layout, `"oci:DIRECTORY[:TAG]"`.
+            path: Path of the bundle; `"package:resource"`; or an image in an OCI layout, `"oci:DIRECTORY[:TAG]"`.
 
         Raises:
-            BundleError: It is damaged, not signed as it must be, or there is no room; nothing was added.
+            BundleError: It is damaged, lacks a required signature, or the disk is full; nothing was added.
         """
         from .bundles.transfer import import_bundle
 
         return import_bundle(self.session, path)
 
     def ask_tiers(self) -> None:
-        """Ask each tier for an answer; `info().tiers` then has how fast it came, and what was seen of it."""
+        """Send a request to each tier; `info().tiers` then has its latency and reachability."""
         self.session.tier_reports(asks=True)
 
     def push(self, tier: str | None = None) -> Moved:
-        """Hand this cache's entries on to a tier that lacks them, signed if there is a `signing_key`.
+        """Copy this cache's entries to a tier that lacks them, signed if there is a `signing_key`.
 
         Args:
-            tier: As in the setting `tiers`: a URL, a directory; None for the first that is set and written to.
+            tier: As in the setting `tiers`: a URL, a directory; None for the first configured one not read-only.
 
         Raises:
-            KCacheError: It cannot be asked.
+            KCacheError: The tier does not answer.
             SettingsError: It is not a tier.
         """
         from .bundles.transfer import push
@@ -298,13 +298,13 @@ class KernelCache(GetOr):
         return push(self.session, tier)
 
     def pull(self, tier: str | None = None) -> Moved:
-        """Take all entries of a tier into this cache, each verified.
+        """Copy all entries of a tier into this cache, each verified.
 
         Args:
-            tier: As in the setting `tiers`; None for the first that is set.
+            tier: As in the setting `tiers`; None for the first configured one.
 
         Raises:
-            KCacheError: It cannot be asked, or nothing is written in this mode.
+            KCacheError: The tier does not answer, or the mode forbids writing.
             SettingsError: It is not a tier.
         """
         from .bundles.transfer import pull
@@ -312,13 +312,13 @@ class KernelCache(GetOr):
         return pull(self.session, tier)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
-        """Serve kernels from a bundle where it lies, read-only, whatever toolkit is here or none.
+        """Use a bundle in place as a read-only tier; its code is accepted whatever toolkit is installed here, if any.
 
         Args:
             path_or_package_resource: A path, `"package:x.kcache"`, `"oci:DIRECTORY[:TAG]"`, or a Traversable.
 
         Raises:
-            BundleError: It is damaged, or not signed as it must be.
+            BundleError: It is damaged, or lacks a required signature.
         """
         from .tiers.bundle import BundleTier
         from .tiers.opening import open_any
@@ -328,12 +328,12 @@ class KernelCache(GetOr):
         return bundle.report
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
+        """Call `callback` with every event from now on; its errors are logged. Returns the function that ends it."""
         return self.session.events.subscribe(callback)
 
 
 class _ProcessCache(KernelCache):
-    """The process's own cache: whichever session the settings lead to at the moment."""
+    """The process's own cache: it uses the session of the current settings."""
 
     def __init__(self) -> None:
         self._session = None
@@ -343,14 +343,14 @@ class _ProcessCache(KernelCache):
         return "process_cache"
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
+        """Call `callback` with every event from now on, also after `configure()`; returns the function that ends it.
 
-        What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
+        Its errors are logged. docs/reference/events.md has the kinds of events and their fields.
         """
         return process_events.subscribe(callback)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
-        """As for any cache, and `configure` leaves it registered."""
+        """As for any cache; `configure` keeps it registered."""
         report = super().register_bundle(path_or_package_resource)
 
         def make(settings: Settings) -> BundleTier:
@@ -384,10 +384,10 @@ register_bundle = process_cache.register_bundle
 
 
 def configure(**settings: Unpack[ProcessSettings]) -> None:
-    """Change settings of the process's cache; the next launch of every kernel resolves anew.
+    """Change settings of the process's cache; every kernel is looked up again at its next launch.
 
     Args:
-        settings: Those of docs/reference/settings.md. None takes one back to environment or default.
+        settings: Those of docs/reference/settings.md. None resets one to its environment variable or default.
 
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.

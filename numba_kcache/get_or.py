@@ -1,7 +1,7 @@
-"""The verbs of a cache that take what decides a result, and give the result: `get_or_compile` and `get_or_build`.
+"""`get_or_compile` and `get_or_build`: return the result for the given inputs, from the cache or newly made.
 
-Promise     All that decides the result is in the call. Asking for the same again is a look-up in a dictionary.
-Not here    How calls are known again (frontends.repeats, engine.built), and how kernels are made (kernel).
+Promise     The arguments determine the result. A repeated call is one look-up in a dictionary.
+Not here    Recognising repeated calls (frontends.repeats, engine.built), and making kernels (kernel).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
 from .kernel import Kernel
 from .launch.devices import current_device, is_device_current
 
-if TYPE_CHECKING:  # types alone, which a program does not import
+if TYPE_CHECKING:  # not needed at run time
     from typing import Unpack
 
     from .engine.built import Build, Built
@@ -37,24 +37,23 @@ class GetOr:
         self._kernels = Kernels(None)
 
     def get_or_compile(self, source: Any, name: str | None = None, **options: Unpack[CallOptions]) -> Kernel:
-        """The one kernel of a source, name and options: for code that has its sources in strings.
+        """Return the kernel for a source, name and options; for programs whose sources are strings.
 
-        With a target (`arch="sm_90"`), or a device that is current, it is found or compiled, and counted, when this
-        returns; without either, on a further kind of device, and for a Numba kernel without `signature`, that is left
-        to the first launch, as `cached_kernel` does. The same source, name and options give the same kernel, from any
-        thread: calling this before each launch costs a look-up in a dictionary, and calling it for a list of sources
-        at the start warms up. The 1024 kernels that were asked for last are kept so. What else decides the code
-        (headers, files of `depends`) is read when the kernel is resolved, as for a decorated one: after `clear()` it
-        is resolved anew.
+        With a target (`arch="sm_90"`), or a current device, the kernel is found or compiled, and counted, before this
+        returns. Otherwise, for a device of another kind, or for a Numba kernel without `signature`, that happens at
+        the first launch, as with `cached_kernel`. The same source, name and options give the same object, from any
+        thread: a call before each launch costs one look-up in a dictionary, and calls for a list of sources at the
+        start warm up. At least the 1024 kernels used last are kept. Other inputs (headers, files of `depends`) are
+        read when the kernel is resolved, as for a decorated one; after `clear()` it is resolved again.
 
         Args:
-            source: Whatever `cached_kernel` takes.
+            source: A source as `cached_kernel` takes it.
             name: The entry in the source; None to find it.
             options: Options of `cached_kernel`.
 
         Raises:
             OptionError: The source or an option cannot be used.
-            CompileError, LinkError, EntryError: The source is at fault.
+            CompileError, LinkError, EntryError: The source has an error, or no such kernel.
             ToolchainMissingError, FrozenCacheError: It is not in the cache, and cannot be compiled.
         """
         __tracebackhide__ = True
@@ -68,7 +67,7 @@ class GetOr:
             kernel: Kernel = kernels[call]
             if len(kernels) > CROWDED:
                 kernels.move_to_end(call)
-        except (KeyError, TypeError):  # another thread has made room; or a source that has no hash
+        except (KeyError, TypeError):  # another thread has dropped it; or the source is not hashable
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)
             except Exception as error:
@@ -76,7 +75,7 @@ class GetOr:
         if not kernel._resolutions.resolved:
             try:
                 _resolve_ahead(kernel)
-            except BaseException as error:  # the next call tries again
+            except BaseException as error:  # drop the kernel, so that the next call tries again
                 self._kernels.drop(kernel)
                 if isinstance(error, Exception):
                     raise shortened(error)
@@ -86,7 +85,7 @@ class GetOr:
     def _kernel_of(
         self, source: Any, name: str | None, options: Mapping[str, Any], call: Hashable, caller: str
     ) -> Kernel:
-        """Make the kernel of a call, unless there is one of a call that means the same."""
+        """Make the kernel of a call, or return that of an equivalent call."""
         known = call_of(source, name, options, caller)
         found: Kernel | None = self._kernels.get(known)
         if found is None:
@@ -104,23 +103,23 @@ class GetOr:
         depends: Iterable[str | os.PathLike[str]] = (),
         meta: Mapping[str, Any] | None = None,
     ) -> Built:
-        """Bytes of any compiler: those that are stored for these components, else what `build` returns, stored.
+        """Return the bytes stored for these components; where there are none, store and return those of `build()`.
 
         Of all threads, processes and nodes that miss the same at once one calls `build`, and the others wait for it.
 
         Args:
             components: Names and plain values (text, bytes, numbers, booleans, None, lists, mappings) that together
-                decide the result: source, options, target, and the compiler with its version.
-            build: Makes it: returns bytes, or a mapping of names to bytes. What it raises passes through.
-            label: What people call it, in lists and messages; default the name of `build`. Not in the key.
-            depends: Files and folders whose content decides the result too. Relative to the file of the caller.
-            meta: JSON values to keep beside it, and to be found by whoever gets it from the store. Not in the key.
+                determine the result: source, options, target, and the compiler with its version.
+            build: Makes the result: bytes, or a mapping of names to bytes. Its exceptions pass through.
+            label: Name in lists and messages; default the name of `build`. Not in the key.
+            depends: Files and folders whose content also determines the result. Relative to the file of the caller.
+            meta: JSON values to store with it, returned by later calls. Not in the key.
 
         Returns:
             `payloads` (by name; `"data"` where `build` returned bytes), `key`, `source` and `meta`.
 
         Raises:
-            OptionError: A component, a dependency, the meta or what `build` returned cannot be used.
+            OptionError: A component, a dependency, the meta or the result of `build` cannot be used.
             FrozenCacheError: It is not stored, and the mode is frozen; the message names the component that differs.
         """
         from .engine.built import find_or_build
@@ -130,9 +129,9 @@ class GetOr:
 
 
 def _resolve_ahead(kernel: Kernel) -> None:
-    """Find or compile what the first launch would, if a target is named or a device is current.
+    """Find or compile the code for the first launch, if a target is named or a device is current.
 
-    Not what depends on arguments that are not known yet.
+    Does nothing where the code depends on arguments that are not known yet.
     """
     definition = kernel._definition
     if definition.has_variants and not definition.options.get("signature"):
@@ -143,7 +142,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
             return
         try:
             device = current_device().target
-        except (NoDeviceError, LaunchError):  # none that a launch could go to, as that will say
+        except (NoDeviceError, LaunchError):  # no usable device: a launch will report it
             return
     try:
         for variant in kernel._variants(None):

@@ -1,9 +1,9 @@
 """`cached_module`: one source, many kernels.
 
-Promise     Making a module compiles nothing and calls nothing of the user's. Its kernels are of the class `Kernel`:
-            checked, launched and asked about alike.
-Not here    What an eager and a lazy module are made of (frontends.source.module), and how a module is compiled and a
-            kernel linked (frontends.source.module_build).
+Promise     Making a module compiles nothing and calls no user code. Its kernels are of the class `Kernel`, with the
+            same checks, launches and methods.
+Not here    The definitions of eager and lazy modules (frontends.source.module), compiling a module and linking a kernel
+            (frontends.source.module_build).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _ModuleKernel(Kernel):
 class CachedModule:
     """A source with many kernels whose compiled code is kept on disk. Made by `cached_module`.
 
-    `module.axpy` and `module["axpy<float>"]` are kernels; `iter(module)` gives their names, `len(module)` says how many
-    there are. Where `names` was not given, these two compile the module, or load it from the cache, to know.
+    `module.axpy` and `module["axpy<float>"]` are kernels; `iter(module)` yields their names, `len(module)` is their
+    number. Where `names` was not given, these two compile the module, or find it in the cache.
 
     Attributes:
         lazy: Whether each kernel is linked when it is first used.
@@ -70,22 +70,22 @@ class CachedModule:
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
 
     def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("_"):  # what Python and its tools ask of any object; m["_k"] serves kernels so named
+        if name.startswith("_"):  # Python and its tools probe such names on any object; write m["_k"] for a kernel
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         try:
             found = self[name]
         except EntryError as error:
             raise AttributeError(str(error)) from error
         if name in self._kernels:
-            self.__dict__[name] = found  # the next time Python finds it by itself
+            self.__dict__[name] = found  # so that this method is not called again for it
         return found
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name, compiled or linked when it is first used.
 
         Raises:
-            EntryError: The module has no such kernel. Where `names` was not given and nothing is compiled yet, its
-                first use says so.
+            EntryError: The module has no such kernel. Where `names` was not given and nothing is compiled yet, this is
+                raised at the kernel's first use.
         """
         found = self._kernels.get(name)
         if found is not None:
@@ -116,13 +116,13 @@ class CachedModule:
         """A `__device__` or `__constant__` variable on the current device, as a device array.
 
         Args:
-            name: As the source calls it, `"ns::coeffs"`.
-            dtype: Type of the elements, what NumPy takes or its name; default what the compiler says. Structs need one.
+            name: Its name in the source, `"ns::coeffs"`.
+            dtype: Type of the elements, as NumPy takes it; default the variable's own type. Structs need one.
 
         Returns:
-            An array over the variable itself, of no dimension for a scalar: Numba's where the program uses Numba,
-            else one with `__cuda_array_interface__` and DLPack. It is the variable for as long as the module is
-            loaded: after `clear()`, `configure()` or a reset of the device, ask anew.
+            An array over the variable's memory, without dimensions for a scalar: Numba's where the program uses Numba,
+            else one with `__cuda_array_interface__` and DLPack. It is valid as long as the module is loaded: after
+            `clear()`, `configure()` or a reset of the device, call this again.
 
         Raises:
             EntryError: There is no such variable; the message lists the existing ones.
@@ -181,7 +181,7 @@ class CachedModule:
         return self._whole.explain(arch)
 
     def cubin(self, arch: Arch | None = None) -> bytes:
-        """The linked module for one target; empty for a lazy one, whose kernels have theirs."""
+        """The linked module for one target; empty for a lazy one, whose kernels are linked one by one."""
         return bytes(self._whole.cubin(arch))
 
     def ptx(self, arch: Arch | None = None) -> str:
@@ -190,11 +190,11 @@ class CachedModule:
 
     @property
     def log(self) -> str:
-        """The compilers' report, kept on hits."""
+        """The compilers' log, stored with the code."""
         return str(self._whole.log)
 
     def _known(self) -> Artifact | None:
-        """An artifact that tells which kernels there are, without compiling or loading anything."""
+        """An artifact that lists the module's kernels, if there is one without compiling or loading."""
         if self._names:
             return Artifact("cuda", Target(0, 0), tuple(Entry(name, name) for name in self._names), b"")
         for found in self._whole._resolutions.known().values():
@@ -237,11 +237,11 @@ class CachedModule:
 def cached_module(
     source_or_path: Any, names: Sequence[str] | None = None, lazy: bool = False, **options: Unpack[ModuleOptions]
 ) -> CachedModule:
-    """Compile a source with many kernels once and launch them from disk ever after.
+    """Wrap a source with many kernels so that it is compiled once and loaded from disk by every later process.
 
     Args:
-        source_or_path: What `cached_kernel` takes, Numba kernels aside: a function that returns CUDA C++, text,
-            bytes or a `pathlib.Path`.
+        source_or_path: A source as `cached_kernel` takes it, but no Numba kernel: a function that returns CUDA C++,
+            text, bytes or a `pathlib.Path`.
         names: The kernels wanted, template instances included: `["scan", "gemm<float, 32>"]`. Default: all that the
             source defines, also by macros.
         lazy: Link each kernel when it is first used, from LTO-IR that the whole source is compiled to once.

@@ -1,8 +1,8 @@
-"""`install()` and `uninstall()`: lead the kernels of programs that are not edited through the process's cache.
+"""`install()` and `uninstall()`: cache the Numba kernels of programs without editing them.
 
-Promise     Kernels stay their compiler's and mean what they meant; only where their code comes from changes. Whichever
-            Numba the program imports, before or after, is taken over; neither is imported for it.
-Not here    What is replaced in each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
+Promise     Kernels remain Numba's own dispatchers with unchanged behaviour; only their compiled code comes from the
+            cache. Whichever Numba the program imports, before or after, is patched; neither is imported for it.
+Not here    The patches of each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["install", "install_when_imported", "main", "uninstall"]
 
 
 def install(all: bool = False, cuda_compute: bool = False) -> None:
-    """Lead every `@cuda.jit(cache=True)` kernel through the process's cache.
+    """Cache every `@cuda.jit(cache=True)` kernel in the process's cache.
 
     Args:
         all: Every `@cuda.jit` kernel, whatever its `cache`.
@@ -45,7 +45,7 @@ def install(all: bool = False, cuda_compute: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Give back what `install` replaced. What is built or loaded stays so."""
+    """Undo `install`. Code that is built or loaded stays usable."""
     from .adapters import cuda_compute as compute
 
     compute.uninstall()
@@ -54,7 +54,7 @@ def uninstall() -> None:
 
 
 def install_when_imported() -> None:
-    """Do what the environment asks for, as soon as the program imports a Numba."""
+    """Call `install` as `NUMBA_KCACHE_INSTALL` asks, as soon as the program imports a Numba."""
     NUMBA.install_when_imported()
     MLIR.install_when_imported()
 

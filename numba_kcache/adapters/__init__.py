@@ -1,4 +1,4 @@
-"""Other people's compilers on this store. Each adapter imports its package where it is used."""
+"""Adapters that let other packages' compilers store their code here. Each imports its package on first use."""
 
 from __future__ import annotations
 

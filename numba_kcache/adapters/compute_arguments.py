@@ -1,9 +1,10 @@
-"""Arguments of cuda.compute's algorithms as plain values: all of them that decides code, and nothing else.
+"""The arguments of cuda.compute's algorithms as components of a key: everything in them that determines the code.
 
-Promise     Two sets of arguments have one form only if cuda.compute makes the same code of them. What is not known to
-            be told by content is `Unkeyed`, with the reason: it is built as ever. No compiler is imported.
-Method      Algorithms by name and by the parameters of their constructors, as of the versions that were read: another
-            one is not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
+Promise     Two sets of arguments have equal forms only if cuda.compute generates the same code for them. An argument
+            without a known form raises `Unkeyed`, with the reason, and is built without the cache. No compiler is
+            imported.
+Method      Algorithms by name and by the parameters of their constructors, as of the versions that were examined;
+            others are not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
             cuda.compute itself keys them, operators written in Python by their fingerprint (compute_operators).
 Ground      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
@@ -45,16 +46,16 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "_LowerBound": ("d_data", "d_values", "d_out", "comp"),
     "_UpperBound": ("d_data", "d_values", "d_out", "comp"),
 }  # fmt: skip
-"""Parameters of each constructor, but for the last, `compute_capability`."""
+"""Parameters of each constructor, without the last one, `compute_capability`."""
 
 _BY_VALUE = {("_Histogram", "h_num_output_levels")}
-"""Host arrays whose content decides code; of others it is handed to each call."""
+"""Host arrays whose content determines the code; the content of others is passed at each call."""
 
 _ITERATORS = f"{HOME}.iterators."
 
 
 class Unkeyed(Exception):
-    """These arguments cannot be told from others by content; the text says why."""
+    """These arguments cannot be keyed; the text says why."""
 
 
 def argument_forms(algorithm: str, arguments: dict[str, Any], operators: list[Fingerprint]) -> dict[str, Plain]:
@@ -62,11 +63,11 @@ def argument_forms(algorithm: str, arguments: dict[str, Any], operators: list[Fi
 
     Args:
         algorithm: A name in `ALGORITHMS`.
-        arguments: By parameter.
-        operators: Gets those that are written in Python.
+        arguments: Arguments by parameter.
+        operators: A list that the fingerprints of operators written in Python are added to.
 
     Raises:
-        Unkeyed: One of them has none.
+        Unkeyed: One of them has no form.
     """
     return {name: _form(value, operators, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
 
@@ -167,7 +168,7 @@ def type_form(descriptor: Any) -> Plain:
 
 
 def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
-    """A Python operator by all that decides its code."""
+    """A Python operator by its fingerprint."""
     from ..frontends.python.function import Uncapturable, fingerprint
     from .compute_operators import OPERATORS
 

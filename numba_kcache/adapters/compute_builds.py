@@ -1,12 +1,12 @@
-"""Builds of cuda.compute: found under their arguments, or made by cuda.compute and stored.
+"""Look up the algorithms of cuda.compute in the cache, or have cuda.compute build them, and store the result.
 
-Promise     What is served was built of the same arguments by the same cuda-cccl, NVRTC and nvJitLink for the same
-            compute capability. What has no key is built by cuda.compute, and so is what cannot be read or loaded. An
-            operator is read again after its compile: if it changed, what was built is used and not stored.
+Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC and nvJitLink for the same compute
+            capability. Algorithms without a key, and entries that cannot be read or loaded, are built by cuda.compute.
+            An operator is read again after its compile: if it changed, the result is used and not stored.
 Method      An entry for each compute capability has two files: the algorithm without its code, as cuda.compute
-            serialises it, and the code. Each of several capabilities is built by itself, as if it were the only one, so
-            that what was built ahead serves any device of them.
-Not here    Forms of arguments (compute_arguments), and what leads here (cuda_compute).
+            serialises it, and the code. Of several capabilities each is built by itself, as if it were the only one, so
+            that each entry is a hit for any device of that capability.
+Not here    Forms of arguments (compute_arguments), and the replaced constructors that call this (cuda_compute).
 Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
 """
 
@@ -41,26 +41,26 @@ _OBJECT, _CODE = "object", "code"
 _BEGAN_NS = time.time_ns()
 
 _building: set[int] = set()
-"""Threads that run a constructor of cuda.compute: the algorithms that it makes inside are not looked up."""
+"""Threads that run a constructor of cuda.compute: algorithms constructed within it are not looked up."""
 
 _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""Code by key, for all threads of the process, as cuda.compute shares it: each device loads it once."""
+"""Code objects by key, shared by all threads as cuda.compute does: each device loads a code once."""
 
 
 def is_inside() -> bool:
-    """Check whether this thread is in one of cuda.compute's own constructors, called from here."""
+    """Check whether this thread runs one of cuda.compute's own constructors, called by this module."""
     return get_ident() in _building
 
 
 def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
-    """Make an algorithm out of what is stored, or build it.
+    """Initialise an algorithm from a stored entry, or build it.
 
     Args:
-        session: Of the cache.
+        session: Session of the cache.
         plain: The constructor that was replaced.
-        made: The object to be made.
-        arguments: Of the constructor by parameter, without the last one.
-        capability: The last one: compute capabilities to build for; None for the current device.
+        made: The object to initialise.
+        arguments: The constructor's arguments by parameter, without the last one.
+        capability: The last argument: compute capabilities to build for; None for the current device.
 
     Raises:
         FrozenCacheError: It is not stored, or cannot be keyed, and the mode is frozen.
@@ -78,9 +78,9 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
             _take(made, entries, device)
     except FrozenCacheError:
         raise
-    except _Failed as failed:  # cuda.compute's own error, of its own build
+    except _Failed as failed:  # cuda.compute's own build failed
         raise failed.error from None
-    except Exception as error:  # whatever goes wrong with the cache, cuda.compute builds it
+    except Exception as error:  # on any failure of the cache, cuda.compute builds it
         if session.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot build {label}", f"the cache is frozen: {error}", "warm it up where it is not frozen"
@@ -96,7 +96,7 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
 
 
 def _targets(capability: Any) -> tuple[int | None, list[Any]]:
-    """The current device with its compute capability, or no device and the capabilities that are named."""
+    """The current device with its compute capability, or None with the requested capabilities."""
     from cuda.compute._caching import _get_current_device_info, _thread_local
     from cuda.compute._cccl_interop import normalize_compute_capabilities
 
@@ -107,7 +107,7 @@ def _targets(capability: Any) -> tuple[int | None, list[Any]]:
 
 
 def _plain(plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
-    """Run cuda.compute's own constructor; the algorithms that it makes inside are not looked up."""
+    """Run cuda.compute's own constructor; algorithms constructed within it are not looked up."""
     me, was_inside = get_ident(), get_ident() in _building
     _building.add(me)
     try:
@@ -126,17 +126,17 @@ class _Failed(Exception):
 
 
 class _Changed(Exception):
-    """Something that an operator reads changed while it was compiled: what was built is used, and not stored."""
+    """Something that an operator reads changed while it was compiled: the result is used, and not stored."""
 
 
 class _Entry:
     """One algorithm for one compute capability.
 
     Attributes:
-        here: The user's object, built in place where it is for the current device; None where it is not.
-        is_built_here: Whether that has happened.
-        files: What describes the algorithm, and its code, by name.
-        key: Under which they are stored; "" where they are not.
+        here: The user's object, which is built in place for the current device; None for other devices.
+        is_built_here: Whether it was built in place.
+        files: The serialised algorithm and its code, by name.
+        key: Key of the entry; "" where it is not stored.
         target: The compute capability.
     """
 
@@ -169,7 +169,7 @@ class _Entry:
             _shared[self.key] = _leaf(self.here).build_results
 
     def set_aside(self, error: Exception) -> None:
-        """Do without what is stored, which cannot be used."""
+        """Quarantine the entry, which cannot be used."""
         if self.key:
             self._session.set_aside(self.key, f"cuda.compute cannot use it: {error}")
 
@@ -205,7 +205,7 @@ class _Entry:
         return self.files
 
     def _fresh_functions(self) -> contextlib.AbstractContextManager[None]:
-        """Have what its operators call compiled as it is now."""
+        """Make the compiler forget earlier versions of the functions that its operators call."""
         if not self._functions:
             return contextlib.nullcontext()
         from .compute_operators import fresh
@@ -239,7 +239,7 @@ def _result_type(algorithm: Any) -> Any:
 
 
 def _take(made: Any, entries: Sequence[_Entry], device: int | None) -> None:
-    """Give an object all that a deserialised one has, and the code, loaded where it is for the current device."""
+    """Give an object the attributes of a deserialised one, and the code, loaded if it is for the current device."""
     from cuda.compute._caching import _PerCCBuildResults
     from cuda.compute._cccl_interop import cc_to_key
 
@@ -276,9 +276,9 @@ def _cccl() -> Plain:
 
 
 def _toolkit_headers() -> str:
-    """The toolkit's headers as cuda.compute finds them, without looking for its own, which takes longer.
+    """The toolkit's headers that cuda.compute will use, without its own search, which takes longer.
 
-    What is built is stored only where `get_include_paths` says the same.
+    A build is stored only where cuda.compute's `get_include_paths` gives the same.
     """
     from cuda.cccl.headers import include_paths
 
@@ -288,7 +288,7 @@ def _toolkit_headers() -> str:
 
 @functools.cache
 def _python() -> list[Plain]:
-    """The compiler of operators that are written in Python, found without importing it."""
+    """Versions of the compiler of Python operators, found without importing it."""
     import numpy
 
     return [sys.implementation.cache_tag, numpy.__version__, _installed("numba_cuda_mlir")]

@@ -1,8 +1,8 @@
-"""The `Dialect` of cuda.compute's operators: what numba-cuda-mlir compiles, structs, and device arrays as state.
+"""The `Dialect` of cuda.compute's operators: numba-cuda-mlir's objects, structs, and device arrays as state.
 
-Promise     What a program registered with numba-cuda-mlir, and decorated by it, counts as it does for a kernel of it.
-            Asking imports no compiler. What an operator calls is compiled as it is now, whatever was compiled of it
-            before in this process.
+Promise     Functions registered with numba-cuda-mlir, or decorated by it, are keyed as for one of its kernels. No
+            compiler is imported for that. The functions that an operator calls are compiled in their present state,
+            even if they were compiled in another state earlier in this process.
 Ground      cuda.compute 1.2.1, _mlir.py: an operator is compiled as a device function; each struct that it meets is
             registered with numba-cuda-mlir, under code of cuda.compute's own.
 """
@@ -24,11 +24,11 @@ from .compute_arguments import HOME, Unkeyed, dtype_form, type_form
 
 
 def struct_class() -> None:
-    """Stand for the code that cuda.compute makes of a struct's class; its layout is beside it."""
+    """Represent, in a fingerprint, the code that cuda.compute generates for a struct class, whose layout is added."""
 
 
 class Operators:
-    """Names that cuda.compute's operators may use beside plain Python and NumPy."""
+    """The dialect: objects that cuda.compute's operators may use beside plain Python and NumPy."""
 
     packages = mlir.packages | {HOME}
     stateful = mlir.stateful
@@ -48,7 +48,7 @@ class Operators:
         return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
 
     def type_form(self, value: Any) -> Plain | None:
-        """A device array that an operator keeps as its state, whose address is handed to each call; else a type."""
+        """The form of a device array in an operator's state, whose address is passed to each call; else of a type."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
         if isinstance(value, type) or not is_device_array(value):
@@ -59,7 +59,7 @@ class Operators:
             raise Refused(str(refusal)) from None
 
     def registrations(self) -> Registrations:
-        """Those of the program, without cuda.compute's own: a struct that was compiled says the same by its class."""
+        """The program's registrations, without those that cuda.compute made for structs, which their class covers."""
         of_value, of_attribute, of_all = mlir.registrations()
         attributes = {name: _of_program(found) for name, found in of_attribute.items()}
         return Registrations(
@@ -77,13 +77,13 @@ OPERATORS = Operators()
 
 
 def settings() -> Plain:
-    """The environment's settings for the compiler, which mostly is not loaded yet."""
+    """The compiler's settings in the environment; the compiler itself usually is not loaded yet."""
     return dict(variables(VARIABLES))
 
 
 @contextlib.contextmanager
 def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
-    """Let cuda.compute and its compiler have nothing left of these functions but what they are now.
+    """Remove earlier versions of these functions from the caches of cuda.compute and its compiler.
 
     Args:
         functions: As of `Fingerprint.device_functions`.
@@ -97,6 +97,6 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
 
     from ..frontends.mlir.compile import fresh_functions
 
-    compute.clear_all_caches()  # which tell operators apart by less than is registered
+    compute.clear_all_caches()  # their keys do not cover everything that was registered
     with fresh_functions(others, chip):
         yield

@@ -1,11 +1,11 @@
 """cuda.compute's algorithms in this cache: each is looked up before its operator is compiled and it is built.
 
-Promise     What is served was built of the same arguments by the same cuda-cccl, NVRTC and nvJitLink, for the same
-            compute capability. What cannot be keyed, or not be serialised (the v2 backend), is built as ever, and so is
-            what the cache has trouble with. A hit imports no compiler of Python operators.
-Method      The constructor of each algorithm is replaced: it has `serve` make the algorithm. An adapter stands for a
-            Python operator until somebody wants it compiled.
-Not here    Keys (compute_arguments), and what is stored (compute_builds).
+Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC and nvJitLink, for the same compute
+            capability. Algorithms that cannot be keyed or serialised (the v2 backend), or for which the cache fails,
+            are built by cuda.compute as without this module. A hit imports no compiler of Python operators.
+Method      The constructor of each algorithm is replaced by one that calls `serve`. A placeholder represents a Python
+            operator until it has to be compiled.
+Not here    Keys (compute_arguments), and stored entries (compute_builds).
 Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/, op.py.
 """
 
@@ -27,10 +27,10 @@ from .compute_arguments import ALGORITHMS, HOME
 from .compute_builds import is_inside, serve
 
 _sessions: list[Callable[[], Session]] = []
-"""Who is asked: the last; where there is none, cuda.compute is as it was."""
+"""The sessions to use, of which the last is active; while it is empty, cuda.compute is unchanged."""
 
 _replaced: dict[str, tuple[Any, Any]] = {}
-"""Algorithms by name with their classes and plain constructors, while these are replaced."""
+"""Class and original constructor of each algorithm whose constructor is replaced, by name."""
 
 
 class Cache(Protocol):
@@ -42,7 +42,7 @@ class Cache(Protocol):
 
 
 def install() -> None:
-    """Lead every build of cuda.compute through the process's cache, from now on or from its import on."""
+    """Send every build of cuda.compute through the process's cache, from now on or from its import on."""
     if process_session not in _sessions:
         _sessions.insert(0, process_session)
     if _module("algorithms") is not None:
@@ -52,7 +52,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give cuda.compute back what `install` replaced. What is built or loaded stays so."""
+    """Undo `install`. Algorithms that are built or loaded stay usable."""
     if process_session in _sessions:
         _sessions.remove(process_session)
     sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _Watch)]
@@ -61,10 +61,10 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def cached(cache: Cache | None = None) -> Iterator[None]:
-    """Lead the builds of cuda.compute within a `with` block, of all threads, through a cache.
+    """Send the builds of cuda.compute within a `with` block, of all threads, through a cache.
 
     Args:
-        cache: Which; None for the process's.
+        cache: The cache; None for the process's.
 
     Raises:
         ToolchainMissingError: cuda-cccl is not installed.
@@ -87,7 +87,7 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
 
 
 class Ahead:
-    """One call of a `make_` function of cuda.compute, for `warm_up`, which has it built for the targets named there.
+    """A call of a `make_` function of cuda.compute, which `warm_up` executes for each of its targets.
 
     Args:
         make: The function: `cuda.compute.make_reduce_into`.
@@ -111,7 +111,7 @@ def _session_of(cache: Cache) -> Session:
     return cache.session
 
 
-# -- what is replaced ------------------------------------------------------------------------------------------
+# -- replacing ---------------------------------------------------------------------------------------------------
 
 
 def _module(name: str) -> Any:
@@ -119,7 +119,7 @@ def _module(name: str) -> Any:
 
 
 def _replace() -> None:
-    """Replace the constructors that are known, and what makes adapters of Python operators."""
+    """Replace the constructors with known parameters, and the function that wraps Python operators."""
     from cuda.compute import _build_info, op
     from cuda.compute._serialization import Serializable
 
@@ -131,7 +131,7 @@ def _replace() -> None:
             continue
         plain = algorithm.__init__
         if tuple(inspect.signature(plain).parameters)[1:] != (*parameters, "compute_capability"):
-            continue  # of a version that nobody has read: it is built as ever
+            continue  # of an unknown version: left unchanged
         _replaced[name] = algorithm, vars(algorithm).get("__init__")
         algorithm.__init__ = _constructor(name, parameters, plain)
     if _replaced and op._jit_adapter is None:
@@ -153,10 +153,10 @@ def _restore() -> None:
 
 
 class _Watch:
-    """A finder of modules that waits for cuda.compute, and has it replaced when it is imported."""
+    """A module finder that patches cuda.compute when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find the module as the others do, and run more behind its own code."""
+        """Find the module by the other finders, and add the patching to the execution of its code."""
         if name != HOME:
             return None
         from importlib.util import find_spec
@@ -177,7 +177,7 @@ class _Watch:
 
 @functools.cache
 def _adapter_class() -> Any:
-    """The class of an operator that is written in Python and has no state; others get cuda.compute's own adapter."""
+    """The placeholder class for a Python operator without state; others get cuda.compute's own adapter."""
     from cuda.compute import op
     from cuda.compute._caching import CachableFunction
     from cuda.compute._utils.protocols import is_device_array
@@ -185,7 +185,7 @@ def _adapter_class() -> Any:
     factory = op._jit_op_adapter_factory
 
     class PythonOperator(op.OpAdapter):  # type: ignore[misc]
-        """A Python function that nobody has compiled yet."""
+        """A Python function that is not compiled before it has to be."""
 
         def __new__(cls, function: Any) -> Any:
             cells = getattr(function, "__closure__", None) or ()

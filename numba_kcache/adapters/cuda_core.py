@@ -1,11 +1,11 @@
 """`ProgramCache`: a program cache of cuda.core over this store, for `program.compile("cubin", cache=ProgramCache())`.
 
-Promise     What cuda.core's `ProgramCacheResource` promises: bytes or code under a key, KeyError for what is not there,
-            the last writer wins. Stored bytes are verified; what cannot be stored is reported, and the program has its
-            code. What another build of NVRTC or nvJitLink compiled is not found: cuda.core's key has a version.
-Method      An entry is one of `get_or_build`: its components are cuda.core's key and the compilers of this process. A
-            miss is counted when the code comes, with the time since it was looked for.
-Not here    What else is in cuda.core's key: headers are not, unless the program says so (`extra_digest`).
+Promise     The interface of cuda.core's `ProgramCacheResource`: bytes or code under a key, KeyError for a missing one,
+            the last writer wins. Stored bytes are verified; a failure to store is reported, and the program still gets
+            its code. Code of another build of NVRTC or nvJitLink is a miss; cuda.core's own key has only a version.
+Method      An entry is made by `get_or_build`: its components are cuda.core's key and the compilers of this process. A
+            miss is counted when the code is stored, with the time since the look-up.
+Not here    The contents of cuda.core's key: headers are not in it, unless the program adds them (`extra_digest`).
 Ground      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
 """
 
@@ -31,7 +31,7 @@ class Programs:
         cache: A `KernelCache`; default the process's.
 
     Raises:
-        OptionError: It is something else.
+        OptionError: It is not a KernelCache.
     """
 
     def __init__(self, cache: Any = None) -> None:
@@ -46,7 +46,7 @@ class Programs:
 
         Raises:
             KeyError: It is not stored.
-            FrozenCacheError: It is not stored, and nothing is to be compiled in this mode.
+            FrozenCacheError: It is not stored, and the mode forbids to compile.
         """
         name = _key_bytes(key)
         found = find_built(self._session(), self._components(name), _LABEL)
@@ -58,7 +58,7 @@ class Programs:
         return found.payloads[ALONE]
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
-        """Store code under a key: bytes, or an `ObjectCode`, of which the code is kept and not a path to it."""
+        """Store code under a key: bytes, or an `ObjectCode`, whose file is read where it holds a path."""
         name, code = _key_bytes(key), _code_bytes(value)
         now = time.perf_counter()
         seconds = now - self._missed.pop(name, now)
@@ -76,11 +76,11 @@ class Programs:
             raise KeyError(key)
 
     def __len__(self) -> int:
-        """Programs that are stored, whoever compiled them."""
+        """Number of stored programs, by any compiler."""
         return len(self._keys())
 
     def clear(self) -> None:
-        """Remove every program; kernels and whatever else the cache holds stay."""
+        """Remove every program; other entries of the cache, such as kernels, stay."""
         session = self._session()
         for key in self._keys():
             session.remove(key)
@@ -96,7 +96,7 @@ class Programs:
     def _components(self, key: bytes) -> dict[str, Any]:
         session = self._session()
         of, compilers = self._compilers
-        if of is not session:  # once: a program that is looked up has loaded its compiler
+        if of is not session:  # computed once: the compiler is loaded before a program is looked up
             builds = session.toolchain.identify(("nvrtc", "nvJitLink"), ())
             compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
             self._compilers = session, compilers
@@ -136,10 +136,10 @@ def _code_bytes(value: Any) -> bytes:
 
 @functools.cache
 def program_cache() -> type[Programs]:
-    """Make the class, for which cuda.core has to be imported.
+    """Make the class, whose base class is imported from cuda.core.
 
     Raises:
-        ToolchainMissingError: There is none, or an older one.
+        ToolchainMissingError: cuda.core is not installed, or too old.
     """
     try:
         from cuda.core.utils import ProgramCacheResource

@@ -1,12 +1,11 @@
-"""Files that a compiler's runtime wants to open by a path: code for the host, and copies of what the store holds.
+"""Files that another compiler's runtime opens by path: host code built on this machine, and copies of stored payloads.
 
-Promise     Each lies below a folder that belongs to this user alone, on a disk of this machine, and nowhere else. What
-            was kept for later processes is given only while its bytes have the digest in its name. The
-            folder of copies of an ended process is removed when another process ends, or begins where many are left; a
-            folder in use is not.
+Promise     All files are in a folder that belongs to this user alone, on a local disk. A file kept for later processes
+            is returned only while its bytes have the digest in its name. The folder of copies of an ended process is
+            removed when another process ends, or starts and finds many; a folder in use is never removed.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
             process holds a lock on its folder of copies: where the lock can be taken, the process has ended.
-Not here    Which folder is private (store.fallback), and what may come from a store at all.
+Not here    The choice of the private folder (store.fallback), and the rule that host code is never stored (triton).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
 
 LEFT_LIMIT = 16
-"""With more folders of copies than this, a process removes those of ended ones as it begins too."""
+"""Number of folders of copies from which a process removes those of ended processes when it starts, too."""
 
 KEPT_LIMIT = 4096
-"""Keys of which files are kept; beyond these the half that was kept first goes."""
+"""Limit of the keys with kept files; beyond it the half that was used longest ago is removed."""
 
 _HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|pyd|dll|dylib|exe|o|a)$", re.IGNORECASE)
 _DEVICE_MACHINES = (190, 224)  # EM_CUDA, EM_AMDGPU
@@ -59,19 +58,19 @@ def is_host_code(name: str, data: bytes) -> bool:
 
 
 def new_folder() -> str:
-    """Make a folder for copies, of which nobody else in this process knows."""
+    """Make a new folder for copies, for the caller alone."""
     folder = f"{_here().copies}/{next(_numbers)}"
     os.mkdir(folder, 0o700)
     return folder
 
 
 def write_copy(folder: str, name: str, data: bytes) -> str:
-    """Write a copy into such a folder, in place of what has its name there, and return its path."""
+    """Write a copy into such a folder, replacing a file of the same name, and return its path."""
     path = f"{folder}/{_checked(name)}"
     try:
         fd = os.open(path, _CREATE, 0o600)
     except FileExistsError:
-        os.unlink(path)  # replaced or cut, some file systems would write it to the disk at once
+        os.unlink(path)  # first: some file systems flush a file that is truncated or replaced by rename
         fd = os.open(path, _CREATE, 0o600)
     with open(fd, "wb", buffering=0) as file:
         while data:
@@ -96,7 +95,7 @@ def keep(key: str, name: str, data: bytes) -> str:
 
 
 def kept(key: str, name: str) -> str | None:
-    """The path of a file that was kept and is as it was; None where there is none."""
+    """The path of a kept file whose bytes are unchanged; None where there is none."""
     folder = f"{_here().private}/kept/{_digest(key)}"
     for found in _named(folder, name):
         path = f"{folder}/{found}"
@@ -143,7 +142,7 @@ def _here() -> _Place:
     global _place
     place = _place
     if place is None or place.pid != os.getpid():
-        place = _place = _made()  # of two threads each makes one, and both are locked until the process has ended
+        place = _place = _made()  # two threads may each make one; both stay locked until the process ends
     return place
 
 
@@ -156,12 +155,12 @@ def _made() -> _Place:
         os.makedirs(folder, 0o700, exist_ok=True)
     if len(os.listdir(copies)) > LEFT_LIMIT:
         _reap_all(copies)
-    atexit.register(_reap_all, copies)  # a first launch does not wait for it
+    atexit.register(_reap_all, copies)  # at exit, so that no launch waits for it
     while True:
         mine = f"{copies}/{os.getpid()}-{os.urandom(8).hex()}"
         os.mkdir(mine, 0o700)
         lock = os.open(mine, os.O_RDONLY | CLOEXEC)
-        if _is_locked(lock) and os.path.isdir(mine):  # else a process that reaps came in between
+        if _is_locked(lock) and os.path.isdir(mine):  # else another process removed it before it was locked
             return _Place(os.getpid(), private, mine, lock)
         os.close(lock)
 
@@ -194,7 +193,7 @@ def _reap(folder: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder of ours, its files and the folders in it, through no link."""
+    """Remove a folder of ours with its contents, without following links."""
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)

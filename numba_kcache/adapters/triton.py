@@ -1,16 +1,15 @@
 """Triton's kernels in this cache: `TRITON_CACHE_MANAGER=numba_kcache.adapters.triton:CacheManager`.
 
-Promise     A group (what Triton makes of one kernel: metadata, cubin, PTX, IR) is served as a whole, as it was put, or
-            not at all. Of all processes that miss it at once one compiles. What comes from the store is checked against
-            Triton's own key, and its cubin against target and kernel, before Triton sees a path. Code for the host
-            never comes from a tier or a bundle, and never goes to one: it is kept where this machine built it.
-Method      Triton compiles between `get_group` and `put_group`, and not in a callback. So a thread asks the cache for
-            the group, is the builder in Triton's name where it is not there, and gets the files from `put_group`; a
-            compile that fails lets the turn go with the manager that Triton drops. Whatever goes wrong is one event,
-            and Triton compiles.
-            Triton reads files. They lie in a folder of this process, below a folder of this user alone, which the next
-            process removes when this one has ended (host_files).
-Not here    Keys of Triton's: they hold source, options, target, environment and Triton's own files.
+Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) is returned complete, as it was put, or
+            not at all. Of all processes that miss it at once one compiles. A stored group is checked against Triton's
+            own key, and its cubin against target and kernel, before Triton gets a path. Host code is never read from or
+            written to a tier or a bundle: it is kept on the machine that built it.
+Method      Triton compiles between `get_group` and `put_group`, not in a callback. So a thread calls `get_or_build` for
+            the group, whose build function waits for the files of `put_group`. After a failed compile Triton drops the
+            manager, and its finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
+            Triton reads files by path. They are copies in a folder of this process, below a folder of this user alone,
+            which another process removes when this one has ended (host_files).
+Not here    Triton's keys: they cover source, options, target, environment and Triton's own files.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _turns: dict[tuple[int, str, str], _Turn] = {}
 
 
 class CacheManager:
-    """The files of one kernel or module, as Triton asks for them.
+    """The files of one kernel or module, with the interface of Triton's cache managers.
 
     Args:
-        key: Triton's digest of all that decides them.
-        override: Files that the user wants in place of what is compiled: Triton's own manager has these.
-        dump: Files that the user wants to read: Triton's own manager has these too.
+        key: Triton's key of the files.
+        override: The user overrides compiled files: left to Triton's own manager.
+        dump: The user dumps compiled files: left to Triton's own manager.
     """
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
@@ -69,7 +68,7 @@ class CacheManager:
         return host_files.kept(self.key, filename)
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Keep a file and return its path; for this machine alone, unless it is of a group that is put later."""
+        """Keep a file on this machine and return its path; it is stored only if it is in a group put later."""
         if self._own is not None:
             path: str = self._own.put(data, filename, binary=binary)
             return path
@@ -129,12 +128,12 @@ class CacheManager:
                 session.set_aside(built.key, why)
         except FrozenCacheError:
             raise
-        except Exception as error:  # whatever the cache meets: Triton compiles
+        except Exception as error:  # on any failure of the cache, Triton compiles
             session.events.emit(trouble("triton", f"cannot look for {filename} of {self.key}: {error}"))
         return None
 
     def _ask(self, session: Session, filename: str) -> Built | None:
-        """Take the turn to build a group, or what another who has it builds."""
+        """Take the turn to build a group, or wait for the process that has it and return its result."""
         turn = _Turn(session, self.key, filename)
         built = turn.ask()
         if built is None:
@@ -152,18 +151,18 @@ def _label(filename: str) -> str:
 
 
 class _GivenUp(Exception):
-    """Triton did not compile what it had asked for."""
+    """Triton looked the group up but did not put it: its compile failed."""
 
 
 class _Turn:
-    """One question for a group, asked by a thread that waits for the files if it has to build them."""
+    """One call of `get_or_build` for a group, in a thread that waits for Triton's files on a miss."""
 
     def __init__(self, session: Session, key: str, filename: str) -> None:
         name = threading.get_ident(), key, filename
         before = _turns.pop(name, None)
-        if before is not None:  # a compile of this very thread that failed, and that a traceback keeps
+        if before is not None:  # this thread's failed compile, whose manager a traceback keeps alive
             before.give_up()
-        import queue  # a hit goes without it
+        import queue  # here: a hit does not need it
 
         self._name = name
         self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
@@ -181,13 +180,13 @@ class _Turn:
         return answer
 
     def finish(self, files: Mapping[str, bytes] | None) -> None:
-        """Hand over what was built, None for nothing, and return when it is stored."""
+        """Pass the built files on, None for a failed compile, and return when they are stored."""
         _turns.pop(self._name, None)
         self._files.put(files)
         self._thread.join(_PUBLISH_S)
 
     def give_up(self) -> None:
-        """Let others build; nothing follows where it was built."""
+        """End the turn without files, so that others may build; does nothing after `finish`."""
         _turns.pop(self._name, None)
         self._files.put(None)
 
@@ -196,7 +195,7 @@ class _Turn:
         answer: Built | BaseException
         try:
             answer = find_or_build(session, given, self._build, label=label, depends=(), meta=None, caller="")
-        except BaseException as error:  # it is raised where Triton asked, if anybody still waits there
+        except BaseException as error:  # raised again in the thread that called `ask`, if it still waits
             answer = error
         self._answer.put(answer)
 
@@ -209,7 +208,7 @@ class _Turn:
 
 
 def _wrong(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
-    """Say what keeps a group from being the one that Triton's key asks for; "" where nothing does."""
+    """Say why a stored group cannot be the one for Triton's key; "" where it can."""
     try:
         metadata = read_json(payloads[filename])
         if not fits(metadata, {"hash": str, "name": str, "target": {"backend": str}}):

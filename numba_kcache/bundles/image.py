@@ -1,12 +1,12 @@
 """Write a bundle as an image into an OCI image layout, for registries, container runtimes and Kubernetes.
 
-Promise     The same entries give the same digests, on every machine: no time, user or machine's name is in it, and no
-            compressor whose version could matter. The tag leads to the old image or to the new one.
+Promise     The same entries give the same digests, on every machine: the image contains no time, user or host name, and
+            no output of a compressor whose version could matter. The tag leads to the old image or to the new one.
 Method      One layer with the bundle, a config with labels, a manifest with the same as annotations, then index.json.
-            The layer is gzip in form, as model-cache operators ask for, and stored without compression: entries are
-            compressed already. Operators take what lies under io.triton.cache, the only kind of kernels that they know;
-            volumes and people take the same file by its other name, a hard link.
-Not here    Reading one (tiers.oci). Blobs of images that no tag leads to any more stay, as with other tools.
+            The layer has the gzip format, which model-cache operators require, without compression: entries are
+            compressed already. Operators read files under io.triton.cache, the only kind of kernels that they know;
+            volume mounts and people use the same file by its other name, a hard link.
+Not here    Reading one (tiers.oci). Blobs of images without a tag are not removed, as with other tools.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .writing import Assembled, publish_in
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
 OPERATOR_LABELS = "cache.triton.image"
-"""The label that GKM and the model cache of KServe look for: `/summary` names the GPUs that an image is for."""
+"""Prefix of the label that GKM and KServe's model cache look for: `/summary` lists the GPUs that an image is for."""
 
 _FILE = "kernels.kcache"
 _FOLDER = "io.triton.cache"
 _MAX_TEXT = 4096
-_STORED_BYTES = 65535  # of a block of deflate without compression
+_STORED_BYTES = 65535  # largest block of deflate without compression
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 
 
@@ -46,10 +46,10 @@ def write_image(
     """Write an image under its tag, in place of the one that has it.
 
     Args:
-        place: Directory and tag; a directory that is not there is made.
-        bundle: What it carries.
-        entries: What is in that.
-        toolchain: What made it, by the names of the tools.
+        place: Directory and tag; a missing directory is made.
+        bundle: The bundle to put into it.
+        entries: The entries in that bundle.
+        toolchain: Versions and builds of the compilers, by the tool's name.
 
     Raises:
         BundleError: It cannot be written, or the directory holds something else.
@@ -93,7 +93,7 @@ def describe(
 
 
 def _first(texts: Sequence[str]) -> str:
-    """As many as fit, and how many do not."""
+    """List as many texts as fit into a label, and the number of the others."""
     kept: list[str] = []
     for text in texts:
         if sum(map(len, kept)) + len(kept) + len(text) > _MAX_TEXT:
@@ -113,7 +113,7 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     try:
         tar = sha256()
         layer = _publish_blob(blobs, oci.GZIP_LAYER_TYPE, _gzip(_seen(_tar(bundle), tar)))
-        platform = {"architecture": "amd64", "os": "linux"}  # a registry wants one; no code for a processor is in it
+        platform = {"architecture": "amd64", "os": "linux"}  # registries require one; the image has no CPU code
         rootfs = {"type": "layers", "diff_ids": [f"sha256:{tar.hexdigest()}"]}
         config_json = _json({**platform, "config": {"Labels": about}, "rootfs": rootfs})
         config = _publish_blob(blobs, _CONFIG_TYPE, [config_json])
@@ -128,7 +128,7 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
 
 
 def _folder(root: int, names: Sequence[str]) -> int:
-    """Open a folder below an open one, through no link; it is made where it is not there."""
+    """Open a folder below an open one without following links; it is made if missing."""
     folder = os.dup(root)
     for name in names:
         above = folder
@@ -175,7 +175,7 @@ def _tar(bundle: Assembled) -> Iterator[bytes]:
 
 
 def _header(name: str, kind: bytes, mode: int, size_bytes: int = 0, *, link: str = "") -> bytes:
-    """A header of ustar, owned by root and of the first second of 1970."""
+    """A ustar header, with owner root and modification time 0."""
     fields = (name.encode(), 100), (b"%07o" % mode, 8), (b"%07o" % 0, 8), (b"%07o" % 0, 8), (b"%011o" % size_bytes, 12)
     front = b"".join(text.ljust(width, b"\0") for text, width in (*fields, (b"%011o" % 0, 12)))
     rest = (kind + link.encode().ljust(100, b"\0") + b"ustar\00000").ljust(512 - len(front) - 8, b"\0")
@@ -184,7 +184,7 @@ def _header(name: str, kind: bytes, mode: int, size_bytes: int = 0, *, link: str
 
 
 def _gzip(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Wrap as gzip (RFC 1952) in stored blocks (RFC 1951, 3.2.4), by hand: compressors differ in where they cut."""
+    """Wrap as gzip (RFC 1952) in stored blocks (RFC 1951, 3.2.4), not by zlib, whose versions may split differently."""
     yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
     checksum, size_bytes, held = 0, 0, b""
     for part in parts:

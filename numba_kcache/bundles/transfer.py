@@ -1,9 +1,9 @@
-"""Choose the entries that go into a bundle or a tier, and those that are taken out of one.
+"""Export and import bundles, push and pull entries of a tier: choose the entries and copy them.
 
-Promise     What is exported was verified, every payload of it. What is imported is all there or nothing is, and
-            what was there under the same key stays.
-Method      An entry belongs to a kernel if it was made of the same components, target, signature and compilers aside:
-            its report holds their digests. What was linked from the LTO-IR of an entry goes with it.
+Promise     Every payload of an exported entry was verified. An import adds all entries or none, and keeps those that
+            are there already under the same key.
+Method      An entry belongs to a kernel if its components are equal, except target, signature and compilers: its report
+            holds their digests. Kernels linked from an entry's LTO-IR are exported with it.
 Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, engine), and which kernels
             a module has (warmup.discovery).
 """
@@ -45,15 +45,15 @@ def export_bundle(
     """Write entries of a cache into a bundle, or an image that carries it.
 
     Args:
-        session: Of the cache.
-        path: Where to; `"oci:DIRECTORY[:TAG]"` for an image in a layout.
-        identities: Of the kernels that go in; None for all that the cache holds.
-        arch: Targets that go in; None for all.
+        session: Session of the cache.
+        path: Path of the bundle; `"oci:DIRECTORY[:TAG]"` for an image in a layout.
+        identities: Components of the kernels to export; None for all that the cache holds.
+        arch: Targets to export; None for all.
         sign: Whether it must be signed; None: if there is a `signing_key`.
 
     Raises:
         BundleError: It would be empty, or cannot be written.
-        OptionError: It shall be signed and no key is set.
+        OptionError: `sign` is True and no key is set.
     """
     layout = find_layout(path) if isinstance(path, str) and path.startswith(OCI_PREFIX) else None
     path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
@@ -84,7 +84,7 @@ def export_bundle(
 
 
 def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list[str]]:
-    """Versions and builds of what compiled these entries, by the name of the tool."""
+    """Versions and builds of the compilers of these entries, by the name of the tool."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
         entry = frame.decode_entry(session.local.get_encoded(file.key) or b"", file.key)
@@ -110,7 +110,7 @@ def _chosen(
             check_payloads(entry)
             artifact = arrived(entry)
         except (ValueError, MemoryError):
-            continue  # damaged, or gone meanwhile: verify() says so
+            continue  # damaged, or removed meanwhile: verify() reports it
         if targets is not None and artifact.target not in (*targets, NO_TARGET):
             continue
         file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, artifact.names)
@@ -124,22 +124,22 @@ def _chosen(
 
 
 def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
-    """Digest, and value where it is small, of each component that an entry was made of."""
+    """Digest, and value where it is small, of each component of an entry."""
     made_of: defaultdict[str, tuple[str, Any]] = defaultdict(lambda: ("", None))
     try:
         records = read_json(entry.payloads["report"])["components"]
         made_of.update({name: (digest, value) for name, digest, value in records})
     except (KeyError, ValueError, TypeError):
-        pass  # a report of another version: it belongs to no kernel that is asked for
+        pass  # a report of another version: it matches no kernel
     return made_of
 
 
 def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
-    """Each manifest with the variants that are for these entries, in an order that depends on nothing else."""
+    """Yield each manifest with only the variants of these entries, in an order determined by them."""
     for family, variants in session.local.manifests():
         kept = []
         for each in sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"])):
-            with suppress(ValueError):  # a header set of another version: it serves nothing
+            with suppress(ValueError):  # a header set of another version, which cannot be used
                 kept.append(without_stats(each))
         if kept:
             yield family, frame.encode_manifest(family, kept)
@@ -149,19 +149,19 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
     """Verify a bundle and add its entries to a cache.
 
     Args:
-        session: Of the cache.
+        session: Session of the cache.
         source: Path, `"package:resource"` or Traversable.
 
     Raises:
-        BundleError: It is refused, or cannot be added; nothing of it was.
-        KCacheError: A directory was asked for and cannot be used.
+        BundleError: It is refused or cannot be added; no entry was added.
+        KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
     session.require_place(f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
     try:
         for each in bundle.manifests:
-            _variants(bundle, each)  # read again below: those of a large bundle together take more than the bundle
+            _variants(bundle, each)  # checked only; read again below, since all at once take too much memory
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
         files = ((each.key, bundle.get(ENTRY, each.key) or b"") for each in new)
         session.local.put_all(files, sum(each.size_bytes for each in new))
@@ -174,10 +174,10 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
 
 
 def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
-    """Check whether a file of a bundle, which is verified, is not in the cache.
+    """Verify a file of a bundle, and check whether the cache lacks it.
 
     Raises:
-        ValueError: It is not the entry that the index says.
+        ValueError: It is not the entry described in the index.
     """
     entry = frame.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
     check_payloads(entry)
@@ -196,14 +196,14 @@ def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
 
 
 class Moved(NamedTuple):
-    """Entries that went from one store to another.
+    """Result of copying entries between the local store and a tier.
 
     Args:
-        tier: The store behind the local one, as it is shown.
-        entries: Entries that went.
+        tier: Name of the tier.
+        entries: Entries copied.
         size_bytes: Their bytes.
-        present: Entries that were there already.
-        failed: Entries that could not go: damaged, not to be believed, or not taken.
+        present: Entries that the destination had already.
+        failed: Entries not copied: damaged, not trusted, or refused by the destination.
     """
 
     tier: str
@@ -214,14 +214,14 @@ class Moved(NamedTuple):
 
 
 def push(session: Session, to: str | None) -> Moved:
-    """Hand the entries of a cache on to a tier that lacks them; where they are signed, those that are there as well.
+    """Copy the entries that a tier lacks from a cache to it; where they are signed here, those that it has as well.
 
     Args:
-        session: Of the cache.
-        to: The tier as in the setting; None for the first that is set and written to.
+        session: Session of the cache.
+        to: Address of the tier as in the setting; None for the first configured one that is not read-only.
 
     Raises:
-        KCacheError: It cannot be asked.
+        KCacheError: The tier does not answer.
     """
     tier = _tier(session, to, writes=True)
     signs = session.settings.signing_key is not None
@@ -240,14 +240,14 @@ def push(session: Session, to: str | None) -> Moved:
 
 
 def pull(session: Session, source: str | None) -> Moved:
-    """Take all entries of a tier into a cache, verified as they are on a miss.
+    """Copy all entries of a tier into a cache, verified as they are on a miss.
 
     Args:
-        session: Of the cache.
-        source: The tier as in the setting; None for the first that is set.
+        session: Session of the cache.
+        source: Address of the tier as in the setting; None for the first configured one.
 
     Raises:
-        KCacheError: It cannot be asked, or nothing is written in this mode.
+        KCacheError: The tier does not answer, or the mode forbids writing.
     """
     tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
@@ -288,8 +288,8 @@ def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     try:
         return set(filter(frame.is_key, tier.tier.keys(kind)))
     except FileNotFoundError:
-        return set()  # a directory that the first put makes
-    except Exception as error:  # whatever a server or its client does
+        return set()  # a directory that does not exist yet: the first put makes it
+    except Exception as error:  # servers and their clients may raise anything
         raise KCacheError(
             f"cannot {what} {tier.tier.name}", str(error), "`numba-kcache doctor` looks at tiers"
         ) from None

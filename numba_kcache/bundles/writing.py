@@ -1,10 +1,10 @@
 """Write a bundle.
 
-Promise     The same entries give the same bytes. The file is all there under its name, or not at all. It replaces a
-            regular file or nothing: a link, a device, a pipe or a folder at its path is an error, and stays.
-Method      The format is that of tiers.bundle. Every size is known before the first file is read; one that changed
-            since is refused.
-Not here    Which entries go in, and an image that carries one (image).
+Promise     The same entries give the same bytes. The file appears under its name complete, or not at all. It replaces
+            only a regular file: a link, a device, a pipe or a folder at its path is an error, and stays.
+Method      The format is that of tiers.bundle. Every size is determined before the first file is read; a file whose
+            size changed since is an error.
+Not here    The choice of entries (transfer), and an image that contains one (image).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Assembled(NamedTuple):
     """A bundle that is ready to be written.
 
     Args:
-        parts: Its bytes, piece by piece; BundleError where an entry changed meanwhile.
-        size_bytes: Their number.
-        report: What it holds.
+        parts: Its bytes, in pieces; iterating raises BundleError where an entry changed meanwhile.
+        size_bytes: Number of bytes in total.
+        report: The description of its contents.
     """
 
     parts: Iterator[bytes]
@@ -55,10 +55,10 @@ def assemble(
     """Lay out a bundle.
 
     Args:
-        path: Where to, as it is shown.
-        entries: What goes in, in any order.
-        manifests: What goes in, in any order.
-        read: Gives the bytes of an entry (True) or manifest (False) by its key.
+        path: Its path, for messages.
+        entries: The entries to put in, in any order.
+        manifests: The manifests to put in, in any order.
+        read: Returns the bytes of an entry (True) or manifest (False) by its key.
         signing_key: PEM file of the key to sign with.
 
     Raises:
@@ -124,10 +124,10 @@ def write_bundle(
 
 
 def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> None:
-    """Write a private file into an open folder, sync it, and rename it to what `name` gives then.
+    """Write a private file into an open folder, sync it, and rename it to the result of `name()`.
 
     Raises:
-        OSError: It cannot be written, or something stands there that is no regular file.
+        OSError: It cannot be written, or something else than a regular file has that name.
     """
     private = f".{os.getpid()}.{os.urandom(8).hex()}"
     fd = os.open(private, _CREATE, 0o666, dir_fd=folder)

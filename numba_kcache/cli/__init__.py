@@ -2,10 +2,10 @@
 
 Promise     Exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage. `--json` prints one JSON value
             and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the arguments and
-            the cache hold, a verb ends with a result or a message, and all that it prints is plain text; on a terminal
-            it is coloured by what it says, and broken between words.
-Method      A verb is a function (verb), which stands in a module with others of its kind. Modules that few verbs need
-            are imported in these.
+            the cache contain, a verb ends with a result or a message, without control characters; on a terminal the
+            output is coloured and wrapped.
+Method      A verb (a subcommand) is a function under `@verb` in entries, warm or installation. Modules that few verbs
+            need are imported inside these.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]
             return _run(parsed)
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, `| head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"cannot {parsed.name}: {named}\n  hint: name a file or folder that is there and may be used")
     except KeyboardInterrupt:
         return 130
-    except (Exception, SystemExit) as error:  # of a module that is imported, or what nobody thought of
+    except (Exception, SystemExit) as error:  # raised by an imported module of the user's, or a bug of ours
         where = traceback.extract_tb(error.__traceback__)[-1]
         return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
 
@@ -89,7 +89,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _say_warning(message: Warning | str, *_where: Any) -> None:
-    """A warning without the line of our own code that it came from, which tells a user of a shell nothing."""
+    """Print a warning without the line of code that issued it, which means nothing to a user of a shell."""
     say(f"numba-kcache: warning: {message}")
 
 

@@ -1,7 +1,7 @@
-"""Scripts that make a shell complete the words of a command line, read off the parser.
+"""Generate scripts for tab completion in bash, zsh and fish from the argument parser.
 
-Method      What may stand where is worked out here, once, and written down in the shell's own words; a key is asked of
-            `numba-kcache list` when somebody presses Tab. Nothing that a cache holds is ever part of a script.
+Method      The words allowed at each position are computed here and written into the script; keys are completed by
+            running `numba-kcache list` when Tab is pressed. Contents of a cache are never part of a script.
 Ground      bash: `compgen`, `complete -F`. zsh: `compadd`, `compdef`. fish: `complete -c`.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from ..model import NamedTuple
 
 _KEYS = r"""numba-kcache list --json 2>/dev/null | sed -n 's/^{"key": "\([0-9a-f]\{12\}\).*/\1/p'"""
-"""Prints the keys of a cache, hexadecimal digits and nothing else, whatever the cache holds."""
+"""Shell command that prints the keys of a cache; its output has hexadecimal digits only, whatever the cache holds."""
 
 
 class _Option(NamedTuple):
-    """An option: its name, its help, the words that it takes, and whether it takes any at all."""
+    """An option: its name, its help, the choices for its value, and whether it takes a value."""
 
     name: str
     help: str
@@ -55,7 +55,7 @@ def _verbs(parser: argparse.ArgumentParser) -> Iterator[_Verb]:
 
 
 def _branches(verbs: list[_Verb], words: Callable[[str], str], files: str) -> Iterator[str]:
-    """A `case` over "is it the verb", the verb, and the word before, for bash and zsh."""
+    """Branches of a `case` on (is this word the verb):(the verb):(the previous word), for bash and zsh."""
     yield f"    1:*) {words(' '.join(each.name for each in verbs))} ;;"
     for each in verbs:
         for option in each.options:

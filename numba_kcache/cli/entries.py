@@ -1,4 +1,4 @@
-"""Verbs about what a cache holds: look at it, check it, tidy it, carry it elsewhere."""
+"""Verbs for the entries of a cache: list, show, explain, verify, remove, export, import, push, pull, report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:
-    """Check whether an entry passes the filters; names are patterns of the shell, in which case counts."""
+    """Check whether an entry passes the filters; names are shell patterns, matched case-sensitively."""
     age_s = arguments.older_than
     return (
         (arguments.kernel is None or any(fnmatchcase(name, arguments.kernel) for name in entry.kernels))
@@ -133,7 +133,7 @@ def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _kernel(text: str) -> Any:
-    """The kernel that `module:name` or `file.py:name` names; a key as it is."""
+    """Load the kernel named by `module:name` or `file.py:name`; return a key unchanged."""
     module, colon, name = text.rpartition(":")
     if not colon:
         return text
@@ -151,12 +151,12 @@ def _kernel(text: str) -> Any:
 
 @verb()
 def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Read every file in full and set aside what is damaged.
+    """Read every file in full and quarantine damaged ones.
 
     Each file is checked against its digest, its key and the digests of its parts, and each entry against its
     own code: target, kernels, parameters and variables. Damaged files go to the quarantine folder, and the
     next launch compiles them again. What is not the cache's own (links, devices, files of other names) is
-    named and left. Exits with 1 if there was any of this.
+    listed and left. Exits with 1 if any was found.
     """
     problems = cache.verify()
     lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]
@@ -171,7 +171,7 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     argument("--older-than", help="remove what was not used for: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Remove the entries that were used longest ago.
+    """Remove the least recently used entries.
 
     Without options: down to the cache's own limits.
     """
@@ -266,7 +266,7 @@ _TIER = argument("tier", help="redis://host/0, s3://bucket/path, a directory", m
 
 @verb(_TIER)
 def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Hand entries on to a tier that lacks them.
+    """Copy entries to a tier that lacks them.
 
     TIER is what the setting `tiers` takes; without it, the first that is set and written to.
     Every entry is verified on its way. Exits with 1 if some could not go.
@@ -276,7 +276,7 @@ def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 @verb(_TIER)
 def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Take the entries of a tier.
+    """Copy the entries of a tier into the cache.
 
     TIER is what the setting `tiers` takes; without it, the first that is set.
     Every entry is verified on its way. Exits with 1 if some could not go.
@@ -295,7 +295,7 @@ def _moved(way: str, moved: Any) -> Result:
 
 @verb(argument("file", help="where to write it; - for standard output", metavar="FILE.html"))
 def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Write a page about the cache, with drawings.
+    """Write an HTML report about the cache, with charts.
 
     Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
     of HTML that needs nothing else, no network either.

@@ -1,4 +1,4 @@
-"""Verbs about the surroundings of a cache: where it is, its settings, what is wrong, the shell."""
+"""Verbs for the installation: directory, settings (config), doctor, shell completion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 @verb(is_diagnosing=True)
 def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Show each setting, its value, and where that comes from.
+    """Show each setting, its value, and the value's origin.
 
     From --directory, from a variable of the environment, or the default. Exits with 1 if there is a
     variable NUMBA_KCACHE_... that names no setting.
@@ -60,7 +60,7 @@ def _query(options: Mapping[str, str]) -> str:
 
 
 def _shown(name: str, value: Any) -> tuple[Any, str]:
-    """A setting's value for programs and for people, without the secrets of an address."""
+    """A setting's value for `--json` and for people, without the secrets of an address."""
     if name == "directory":
         value = value or default_directory()
     elif name == "tiers":
@@ -75,7 +75,7 @@ def _shown(name: str, value: Any) -> tuple[Any, str]:
 
 @verb(is_diagnosing=True)
 def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Look for what is wrong with driver, compilers, versions and directory.
+    """Diagnose driver, compilers, versions, directory and tiers.
 
     Driver and devices; compilers, each loaded, and headers; versions that do not fit together; variables
     that are misspelt; rights, space and clock of the directory; tiers, by a round trip. Ends with what to
@@ -90,7 +90,7 @@ def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     is_diagnosing=True,
 )
 def _completion(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Print what makes a shell complete verbs, options and keys.
+    """Print a script for tab completion of verbs, options and keys.
 
     bash: source <(numba-kcache completion bash), in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc, after
     compinit. fish: numba-kcache completion fish > ~/.config/fish/completions/numba-kcache.fish

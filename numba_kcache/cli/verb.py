@@ -1,7 +1,7 @@
-"""A verb of the command line: a function that takes a cache and the parsed arguments and returns a `Result`.
+"""A verb (subcommand): a function that takes a cache and the parsed arguments and returns a `Result`.
 
-Method      cli/__init__.py imports each module of this room that has verbs; the help lists verbs in the order of these
-            imports. The docstring of a verb is its help.
+Method      cli/__init__.py imports each module with verbs; the help lists verbs in the order of these imports. The
+            docstring of a verb is its help.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}
 """Each verb by its name, with its arguments."""
 
 DIAGNOSING: set[str] = set()
-"""Verbs that look at the surroundings: they go on where the directory cannot be one."""
+"""Verbs for diagnosis, which also run where the configured directory cannot be used."""
 
 
 def verb(*arguments: Argument, is_diagnosing: bool = False) -> Callable[[Verb], Verb]:
-    """Make a function the verb of its name, with these arguments."""
+    """Register a function as the verb of its name, with these arguments."""
 
     def add(function: Verb) -> Verb:
         name = function.__name__.strip("_")
@@ -103,12 +103,12 @@ def _device_targets() -> list[Target]:
 
 
 def import_from_here() -> None:
-    """Let modules of the working directory be imported, as `python -m` does and the installed command does not."""
+    """Put the working directory on `sys.path`, as `python -m` does and the installed command does not."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
 
 
 def in_shell_words(text: str) -> str:
-    """A message with the option of the command line where it names the keyword of Python."""
+    """Replace Python keywords in a message by the options of the command line."""
     return text.replace("arch='sm_90'", "--arch sm_90")

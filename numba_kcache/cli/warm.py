@@ -1,4 +1,4 @@
-"""The verb that compiles ahead."""
+"""The verb `warm`, which compiles kernels ahead."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _rows(results: Any) -> Any:
-    """A table of what each kernel needed, where the bar that a terminal shows meanwhile is gone at the end."""
+    """A table of the results on a terminal, where the progress bar vanishes; elsewhere None."""
     if sys.stderr is None or not sys.stderr.isatty():
-        return None  # each had a line there
+        return None  # each result was printed as a line already
     rows: list[tuple[str, ...]] = [
         (each.kernel, each.signature, each.target, each.status, seconds_text(each.seconds)) for each in results
     ]

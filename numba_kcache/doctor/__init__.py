@@ -1,9 +1,9 @@
-"""Look at everything that a kernel cache needs: driver, compilers, versions that do not fit together, the directory.
+"""Diagnose everything that a kernel cache needs: driver, compilers, compatible versions, directory, tiers.
 
-Promise     Looking changes nothing but one empty file that is made in the cache's directory and removed, and one small
-            file that stays in each tier that is written to. An absent thing is a finding; nothing has to be importable
-            for that. Each finding that is wrong has a next step.
-Method      Facts are gathered by small functions (those of the machine in machine), judged by pure ones.
+Promise     It changes nothing except for one empty file that is made in the cache's directory and removed, and one
+            small file that stays in each tier that is not read-only. A missing part is a finding, for which no package
+            has to be importable. Each finding that is wrong has a next step.
+Method      Facts are gathered by small functions (those of the machine in machine), and judged by pure ones.
 Not here    Damage in the cache (`verify`).
 Ground      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
             what numba-cuda 0.30 calls at its first compile.
@@ -46,10 +46,10 @@ _RANGES = {
     "cuda-core": ("0.6", "2"),
     "numpy": ("", "2.5"),
 }
-"""The first version that will do, and the first one that will not; numpy's for numba-cuda."""
+"""First version that works, and first one that does not; those of numpy are for numba-cuda."""
 
 _EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
-"""Compilers of Numba kernels, which nothing else needs, and the extra that brings each."""
+"""Optional compilers of Numba kernels, and the extra that installs each."""
 
 _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
 """Distributions that count only where one of the others named is installed."""
@@ -61,16 +61,16 @@ _CLOSING = {
     "nvJitLink": "without nvJitLink nothing is linked here",
     "driver": "without a driver nothing is launched here",
 }
-"""The features that need a part, for where it is absent."""
+"""The consequence of each missing part."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        subject: Its name: `"driver"`, `"numpy"`.
-        state: `"fine"`, `"note"` (something is absent that not everybody needs) or `"wrong"`.
-        says: Its version, place or trouble.
+        subject: What was checked: `"driver"`, `"numpy"`.
+        state: `"fine"`, `"note"` (an optional part is missing) or `"wrong"`.
+        says: Version, path or problem.
         advice: The next step for the user; "" for none.
     """
 
@@ -108,11 +108,11 @@ class Diagnosis(NamedTuple):
 
 
 def examine(session: Session, info: CacheInfo) -> Diagnosis:
-    """Look at everything.
+    """Run all checks.
 
     Args:
-        session: The cache.
-        info: Its counts, and the room that it takes.
+        session: Session of the cache.
+        info: Its counts and sizes.
     """
     driver, devices, why = find_devices()
     compilers = load_compilers()
@@ -148,7 +148,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
-    """Judge variables that are named like a setting but belong to none: a misspelt one has no effect."""
+    """Report variables that are named like a setting but belong to none: a misspelt one has no effect."""
     for name, meant in unknown.items():
         advice = f"rename {name} to {meant}" if meant else f"unset {name}; `numba-kcache config` lists all settings"
         yield Finding("environment", WRONG, f"{name} names no setting and is ignored", advice)
@@ -179,7 +179,7 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
 
 
 def judged_launches(way: str) -> Finding:
-    """Name what makes the launches: the module in C, or Python."""
+    """Report whether launches run through the compiled module (native.c) or through Python."""
     if way == "compiled":
         return Finding("launches", FINE, "made by the compiled module")
     step = "install a C compiler and Python's headers, then numba-kcache anew, for launches that take half as long"
@@ -190,7 +190,7 @@ def judged_launches(way: str) -> Finding:
 
 
 def judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
-    """Judge the driver's version beside NVRTC's; `why` says what it lacks."""
+    """Judge the driver's version against NVRTC's; `why` is the reason where no device can be used."""
     if driver is None:
         advice = "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); "
         return Finding("driver", NOTE, f"none: {why}", advice + "compiling with an explicit arch works without")
@@ -244,7 +244,7 @@ def judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding
 
 
 def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
-    """Judge the cache's directory: whose it is, on which filesystem, its space, strangers and clock."""
+    """Judge the cache's directory: owner, filesystem, free space, foreign files and clock."""
     local = session.local
     if local.tree is None:
         advice = "set NUMBA_KCACHE_DIR, or mode other than off"
@@ -278,7 +278,7 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
 
 
 def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
-    """Report what lies in the cache's folders and is not of its making."""
+    """Report files in the cache's folders that this package did not make."""
     if strangers:
         first = ", ".join(f"{plain(name)} ({kind})" for name, kind in strangers[:3])
         more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
@@ -287,7 +287,7 @@ def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
 
 
 def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
-    """Judge the room that the disk has left: bytes, files (None where it does not count them), and the limit."""
+    """Judge the free space: bytes, inodes (None where the filesystem does not count them), and the cache's limit."""
     says = f"{bytes_text(free_bytes)} free, {bytes_text(info.size_bytes)} used of {bytes_text(info.max_size_bytes)}"
     if free_bytes < _LEAST_FREE_BYTES or (free_files is not None and free_files < _LEAST_FREE_FILES):
         says += "" if free_files is None else f", {free_files} more files can be made"
@@ -300,7 +300,7 @@ def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Fi
 
 
 def _clock(tree: Tree) -> Finding:
-    """Compare the filesystem's clock, which ages of entries and locks go by, with this machine's."""
+    """Compare the filesystem's clock, by which the age of entries and locks is measured, with this machine's."""
     try:
         root, name = tree.open_root(), f".doctor-{private_name()}"
         try:
@@ -340,7 +340,7 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
 
 
 def judged_past(info: CacheInfo) -> Iterable[Finding]:
-    """Troubles of earlier processes, which the counters know."""
+    """Report troubles that earlier processes have counted."""
     if info.errors:
         advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble; "
         advice += "`numba-kcache info --zero` begins the count anew"

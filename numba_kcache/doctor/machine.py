@@ -1,8 +1,8 @@
 """Facts about the machine: its driver, its devices, and the compilers that this process would load.
 
-Promise     Each compiler is loaded, so that one that fails to load is told apart from an absent one. No context is
-            made on any device, and nothing of CUDA has to be importable.
-Not here    What is made of the facts (doctor).
+Promise     Each compiler is loaded, so that one that fails to load is distinguished from a missing one. No context is
+            created on any device, and no CUDA package has to be importable.
+Not here    Judging the facts (doctor).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Compilers(NamedTuple):
 
     Args:
         paths: Each library by its name; None where it is absent.
-        version: Of NVRTC; None where it is absent.
+        version: NVRTC's version; None where it is absent.
         targets: Compute capabilities that NVRTC knows, 90 for 9.0.
         headers: The toolkit's header folders.
-        troubles: The reason, for each library that is there and cannot be used.
+        troubles: The error of each library that is installed and cannot be used.
     """
 
     paths: Mapping[str, str | None]
@@ -92,7 +92,7 @@ def load_compilers() -> Compilers:
     headers = tuple(installed_include_dirs())
     try:
         version, targets = nvrtc_version(), supported_targets()
-        run_nvrtc(_SMALLEST, "doctor.cu", [f"-arch=sm_{max(targets)}"], ["cubin"])  # its builtins are loaded by that
+        run_nvrtc(_SMALLEST, "doctor.cu", [f"-arch=sm_{max(targets)}"], ["cubin"])  # this loads its builtins as well
         return Compilers(paths, version, targets, headers, troubles)
     except (KCacheError, ImportError, OSError, RuntimeError) as error:
         if paths["nvrtc"] is not None:

@@ -1,9 +1,8 @@
-"""List the reasons for which two requests have two keys, from their components.
+"""List the reasons why two requests have different keys, from their components.
 
-Promise     Every component that differs is in at least one reason, and where its values are known, every part that
-            differs is in one: each option, each library, each variable. Whatever a store gives back is taken as it
-            is; no value of it raises.
-Method      A table has what each component is about; another lists those whose values have named parts. The
+Promise     Every component that differs has at least one reason, and where its values are known, so has every part
+            that differs: each option, each library, each variable. No value from a store makes it raise.
+Method      A table has the kind of reason for each component; another lists those whose values have named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
             only where none of them differs.
 Not here    The words (text), and the choice of the two requests (nearest).
@@ -39,7 +38,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "compilers": ReasonKind.COMPILER,
     "versions": ReasonKind.VERSION,
 }
-"""The subject of each component of a key. docs/keys.md has a row for each."""
+"""The kind of reason for each component of a key. docs/keys.md has a row for each."""
 
 _WITH_PARTS = frozenset((
     "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",
@@ -47,15 +46,15 @@ _WITH_PARTS = frozenset((
 _PARTS_BY_PLACE = {"target": ("", "PTX"), "lines": ("file", "line", "base folder", "working directory")}
 
 _LIMIT = 160
-"""Characters of a value in a reason."""
+"""Most characters of a value in a reason."""
 
 
 def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
-    """Find what a component is about; UNKNOWN for one of another version of this package.
+    """The kind of reason for a component; UNKNOWN for one of another version of this package.
 
     Args:
-        name: Of the component.
-        kinds: Of a kind of kernel, by name or by the start of it.
+        name: Name of the component.
+        kinds: The kinds that a front end adds, by name of the component or by a prefix of it.
     """
     found = KINDS.get(name) or kinds.get(name)
     starts = [start for start in kinds if start.endswith((" ", "[")) and name.startswith(start)]
@@ -63,7 +62,7 @@ def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
 
 
 def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, ReasonKind]) -> list[Reason]:
-    """List every reason why two lists of component records have two keys."""
+    """List every reason why two lists of component records have different keys."""
     differences, whole = diff(old, new), {*KINDS, *kinds}
     parts = [each.name for each in differences if each.name not in whole]
     has_parts = any(kind_of(name, kinds) is not ReasonKind.UNKNOWN for name in parts)
@@ -71,7 +70,7 @@ def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, Re
     for each in differences:
         if each.name != "function" or not has_parts:
             part = "" if each.name in KINDS else each.name
-            is_given = part.startswith("component[")  # by a caller of get_or_build, who knows it by its own name
+            is_given = part.startswith("component[")  # named by a caller of get_or_build
             found += _reasons(each, kind_of(each.name, kinds), part[10:-1] if is_given else part)
     return found
 
@@ -84,7 +83,7 @@ def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason
         changed = [each for each in dict.fromkeys((*was, *now)) if was.get(each) != now.get(each)]
         if changed:
             return [Reason(kind, name, each, was.get(each), now.get(each)) for each in changed]
-    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):  # a place, or all of the text
+    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):  # a place or a whole text: not shown
         before = after = None
     return [Reason(kind, name, part, _whole(old, before), _whole(new, after))]
 
@@ -111,13 +110,13 @@ def _parts(name: str, value: Any) -> dict[str, str]:
 
 
 def _defines(pairs: Any) -> dict[str, Any]:
-    """Name each macro; one that is no pair, of a forged record, is left out."""
+    """Name each macro; an item that is no pair, of a forged record, is left out."""
     known = [each for each in pairs if isinstance(each, list) and len(each) == 2] if isinstance(pairs, list) else []
     return {f"defines {macro}": "defined" if text is None else text for macro, text in known}
 
 
 def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
-    """Name a link input by its position and file; the name of CUDA C++ is known."""
+    """Name a link input by its position and file, which is recorded for CUDA C++."""
     index, value = numbered
     if not isinstance(value, list) or len(value) != 3:
         return f"link[{index}]", value
@@ -126,14 +125,14 @@ def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
 
 
 def _whole(record: Record | None, value: Any) -> str | None:
-    """Show a component's value where it is kept, else its digest."""
+    """Show a component's value where it is recorded, else its digest."""
     if record is None:
         return None
     return f"sha256 {record[1][:12]}" if value is None else as_text(value)
 
 
 def as_text(value: Any) -> str:
-    """Show a value on one line that is not too long."""
+    """Show a value on one line of at most `_LIMIT` characters."""
     text = value if isinstance(value, str) else json.dumps(value, default=repr)
     text = " ".join(text.split())
     return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
@@ -149,7 +148,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
         reason: About a source or function that changed.
         old: Its text when it was stored; None where that is not known.
         new: Its text now.
-        origin: The file that shows it, and the line at which it starts there; line 0 where that is not known.
+        origin: The file that contains it, and the line at which it starts there; line 0 where that is not known.
     """
     is_python = reason.component != "source" and reason.kind is ReasonKind.SOURCE_CHANGED
     before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)
@@ -158,7 +157,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
     pairs = enumerate(zip(before, after, strict=False))
     same = next((index for index, ((_, was), (_, now)) in pairs if was != now), min(len(before), len(after)))
     if same == len(before) == len(after):
-        return reason._replace(where=_where(origin, 0))  # the text is the same: what it means is not
+        return reason._replace(where=_where(origin, 0))  # the text is the same: what it refers to differs
     lost, found = before[same : same + 1], after[same : same + 1]
     index = found[0][0] if found else after[-1][0] if after else 0
     lines = [each[0][1].strip() if each else None for each in (lost, found)]

@@ -1,11 +1,12 @@
 """The history of each kernel: the entries stored for it, kept to explain a later miss.
 
-Promise     What a store gives back is only reported, never served: a record that is lost, torn or wrong costs an
-            explanation. Nothing but `append` changes the store.
+Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged makes an
+            explanation worse and nothing else. Only `append` changes the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
-            program run as a script, with `-m`, by a pool or imported by the shell has one history. A module of a
-            package has the same history in every checkout. It holds the key of each of the kernel's last entries, and
-            the start of the digest of each component. It is written when an entry is, and read on a miss alone.
+            program has one history whether it is run as a script, with `-m`, by a process pool or imported by the
+            shell's `explain`. A module of a package has the same history in every checkout. It holds the keys of the
+            kernel's last entries, and the start of the digest of each of their components. It is written with each
+            entry, and read only on a miss.
 Not here    Which entry is nearest, and the differences from it (nearest, diff).
 """
 
@@ -35,26 +36,26 @@ if TYPE_CHECKING:
     from ..toolchain import Toolchain
 
 SOURCE_LIMIT_BYTES = 64 << 10
-"""Of the source and functions of one entry, that are kept to show lines; what is beyond is known by digest alone."""
+"""Limit of the source and functions stored with an entry to show changed lines; larger ones are kept as digests."""
 
 LOOKED_AT = 8
-"""Entries of a kernel that are read to find the nearest."""
+"""Most entries of a kernel that are read to find the nearest one."""
 
 _DIGITS = 16
 _MAX_TIME_S = 1e11
 
 
 class Subject(NamedTuple):
-    """The request that is explained, as the history knows it.
+    """The request that is explained.
 
     Args:
         label: Name of the kernel in messages.
         file: The file that defines it; "" for none.
-        name: The kernel within that file.
-        components: Of the request, without compilers and headers.
-        headers: What its texts may include.
-        texts: Gives the user's texts by component, and where each stands.
-        kinds: What components of this kind of kernel are about, by name or by the start of it.
+        name: Qualified name of the kernel in that file.
+        components: The components of the request, without compilers and headers.
+        headers: Queries for the headers that its texts may include.
+        texts: Returns the user's texts by component, each with its place.
+        kinds: The kinds of reason that its front end adds, by name of the component or by a prefix of it.
     """
 
     label: str
@@ -67,13 +68,13 @@ class Subject(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The state of the cache that a miss is explained with.
+    """The state of the cache from which a miss is explained.
 
     Args:
-        store: Of the cache; only looked at.
-        toolchain: Knows the toolkit's folders.
+        store: The store of the cache; only read.
+        toolchain: Provides the toolkit's folders.
         damaged: The damage that this process found, by key.
-        any_compiler: Other compilers' code will do.
+        any_compiler: Code of other compilers is accepted.
     """
 
     store: DiskStore | MemoryStore
@@ -83,9 +84,9 @@ class Evidence(NamedTuple):
 
 
 def history_name(subject: Subject) -> str:
-    """Name the manifest that is the history of a kernel: its file, its name there, and the entry that is wanted.
+    """Name the manifest that is the history of a kernel, from its file, its name there, and the requested entry.
 
-    Where there is no file (a notebook, a prompt) the folder that the program runs in stands for it.
+    Where there is no file (a notebook, a prompt) the working directory is used instead.
     """
     entry = next((each.value for each in subject.components if each.name == "entry"), None)
     wanted = entry.get("name") if isinstance(entry, dict) else None
@@ -116,7 +117,7 @@ def _digest(file: str) -> str:
 
 
 def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
-    """Make what an entry keeps to explain it: `report`, and `source` where that is not too large."""
+    """Make the payloads that explain an entry: `report`, and `source` where that is not too large."""
     report = {
         "kernel": subject.label,
         "history": history_name(subject),
@@ -134,7 +135,7 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
 
 
 def built_here() -> dict[str, str]:
-    """Describe what an entry is made on, for people; not which machine: caches and bundles travel."""
+    """Describe system and Python that build an entry, for people; without the machine's name, since entries travel."""
     import platform
 
     python = platform.python_implementation() + " " + platform.python_version()
@@ -150,7 +151,7 @@ def append(
 
 
 def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind]) -> dict[str, str]:
-    """Start of each component's digest; not of each function and value of a Python kernel: they may be hundreds."""
+    """The start of each component's digest, without functions and values of a Python kernel, which may be hundreds."""
     return {each.name: each.digest[:_DIGITS] for each in components if each.name in KINDS or each.name in kinds}
 
 
@@ -163,13 +164,13 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
-    """Read the history of a kernel: of this very file; of the same module in other checkouts where that has none."""
+    """Read the history of a kernel: that of its own file, else that of the same module in other checkouts."""
     records, file = read_history(history_name(subject), evidence), _digest(subject.file)
     return [each for each in records if each.get("file") == file] or records
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:
-    """Read the entry of a key, which a history may have made up."""
+    """Read the entry of a key from a history; None where there is none, or the key is malformed (a forged record)."""
     try:
         return evidence.store.peek(key)
     except ValueError:  # no key
@@ -196,7 +197,7 @@ def texts_of(entry: StoredEntry) -> dict[str, str]:
 
 
 def records_of(report: Mapping[str, Any]) -> list[Record]:
-    """Read the component records of a report; what is none is left out."""
+    """Read the component records of a report; malformed ones are left out."""
     rows = report.get("components")
     return [
         (_as_imported(row[0], report.get("module")), row[1], row[2])
@@ -218,18 +219,18 @@ def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
 
 
 def _module_of(file: str) -> str:
-    """Name the module that a file is when the shell imports it; "" for no file."""
+    """The module name of a file when the shell's `explain` imports it; "" for no file."""
     return ".".join([*_packages_of(file), os.path.basename(file).removesuffix(".py")])
 
 
 def _as_imported(name: str, module: Any) -> str:
-    """Name a component of a program as the shell does, which imports the file that the program runs."""
+    """Replace `__main__` in a component's name by the module name that the file has when the shell imports it."""
     name = name.replace("__mp_main__", "__main__")
     return name.replace("__main__", module) if module and isinstance(module, str) else name
 
 
 def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
-    """Read the kinds of a report's components; what is no kind is left out."""
+    """Read the kinds of a report's components; unknown kinds are left out."""
     rows = report.get("kinds")
     known = {each.value: each for each in ReasonKind}
     return {

@@ -3,7 +3,7 @@
 Promise     Nothing here compiles or changes the store.
 Method      Of the entries in the kernel's history the one with the fewest differences is read, for old values and
             lines.
-Not here    What is kept of a kernel (history), the differences (diff), the words (text), and serving (engine).
+Not here    The records of a kernel (history), the differences (diff), the words (text), and look-ups (engine).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from ..store.entry import StoredEntry
 
 _LEARNED = frozenset(("headers", "paths"))
-"""Components that are known after a compile alone: checked against the headers on record instead."""
+"""Components that are known only after a compile; the recorded headers are compared instead."""
 
 _MAX_HEADERS = 16
-"""Headers that an explanation names; a branch that was switched may have changed every one."""
+"""Most headers that an explanation lists; switching a branch may change all of them."""
 
 _APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
-"""Components in which entries of one kernel differ side by side; the nearest entry shares them if any does."""
+"""Components in which a kernel's entries normally differ; entries that share them are preferred as the nearest."""
 
 
 class Missed(NamedTuple):
@@ -65,7 +65,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     Args:
         subject: The request.
         components: Its components with the compilers, without headers.
-        evidence: What is stored.
+        evidence: The state of the cache.
     """
 
     def is_compared(name: str) -> bool:
@@ -81,7 +81,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
     records = [each for each in records_here(subject, components) if is_compared(each[0])]
-    is_told = not subject.headers and len(now) == len(components)  # no other as near can differ in less
+    is_told = not subject.headers and len(now) == len(components)  # the first one found cannot be improved on
     texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
@@ -98,7 +98,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
             old = [each for each in records_of(report) if is_compared(each[0])]
             changed = _with_python(compare(old, records, subject.kinds), report.get("python"))
             if best is not None and len(changed) >= len(best.reasons):
-                continue  # it is not more like the request, and comparing many headers takes long
+                continue  # already further from the request, and comparing many headers takes long
             changed = _with_lines(changed, texts_of(entry), texts)
         found = [*changed, *_header_reasons(subject, variant, evidence)]
         if not distance and not found:
@@ -107,13 +107,13 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
             best = Missed(tuple(found), stored_of(entry) if entry is not None else None)
     if best is not None:
         return best
-    then = ranked[0][1]["digests"]  # the entries are gone, and their values with them
+    then = ranked[0][1]["digests"]  # the entries were removed, and their values with them
     old, new = ([(name, str(each[name]), None) for name in each if is_compared(name)] for each in (then, now))
     return Missed(tuple(compare(old, new, subject.kinds)))
 
 
 def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:
-    """Find the reason for which what was stored for the very same request is not served."""
+    """The reason why the entry stored for exactly this request is not a hit."""
     for key in (str(variant["key"]), str(variant.get("family"))):
         why = evidence.damaged.get(key) or (evidence.store.damage(key) if entry is None else "")
         if why:
@@ -122,7 +122,7 @@ def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evide
 
 
 def _with_python(reasons: list[Reason], old: Any) -> list[Reason]:
-    """Name Python's version in place of the function: other bytecode is no other source."""
+    """Replace a changed function by Python's version where only the bytecode differs, not the source."""
     new = sys.implementation.cache_tag
     others = [each for each in reasons if each.component != "function"]
     if old == new or len(others) == len(reasons):
@@ -145,14 +145,14 @@ def _with_lines(
 
 
 def _placed(text: str, origin: Origin) -> Origin:
-    """The place at which the file of a source shows it: that takes reading the file, and so is asked for at last."""
+    """The line of the file at which a source starts. It reads the file, so it is called only for reasons shown."""
     from ..toolchain.diagnostics import first_line
 
     return Origin(origin.path, first_line(text, origin) or 0)
 
 
 def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason]:
-    """List what changed in the headers of an entry; nothing where they are not on record any more."""
+    """List the changes in the headers of an entry; none where the headers are no longer recorded."""
     if not subject.headers:
         return []
     from ..headers.check import Change, differences

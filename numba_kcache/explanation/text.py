@@ -27,7 +27,7 @@ class Stored(NamedTuple):
         target: Target of its code.
         created_s: Time at which it was stored, in seconds since the epoch; 0 where it is not known.
         compile_time_s: Seconds that its compilation took.
-        size_bytes: Of its cubin.
+        size_bytes: Size of its cubin.
     """
 
     key: str
@@ -43,15 +43,15 @@ class Explanation(NamedTuple):
 
     Args:
         kernel: Label of the kernel.
-        target: Target that is wanted.
-        key: Of what is wanted; "" where it cannot be keyed, or its headers are not known before it is compiled.
+        target: The requested target.
+        key: The requested key; "" where it cannot be keyed, or its headers are not known before it is compiled.
         outcome: `"hit"`, `"miss"`, `"uncacheable"`, or, for a key, `"stored"` or `"not stored"`.
         source: Source of a hit: `"memory"`, `"disk"` or `"tier"`; "" for the others.
         reasons: Reasons for a miss: every difference from `nearest`.
         nearest: The stored entry that is most like it.
         compiled_for: The reasons for which this process compiled it.
         entry: The entry itself, where it is stored.
-        others: Stored entries of the same kernel, each with what differs from them to this one.
+        others: Other stored entries of the same kernel, each with the differences from it to this one.
     """
 
     kernel: str
@@ -67,7 +67,7 @@ class Explanation(NamedTuple):
 
     @property
     def is_hit(self) -> bool:
-        """It is served without a compile."""
+        """Whether it is found, so that nothing is compiled."""
         return self.outcome in ("hit", "stored")
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ WORDS: Mapping[ReasonKind, str] = {
     ReasonKind.PLACE: "line table's",
     ReasonKind.UNKNOWN: "something",
 }
-"""The name that each kind has for its subject."""
+"""The words for the subject of each kind."""
 
 _ALONE: Mapping[ReasonKind, str] = {
     ReasonKind.NEVER_STORED: "nothing of this kernel was stored here before",
@@ -207,4 +207,4 @@ HINTS: Mapping[ReasonKind, str] = {
     ReasonKind.UNCACHEABLE: "see docs/keys.md for what cannot be captured",
     ReasonKind.UNKNOWN: "nothing to do: compiled anew, its entry says what it is made of",
 }
-"""The next step for each kind."""
+"""The hint for each kind."""

@@ -1,7 +1,7 @@
-"""Kinds of kernels: a folder for each front end, behind the seam in base.py; here, which of them may know a thing.
+"""Kinds of kernels: a folder for each front end, behind the interface in base.py; this module chooses among them.
 
-Promise     Nothing is imported and nothing of the user's is called. A dispatcher is told by its class; a function by
-            the `cuda` that its code names: the module, or anything that comes from it. Where nothing tells, "".
+Promise     Nothing is imported and no user code is called. A dispatcher is recognised by its class; a function by the
+            `cuda` that its code names: the module, or any object defined by it. Where neither applies, "".
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("nu
 
 
 def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
-    """List the front ends of this package that may know a thing, in the order in which they are asked.
+    """List the front ends of this package that may recognise a thing, in the order in which they are asked.
 
     Args:
-        thing: What the user wraps.
-        kind: As the user gives it; None to tell by the thing.
+        thing: The object that the user wraps.
+        kind: The user's `kind=`; None to recognise it by the thing.
     """
     if kind is not None:
         return tuple(name for name, kinds in BUILT_IN.items() if kind in kinds)
@@ -36,9 +36,9 @@ def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
 
 
 def numba_of(thing: Any) -> str:
-    """The kind of a dispatcher or function, "numba" or "mlir"; "" where nothing tells.
+    """The kind of a dispatcher or function, "numba" or "mlir"; "" where it is not recognised.
 
-    A function annotated to return `str` is of neither, whatever names its code has.
+    A function annotated to return `str` is of neither, whatever names its code uses.
     """
     if type(thing) is not FunctionType:
         return _kind_of(type(thing).__module__) if hasattr(thing, "py_func") else ""
@@ -48,13 +48,13 @@ def numba_of(thing: Any) -> str:
 
 
 def _has_text(function: FunctionType) -> bool:
-    """Check whether a function may return a text: its annotation says so, or it holds a text beside its docstring."""
+    """Check whether a function may return source: by its annotation, or by a string constant beside its docstring."""
     texts = [each for each in function.__code__.co_consts if type(each) is str and each != function.__doc__]
     return bool(texts) or "return" in function.__annotations__ or not function.__code__.co_argcount
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """Values of the outer names that a function's code has."""
+    """Values of the global and closure names that a function's code uses."""
     namespace = function.__globals__
     for name in function.__code__.co_names:
         if name in namespace:
@@ -62,7 +62,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # empty yet
+        except ValueError:  # an empty closure cell
             pass
 
 
@@ -81,7 +81,7 @@ def _kind_of(module: str) -> str:
 
 
 def not_source(thing: object) -> OptionError:
-    """The refusal of what no front end knows."""
+    """Make the error for an object that no front end recognises."""
     return OptionError(
         f"cannot make a kernel of {thing!r}",
         f"it is of type {type(thing).__name__}, which is no source",

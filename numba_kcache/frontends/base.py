@@ -1,11 +1,11 @@
-"""The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
+"""The interface of front ends: one recognises the object that a user wraps, and defines it for the class `Kernel`.
 
 Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN` (frontends/__init__.py);
             no other module changes.
-Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
-            made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led to. Front
-            ends that were registered are asked before the built-in ones, which are imported until one knows the thing.
-Not here    Configurations and launches (launches), the verbs of a kernel (kernel), look-ups and compiles (engine).
+Method      `FrontEnd.define` recognises a thing (the wrapped object) and returns its `Definition`: its name, its
+            requests, and its launcher. `Resolutions` keeps the artifacts of one definition in this process. Registered
+            front ends are asked before the built-in ones, which are imported in turn until one recognises the thing.
+Not here    Configurations and launches (launches), methods of a kernel (kernel), look-ups and compiles (engine).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
 
 Variant = Hashable
-"""What selects one artifact among those of a kernel: the types of the arguments; None where one serves all."""
+"""The value that selects one artifact of a kernel: the types of the arguments; None where one serves all types."""
 
 LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
 COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict", "strided"}
@@ -50,15 +50,15 @@ class FrontEnd(Protocol):
     """Values of `kind=` that name it."""
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
-        """Define a thing; None where it is not of these kinds. The thing is looked at and never called.
+        """Define a thing; None where it is not of these kinds. The thing is inspected and never called.
 
         Args:
-            thing: What the user wraps.
-            options: Of `cached_kernel`.
-            depth: Frames between this call and the user's code.
+            thing: The object that the user wraps.
+            options: Options of `cached_kernel`.
+            depth: Number of stack frames between this call and the user's code.
 
         Raises:
-            OptionError: It is of these kinds, or nearly, and it or an option cannot be used.
+            OptionError: It is of these kinds, and it or an option cannot be used.
         """
 
 
@@ -66,20 +66,20 @@ _registered: list[FrontEnd] = []
 
 
 def register(front_end: FrontEnd) -> None:
-    """Have `cached_kernel` ask a front end; the last one registered is asked first."""
+    """Add a front end that `cached_kernel` asks; the last one registered is asked first."""
     _registered.insert(0, front_end)
 
 
 def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
-    """Define what a user wraps, by the first front end that knows it.
+    """Define a thing by the first front end that recognises it.
 
     Args:
-        thing: What the user wraps.
-        options: Of `cached_kernel`.
-        depth: Frames between this call and the user's code.
+        thing: The object that the user wraps.
+        options: Options of `cached_kernel`.
+        depth: Number of stack frames between this call and the user's code.
 
     Raises:
-        OptionError: None knows it, or there is no such kind; or it or an option cannot be used.
+        OptionError: No front end recognises it, there is no such kind, or it or an option cannot be used.
     """
     if IMPORTS:
         finish_imports()
@@ -89,8 +89,8 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
     has_parameters = getattr(getattr(thing, "__code__", None), "co_argcount", hasattr(thing, "py_func"))
     candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
-    for each in candidates:  # those built in are imported when they are reached
-        if each is None:  # it is no source without parameters
+    for each in candidates:  # a generator: built-in ones are imported when they are reached
+        if each is None:  # the source front end takes no function with parameters
             candidates += asked(thing, kind)
             continue
         front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each
@@ -100,23 +100,23 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
 
 
 class Definition:
-    """A user's object as it was wrapped, and all that its options say. The base of those that front ends make.
+    """A wrapped object with its options; the base class of the definitions that front ends make.
 
     Attributes:
-        thing: What the user wraps.
-        options: Of `cached_kernel`; kept, for a copy in another process.
-        kind: Of the artifacts, `"cuda"`.
+        thing: The object that the user wraps.
+        options: Options of `cached_kernel`; kept for a copy in another process.
+        kind: Kind of its artifacts, `"cuda"`.
         label: Name in messages and events, `"package.module.saxpy"`.
         file: The file that defines it; "" for none.
         name: `__name__` of the kernel, and its name in messages of launches; "" for the artifact's own.
         has_variants: Whether the code depends on the types of the arguments.
-        launch_options: How its launches differ from plain ones; None for plain ones.
-        is_sent_by_name: Whether a worker gets a kernel that can be imported by its name, not by value.
-        make_resolutions: Makes the place where what it leads to is kept; default `Resolutions`.
-        runs_as_ptx: Whether PTX of it can be launched where the compiler does not know the device.
-        any_variant: A variant that serves where any will do.
-        default_stream: The stream of launches that name none; None where the arguments decide.
-        asked: Targets that the thing itself asks for.
+        launch_options: Options that make its launches differ from plain ones; None for plain ones.
+        is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
+        make_resolutions: Constructor of its `Resolutions`.
+        runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
+        any_variant: A variant for requests to which the variant does not matter.
+        default_stream: Stream of launches without one; None where the arguments decide.
+        asked: Targets that the thing itself names.
         takes_cluster: Whether a configuration may have a cluster as its fifth item.
         argument_names: As in `Launcher.names`.
     """
@@ -138,15 +138,15 @@ class Definition:
     thing: Any
     options: Mapping[str, Any]
 
-    # -- what is wanted -----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one variant for a target.
 
         Args:
-            target: What to build for.
+            target: The target to build for.
             ptx_target: The virtual target to compile to first, where the user gave one.
-            variant: Of the arguments.
+            variant: The variant.
 
         Raises:
             OptionError: An option cannot be used for it.
@@ -161,8 +161,8 @@ class Definition:
         """List the variants that `signature=` names.
 
         Args:
-            signature: As the user gives it; None for the definition's own.
-            known: Variants that were resolved, which do where there is no signature.
+            signature: The user's argument; None for the definition's own.
+            known: Variants resolved so far, returned where there is no signature.
 
         Raises:
             OptionError: There is none, or it cannot be read.
@@ -174,14 +174,14 @@ class Definition:
         return (None,)
 
     def native(self, device: Target) -> Target:
-        """The target of what is compiled for a device where none is named."""
+        """The target to compile for on a device where `arch` names none."""
         return device
 
     def check_target(self, target: Target) -> None:
-        """Refuse a target that this kind is not compiled for.
+        """Refuse a target that this kind of kernel cannot be compiled for.
 
         Raises:
-            OptionError: It is so.
+            OptionError: The target is refused.
         """
 
     def identity(self) -> tuple[Component, ...]:
@@ -195,31 +195,31 @@ class Definition:
             raise UncacheableError(f"cannot cache {self.label}", request.uncacheable)
         return tuple(each for each in request.components if each.name not in OF_ONE_REQUEST)
 
-    # -- what launches it ---------------------------------------------------------------------------
+    # -- launches -----------------------------------------------------------------------------------
 
     def entry(self, artifact: Artifact) -> Entry:
         """Pick the kernel out of an artifact.
 
         Raises:
-            EntryError: It is not there.
+            EntryError: The artifact does not contain it.
         """
         return artifact.entries[0]
 
     def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
-        """Launch options by which an artifact differs from plain ones; None for plain ones."""
+        """Launch options for an artifact; None for plain launches."""
         return self.launch_options
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make what packs and launches a loaded kernel; None where only `Resolutions.launch_otherwise` can.
+        """Make the launcher of a loaded kernel; None where only `Resolutions.launch_otherwise` can launch it.
 
         Args:
-            loaded: On its device.
-            variant: Of its arguments.
+            loaded: The kernel, loaded on a device.
+            variant: Its variant.
             relaunch: As in `Launcher`.
             attributes: Launch attributes, as `Launcher` takes them.
-            more: `artifact`; `debug`: each launch is waited for; `otherwise`: takes what the launcher does not.
+            more: `artifact`; `debug`: wait for each launch; `otherwise`: takes arguments that the launcher refuses.
         """
         parameters = loaded.entry.parameters
         return Launcher(
@@ -248,7 +248,7 @@ class Definition:
         raise NotImplementedError
 
     def by_value(self) -> Definition:
-        """Give the definition as one that pickles without importing the file that made it."""
+        """Make a definition that can be unpickled without importing the file that defines this one."""
         return self
 
     def __reduce__(self) -> Any:
@@ -256,17 +256,17 @@ class Definition:
 
 
 class Resolutions:
-    """The artifacts that one definition has led to in this process, each found or compiled once.
+    """The artifacts of one definition in this process, each found or compiled once.
 
     Args:
-        definition: Makes the requests.
-        session: Gives the session of the cache in force.
-        choose: From the device's target to what to build.
+        definition: The definition, which makes the requests.
+        session: Returns the session of the current cache.
+        choose: Maps the device's target to the target to build for.
 
     Attributes:
-        resolved: What has been resolved up to now; `known()` gives a copy, which no thread changes.
+        resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
 
-    No lock is held while something is resolved: threads that want the same wait for each other as `waiting` says.
+    No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`.
     """
 
     def __init__(
@@ -277,9 +277,9 @@ class Resolutions:
         self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
-        """Resolve what suits a device: exactly what `arch` names, or what the device is.
+        """Resolve for a device: a target that `arch` names, or the device's own.
 
-        Where the compiler does not know the device yet, the newest PTX that it makes, and one warning.
+        Where the compiler does not know the device yet, resolve its newest PTX instead, and warn once.
         """
         choice = self.choose(device)
         try:
@@ -316,7 +316,7 @@ class Resolutions:
             if found is None:
                 session = session or self.session()
                 session.users.add(self)
-                # whoever was first, a signal handler in the middle of this, say: there is one artifact
+                # another may have been first, such as a signal handler in the middle of this: keep one artifact
                 found = resolved.setdefault(name, self._resolve_anew(session, choice, variant))
             return found
         finally:
@@ -324,15 +324,15 @@ class Resolutions:
                 self._resolving.pop(name, None)
 
     def give_up(self, resolution: Resolution, error: KCacheError) -> None:
-        """Have stored code that could not be used set aside, so that the next resolution compiles.
+        """Quarantine stored code that could not be used, so that the next resolution compiles.
 
         Args:
-            resolution: With the code.
-            error: Of who could not use it.
+            resolution: The resolution with the code.
+            error: The error of using it.
 
         Raises:
-            FrozenCacheError: Nothing is compiled here; it names the entry.
-            KCacheError: `error`, where the code was compiled here.
+            FrozenCacheError: The mode forbids to compile; the message names the entry.
+            KCacheError: `error`, where the code was compiled by this process.
         """
         if resolution.source == "compiled" or not resolution.key:
             raise error
@@ -347,7 +347,7 @@ class Resolutions:
         return session.resolve(self.wanted(choice, variant))
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
-        """Make the request of a choice, with what else may serve."""
+        """Make the request for a choice, with its alternatives and fallbacks."""
         make = functools.partial(self.request, variant=variant)
         return Wanted(make(choice.target, choice.ptx_target), choice, make)
 
@@ -356,11 +356,11 @@ class Resolutions:
         return self.definition.request(target, ptx_target, variant)
 
     def explain(self, choice: Choice, variant: Variant) -> Explanation:
-        """Explain if a launch would be a hit. Changes nothing."""
+        """Explain whether a launch would be a hit. Changes nothing."""
         return self.session().explain(self.wanted(choice, variant))
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Count a request as a hit if it is stored; tell if it is.
+        """Check whether a request is stored, and if so count a hit.
 
         Raises:
             UncacheableError: It cannot be keyed.
@@ -368,19 +368,19 @@ class Resolutions:
         return self.session().find(self.request(target, ptx_target, variant)) is not None
 
     def known(self) -> dict[tuple[Target, Target | None, Variant], Resolution]:
-        """Resolutions up to now."""
+        """A copy of the resolutions so far."""
         return dict(self.resolved)
 
     def forget(self) -> None:
-        """Resolve anew at the next use."""
-        self.resolved = {}  # another one: what is being resolved now goes into the one that was
+        """Drop all resolutions; the next use resolves again."""
+        self.resolved = {}  # a new dict: a resolution in progress goes into the old one
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
-        """Launch what no launcher of the definition takes."""
+        """Launch arguments that no launcher of the definition takes."""
         raise NotImplementedError
 
     def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
-        """The block size at which most threads are resident, for what no launcher takes."""
+        """The block size at which most threads are resident, for arguments that no launcher takes."""
         raise NotImplementedError
 
     def attribute(self, name: str) -> Any:
@@ -393,7 +393,7 @@ class Resolutions:
 
 
 class RunsUncached(UncacheableError):
-    """It cannot be cached and may run without: reported, and for `Resolutions.launch_otherwise` to launch."""
+    """The kernel cannot be cached but may run uncached, by `Resolutions.launch_otherwise`; it was reported."""
 
 
 Definition.make_resolutions = Resolutions

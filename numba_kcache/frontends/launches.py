@@ -1,12 +1,12 @@
-"""Launches of one definition: configurations bound, variants told apart, and loaded kernels kept for each device.
+"""Launches of one definition: bind configurations, find variants, and keep loaded kernels for each device.
 
-Promise     `kernel[config]` of a configuration that came before is one look-up, and what is kept is bounded: in a loop
-            over ever new grids memory stays as it is.
-            A kernel is loaded once for each device and variant; a module that is gone, or a device that is not the
-            current one any more, is noticed before anything is queued, and the launch goes where it belongs.
-Method      The launch of a configuration is kept from its second coming on. For a block, stream and shared memory that
-            were bound once, a row binds any grid within the device's limits without looking at them again.
-Not here    The verbs of a kernel (kernel), packing and loading (launch), and what is loaded (base).
+Promise     `kernel[config]` of a known configuration is one dict look-up, and the memory used is bounded, also in a
+            loop over ever new grids.
+            A kernel is loaded once for each device and variant. A module that was unloaded, or a change of the current
+            device, is noticed before anything is queued, and the launch goes to the right one.
+Method      The launch of a configuration is kept from its second use on. For a block, stream and shared memory that
+            were bound once, a row binds any grid within the device's limits without checking them again.
+Not here    Methods of a kernel (kernel), packing and loading (launch), and resolutions (base).
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
 
 _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
-"""The launcher, None where only the front end's own launch takes it; the loaded kernel; its launch options, if any."""
+"""The launcher, None where only the front end's own launch works; the loaded kernel; its launch options, if any."""
 
 
 BOUND_LIMIT = 256
-"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+"""Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
 
 _Row = tuple[list[bool], Dim3, BindGrid]
-"""Binds any grid for one block, stream and shared memory: `live` of the kernel, the largest grid, and the function."""
+"""A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
+function."""
 
 
 class Configurations:
-    """The base of kernels: indexed with a configuration, they give a function to call."""
+    """The base of kernels: indexing with a configuration returns the function that launches."""
 
     __name__: str
     _default_stream: Any = 0
 
     def __init__(self) -> None:
         self._bound: dict[Any, Launch] = {}
-        self._seen: dict[Any, None] = {}  # configurations that came once
+        self._seen: dict[Any, None] = {}  # configurations used once
         self._rows: dict[Any, _Row] = {}
 
     def __getitem__(self, config: Any) -> Launch:
         try:
             return self._bound[config]
-        except (KeyError, TypeError):  # the latter for a list in it, which Numba takes too
+        except (KeyError, TypeError):  # TypeError: it contains a list, which Numba takes too
             pass
         __tracebackhide__ = True
         try:
@@ -69,15 +70,15 @@ class Configurations:
         )
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:
-        """Make the launch of a configuration, as it was written and as it was read."""
+        """Make the launch of a configuration, given as written and as parsed."""
         raise NotImplementedError
 
     def _in_clusters(self, cluster: Any) -> Configurations | None:
-        """The kernel launched in clusters of this shape; None where a configuration has no such item."""
+        """The kernel launched in clusters of this shape; None where this kind's configuration has no such item."""
         return None
 
     def _bind(self, config: Any) -> Launch:
-        """Make the launch of a configuration; keep it where that comes again."""
+        """Make the launch of a configuration; keep it if the configuration was used before."""
         if IMPORTS:
             finish_imports()
         if isinstance(config, tuple) and len(config) == 5 and (clustered := self._in_clusters(config[4])) is not None:
@@ -90,7 +91,7 @@ class Configurations:
             )
         try:
             row, seen = self._rows.get(config[1:]), config in self._seen
-        except TypeError:  # a list in it
+        except TypeError:  # it contains a list
             row, seen = None, False
         grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[len(config) - 2 :])  # type: ignore[misc]
         extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
@@ -109,7 +110,7 @@ class Configurations:
         return launch
 
     def keep(self, config: Any, launch: Launch | None) -> None:
-        """Set what `kernel[config]` gives from now on; None notes that it came once."""
+        """Keep the launch that `kernel[config]` returns from now on; None records a first use."""
         _put(self._bound if launch else self._seen, config, launch)
 
     def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
@@ -117,7 +118,7 @@ class Configurations:
         _put(self._rows, config[1:], (live, most, bind))
 
     def unbind(self) -> None:
-        """Bind every configuration anew."""
+        """Drop all bound configurations."""
         self._bound.clear()
         self._seen.clear()
         self._rows.clear()
@@ -128,15 +129,15 @@ def _put(kept: dict[Any, Any], config: Any, value: Any) -> None:
         kept.clear()
     try:
         kept[config] = value
-    except TypeError:  # a list in it: bound anew each time
+    except TypeError:  # it contains a list: bound again each time
         pass
 
 
 class Launches(Configurations):
-    """The base of `Kernel`: all that a launch needs.
+    """The base of `Kernel`: everything that a launch needs.
 
     Args:
-        definition: What is launched.
+        definition: The definition of the kernel.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -165,7 +166,7 @@ class Launches(Configurations):
         return found
 
     def _session(self) -> Session:
-        """The session of the cache in force."""
+        """The session of the current cache."""
         if IMPORTS:
             finish_imports()
         return process_session() if self._cache is None else self._cache.session
@@ -174,8 +175,8 @@ class Launches(Configurations):
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
 
         Args:
-            ntasks: Threads that are needed; 0 launches nothing.
-            tpb: Threads of a block; 0 takes what keeps most threads resident, from the driver.
+            ntasks: Number of threads needed; 0 launches nothing.
+            tpb: Threads per block; 0 for the size at which most threads are resident, by the driver.
             stream: As in `kernel[grid, block, stream]`.
             sharedmem: Dynamic shared memory per block, in bytes.
 
@@ -243,7 +244,7 @@ class Launches(Configurations):
         )
 
     def _refused(self, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        """Launch what the launcher of a variant did not take; `config` is all four, in full."""
+        """Launch arguments that the launcher of a variant refused; `config` has all four items."""
         found = self._variant_launches.get(config)
         if found is None:
             grid, block, stream, sharedmem = config
@@ -256,21 +257,21 @@ class Launches(Configurations):
     def _relaunch(
         self, loaded: LoadedKernel, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...], _status: int
     ) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
+        """Launch on the device that is current now, or with the module loaded again; False if neither has changed.
 
-        A thread that has no context yet gets one by asking for the kernel.
+        A thread without a context gets one when the kernel is loaded.
         """
         before = current_ordinal()
         now = self._loaded(variant)[1]
         if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
             return False
-        self.unbind()  # what is kept may be for the module or device that was
+        self.unbind()  # bound launches may be for the previous module or device
         self._variant_launches.clear()
         self._bind(config)(*args)
         return True
 
     def _loaded(self, variant: Variant = None) -> _OnDevice:
-        """Load the kernel on the current device, with what launches it there.
+        """Load the kernel on the current device, and make its launcher.
 
         Raises:
             RunsUncached: Only the front end's own launch can run it.
@@ -309,14 +310,14 @@ class Launches(Configurations):
             launcher.names = definition.argument_names
         on_device[device.ordinal, variant] = found = launcher, loaded, options
         if on_device is not self._on_device:
-            loaded.live[0] = False  # `forget` came meanwhile: the next launch asks anew
+            loaded.live[0] = False  # `forget` was called meanwhile: the next launch resolves again
         return found
 
     def _name_on(self, loaded: LoadedKernel) -> str:
         return self._definition.name or loaded.entry.name
 
     def _ordered(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Bring arguments of a kind with variants into the order of its parameters."""
+        """Put positional and named arguments of a kind with variants into the order of its parameters."""
         from ..launch.keywords import in_order
 
         names, defaults = self._definition.argument_names or ((), ())
@@ -324,7 +325,7 @@ class Launches(Configurations):
         return in_order(self.__name__, values, tuple(named), names, labels=names, defaults=defaults)
 
     def forget(self) -> None:
-        """Resolve anew at the next launch. Running work is untouched."""
+        """Resolve again at the next launch. Running launches go on."""
         before, self._on_device = self._on_device, {}
         self._resolutions.forget()
         for _launcher, loaded, _options in list(before.values()):
@@ -334,7 +335,7 @@ class Launches(Configurations):
 
 
 def _checked_cache(cache: Any) -> Any:
-    if cache is not None and not hasattr(type(cache), "session"):  # KernelCache stands above this module
+    if cache is not None and not hasattr(type(cache), "session"):  # this module must not import KernelCache
         raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
     return cache
 
@@ -342,16 +343,16 @@ def _checked_cache(cache: Any) -> Any:
 class VariantLaunch:
     """One configuration of a kernel whose code depends on the types of its arguments: one launcher for each variant.
 
-    Arguments of the variant that was launched last cost nothing more: its launch function is the front. What that does
-    not take comes back here, and its own variant becomes the front; what no launcher takes goes to the front end.
+    The launch function of the last variant is kept in the kernel and called directly. Arguments that it refuses come
+    back here, where their own variant's takes its place; arguments that no launcher takes go to the front end.
 
     Args:
-        kernel: That keeps the front.
-        config: Between the brackets, as it was written.
+        kernel: The kernel that keeps the launch function.
+        config: The configuration, as written between the brackets.
         prepare: Makes the launch function of a variant; None where only `otherwise` can launch it.
         variant_of: Finds the variant of arguments; None where the front end has to refuse them.
-        otherwise: Launches by the front end's own means.
-        ordered: Brings arguments that are named into their order.
+        otherwise: Launches by the front end's own code (Numba's dispatcher).
+        ordered: Puts named arguments into the order of the parameters.
     """
 
     def __init__(
@@ -372,7 +373,7 @@ class VariantLaunch:
         self._front(*(self._ordered(args, named) if named else args))
 
     def launch(self, *args: Any) -> None:
-        """Launch arguments of whatever variant, and be ready for the next ones of the same."""
+        """Launch arguments of any variant, and keep the launch function of that variant for the next ones."""
         check_interpreter()
         __tracebackhide__ = True
         try:
@@ -384,7 +385,7 @@ class VariantLaunch:
         except Exception as error:
             raise shortened(error)
         if found is None:
-            found = self._otherwise  # which takes all variants: the next launch looks at none
+            found = self._otherwise  # it takes all variants: the next launch need not determine one
         else:
             self._by_variant[variant] = found
         self._front = found
@@ -392,8 +393,8 @@ class VariantLaunch:
         found(*args)
 
     def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:
-        """Launch what the launcher of a variant did not take: by other means if it is of that very variant."""
+        """Launch arguments that a variant's launcher refused: by `otherwise` if they are of that same variant."""
         if self._variant_of(args) == variant:
-            self._otherwise(*args)  # a host array, say: the same types, but not for the straight way
+            self._otherwise(*args)  # a host array, say: the same types, but the launcher does not take it
         else:
             self.launch(*args)

@@ -1,8 +1,8 @@
-"""Measures of a kernel on the current device: how many blocks fit, which block suits, attributes, and time.
+"""Measures of a kernel on the current device: occupancy, suggested block size, function attributes, and time.
 
-Promise     A launch imports nothing of this. The driver is asked about the very function that launches use, and no
-            answer changes what they do.
-Not here    What the compiler said of the kernel (kernel), and launches (launches).
+Promise     A launch does not import this module. The driver is asked about the same function that launches use, and
+            launches are not affected.
+Not here    Resources reported by the compiler (kernel), and launches (launches).
 Ground      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
             microsecond.
 """
@@ -28,7 +28,7 @@ ATTRIBUTES = (
     "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
     "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout",
 )  # fmt: skip
-"""The values of CUfunction_attribute from 0 on, by the names that CuPy's `RawKernel.attributes` has for them."""
+"""Names of CUfunction_attribute 0, 1, 2, ..., as in CuPy's `RawKernel.attributes`."""
 
 
 def attributes(loaded: LoadedKernel) -> dict[str, int]:
@@ -61,16 +61,16 @@ def time(
     named: Mapping[str, Any],
     repeats: int,
 ) -> float:
-    """Median milliseconds of launches, by a pair of events around each; one more comes first, and is not counted.
+    """Median time of launches in milliseconds, by a pair of events around each, after one launch to warm up.
 
     Args:
-        kernel: That is launched.
+        kernel: The kernel to launch.
         config: Grid, block, stream and shared memory.
-        arguments, named: Of each launch.
-        repeats: Launches that count.
+        arguments, named: Arguments of each launch.
+        repeats: Number of launches measured.
 
     Raises:
-        OptionError: `repeats` is no positive integer.
+        OptionError: `repeats` is not a positive integer.
         LaunchError: The stream is being captured, or a launch failed on the device.
     """
     name, driver = kernel.__name__, bindings()
@@ -100,7 +100,7 @@ def time(
 
 
 def _milliseconds(bits: int) -> float:
-    """The float whose bits the driver wrote."""
+    """Reinterpret the bits that the driver wrote as a float."""
     return float(struct.unpack("=f", struct.pack("=i", bits))[0])
 
 

@@ -1,8 +1,8 @@
 """The keywords of `cached_kernel`, `cached_module`, `get_or_compile` and `configure`, as type checkers read them.
 
-Promise     What stands here is what is taken, so that a misspelt keyword, or a value that means nothing, is an error
-            before the program runs. No start of a program imports this.
-Method      A `TypedDict` for all kernels, one for what sources take beside that, one for what Numba kernels do.
+Promise     These are exactly the accepted keywords, so that a type checker reports a misspelt keyword or a value of
+            a wrong type. Not imported at run time.
+Method      A `TypedDict` for all kernels, one for the further options of sources, one for those of Numba kernels.
 Not here    Reading the values (model.options, launch.attributes, frontends.numba, settings).
 """
 
@@ -67,7 +67,7 @@ class ModuleOptions(CommonOptions, total=False):
 
 
 class SourceOptions(ModuleOptions, total=False):
-    """Options of `cached_kernel` with CUDA C++, PTX or made code."""
+    """Options of `cached_kernel` with CUDA C++, PTX or compiled code."""
 
     name: str | None
     signature: str | None

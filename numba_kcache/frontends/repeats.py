@@ -1,11 +1,11 @@
-"""Know a call of `get_or_compile` again: one kernel for the same source, name and options.
+"""Recognise repeated calls of `get_or_compile`: one kernel for the same source, name and options.
 
-Promise     Two calls share a kernel exactly where a decorated kernel of one would be that of the other: values count
-            with their types, lists and mappings by what is in them now, and the caller's file where relative paths and
-            quoted includes are looked up beside it, or lines of it are in line tables. What is kept is bounded; the
-            `CROWDED` calls used last are kept.
-Method      A call whose options are plain, or lists and dicts of plain values, is found by one look-up, under all that
-            was written and the caller's file. Any other, and the first of each file, is put into one form first.
+Promise     Two calls share a kernel only where kernels decorated with the same arguments would be equal: values are
+            compared with their types, lists and mappings by their present contents, and the caller's file where
+            relative paths and quoted includes refer to it, or line tables contain it. The number of kernels kept is
+            bounded; at least those of the last `CROWDED` calls are kept.
+Method      A call whose options are plain values, or lists and dicts of these, is found by one dict look-up, under its
+            arguments and the caller's file. Other calls, and the first of each file, are converted to a canonical form.
 Not here    Finding and compiling (kernel).
 """
 
@@ -20,13 +20,13 @@ from typing import Any
 from ..engine.session import Session
 
 LIMIT = 4096
-"""Names of calls under which a cache keeps kernels; the least recently used goes first."""
+"""Limit of the calls for which a cache keeps kernels; the least recently used are dropped first."""
 
 CROWDED = LIMIT // 2
-"""Up to this many names no order of use is kept: a name is dropped only if as many came in after its last use."""
+"""Up to this many calls their order of use is not tracked: one is dropped only after as many others were used."""
 
 PLAIN = frozenset((str, int, bool, bytes, NoneType))
-"""Types that count by type and value."""
+"""Types whose values are compared by type and value."""
 
 _WITH_PLACES = frozenset(("include_dirs", "link", "depends", "options", "lineinfo", "debug", "lto"))
 """Options whose meaning may depend on where the caller's file is."""
@@ -36,7 +36,7 @@ class Kernels(OrderedDict[Hashable, Any]):
     """Kernels by the calls that made them, the last used at the end.
 
     Args:
-        session: Of the cache, as it is configured; None for none yet.
+        session: Session of the cache, in its current configuration; None before the first.
     """
 
     def __init__(self, session: Session | None) -> None:
@@ -58,7 +58,7 @@ class Kernels(OrderedDict[Hashable, Any]):
 
 
 class _Sign:
-    """Part of a name: a boolean, which is equal to a number, or where the values of a list or dict begin and end."""
+    """A marker in a call's name: for a boolean (which equals a number), or for begin and end of a list or dict."""
 
 
 _TRUE, _FALSE, _LIST, _DICT, _END = (_Sign() for _ in range(5))
@@ -66,10 +66,10 @@ _WRITTEN = PLAIN | {_Sign}
 
 
 def written(source: Any, name: str | None, caller: str, options: Mapping[str, Any]) -> Hashable:
-    """Name a call as it was written, where options hold plain values, and lists and dicts of such; None for others.
+    """Name a call by its arguments as written, where these are plain values, lists and dicts; None for others.
 
-    Calls that mean the same may have two names; calls that mean different things never share one. One list is made
-    of all: this is most of what a repeated call takes.
+    Equivalent calls may have different names; different calls never share one. All parts go into a single list,
+    because this function takes most of the time of a repeated call.
     """
     flat: list[Any] = []
     for value in options.values():
@@ -91,10 +91,10 @@ def written(source: Any, name: str | None, caller: str, options: Mapping[str, An
 
 
 def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:
-    """Put a call into the form under which all calls that mean the same are known; None where there is none.
+    """Convert a call to a canonical form, equal for all equivalent calls; None where there is none.
 
     Args:
-        source, name, options: As they were given.
+        source, name, options: The arguments of the call.
         caller: The file that calls.
     """
     try:
@@ -102,12 +102,12 @@ def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: s
         call = type(source), source, name, _place_of(source, options, caller), frozen
         hash(call)
         return call
-    except (TypeError, RecursionError):  # an object that may change, and cannot be known again by its value
+    except (TypeError, RecursionError):  # a mutable object, which cannot be compared by value
         return None
 
 
 def copied(value: Any) -> Any:
-    """Copy lists and mappings: what the caller does with its own changes no kernel."""
+    """Copy lists and mappings, so that a later change by the caller does not change the kernel."""
     if isinstance(value, Mapping):
         return {name: copied(each) for name, each in value.items()}
     return [copied(each) for each in value] if isinstance(value, list) else value
@@ -119,7 +119,7 @@ def _frozen(value: Any) -> Hashable:
         return kind, value
     if isinstance(value, (list, tuple)):
         return kind, tuple(map(_frozen, value))
-    if isinstance(value, Mapping):  # order counts only between F and F(x): both define one macro
+    if isinstance(value, Mapping):  # order matters only between macros F and F(x), which define the same name
         items = sorted(value.items(), key=lambda item: str(item[0]).partition("(")[0])
         return kind, tuple((_frozen(name), _frozen(each)) for name, each in items)
     if isinstance(value, (set, frozenset)):
@@ -128,7 +128,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _place_of(source: Any, options: Mapping[str, Any], caller: str) -> str:
-    """The caller's file where it has a meaning; "" where it has none."""
+    """The caller's file where the kernel depends on it; "" where it does not."""
     is_text = isinstance(source, (str, bytes))
     include = b"include" if isinstance(source, bytes) else "include"
     return "" if is_text and include not in source and _WITH_PLACES.isdisjoint(options) else caller

@@ -10,12 +10,12 @@ from ..model import NamedTuple
 
 
 class HeadersRead(NamedTuple):
-    """The dependencies of a compile beside its request: the headers that were read.
+    """The headers that a compile read, as dependencies of its result.
 
     Args:
-        components: Of the key.
-        variant: For the manifest.
-        untracked: Reason for which they cannot be tracked; "" where they are.
+        components: Components that they add to the key.
+        variant: Fields that they add to the manifest's variant.
+        untracked: Reason why they cannot be tracked; "" where they are.
     """
 
     components: tuple[Component, ...] = ()

@@ -1,11 +1,11 @@
 """Compare the headers on record for a compile with the file system: the check of every warm start.
 
-Promise     `Match` only where each thing that the record names is as it was; otherwise the first difference. A file
-            that cannot be looked at is a difference, never an exception. Nothing is written.
-Method      One loop per kind of thing, each over everything, no state between them: sccache's check returned
-            early, and skipped comparisons, and each of these mistakes served stale objects
-            (tests/unit/test_header_check.py takes each comparison out and sees a scenario fail).
-Not here    Learning (learn), and keeping the record with newer stats (the caller).
+Promise     `Match` only where everything in the record is unchanged; otherwise the first difference. A file that cannot
+            be read is a difference, never an exception. Nothing is written.
+Method      One complete loop per kind of fact, without state between them: sccache's check returned early and
+            skipped comparisons, and each of these mistakes served stale objects
+            (tests/unit/test_header_check.py removes each comparison in turn and finds that a scenario fails).
+Not here    Recording (learn), and storing the record with newer stats (the caller).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .tree_parts import TreePart, again
 
 
 class Change(StrEnum):
-    """The kind of a mismatch; its `old` and `new`.
+    """The kind of a mismatch, and after the colon its `old` and `new` values.
 
-    LAYOUT      The include folders are others, or in another order: their number and places.
-    TOOLKIT     What was looked at in a toolkit's header tree is something else: its identities.
+    LAYOUT      The include folders differ, or their order: number and places of the folders.
+    TOOLKIT     The part of a toolkit's header tree that the compile used differs: its identities.
     SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
-    ANSWER      A `__has_include` gets another answer: "absent" or "present".
+    ANSWER      A `__has_include` has another result: "absent" or "present".
     GONE        A header cannot be read any more: its digest, the system's error.
-    CONTENT     A header holds something else: its digests.
-    SAME_FILE   Paths that were one file are several, or the other way round: how many they were and are.
+    CONTENT     A header's content differs: its digests.
+    SAME_FILE   Paths that led to one file lead to several, or the other way round: the number of files then and now.
     """
 
     LAYOUT = "layout"
@@ -45,13 +45,13 @@ class Change(StrEnum):
 
 
 class Match(NamedTuple):
-    """The headers are as they were. `refreshed` has newer stats, where contents had to be read to know."""
+    """The headers are unchanged. `refreshed` has newer stats, where contents had to be read to find that."""
 
     refreshed: HeaderSet | None = None
 
 
 class Mismatch(NamedTuple):
-    """One thing that differs."""
+    """One difference."""
 
     change: Change
     path: str
@@ -63,7 +63,7 @@ def check_headers(known: HeaderSet, search: Search, *, now_ns: int) -> Match | M
     """Compare headers with the file system, up to the first difference.
 
     Args:
-        known: As they were learned, here or elsewhere.
+        known: The recorded header set, of this machine or another.
         search: The folders that are searched for headers now.
         now_ns: The time, by the wall clock.
     """
@@ -83,11 +83,11 @@ def differences(
     files: list[HeaderFile] | None = None,
     trees: list[TreePart] | None = None,
 ) -> Iterator[Mismatch]:
-    """Yield each difference from the file system; `files` and `trees` receive what is as it was."""
+    """Yield each difference from the file system; unchanged files and tree parts are added to `files` and `trees`."""
     layout = search.layout()
     if layout != known.layout:
         yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
-        return  # places mean other folders now
+        return  # the indices in places mean other folders now
     for part in known.trees:
         root = search.trees[part.tree] if part.tree < len(search.trees) else ""
         now_there = again(part, root, now_ns)
@@ -155,7 +155,7 @@ def _forced_elsewhere(known: HeaderSet, search: Search) -> Iterator[Mismatch]:
 
 
 def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """List the groups of indices at which there is one and the same (device, inode), in order."""
+    """List the groups of indices with equal (device, inode), in order."""
     if len(set(inodes)) == len(inodes):
         return ()
     groups: dict[tuple[int, int], list[int]] = {}
@@ -165,7 +165,7 @@ def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def folder_at(path: str) -> tuple[int, int] | None:
-    """Device and inode of what is at the path; None where nothing is."""
+    """Device and inode of the file or folder at a path; None for none."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def is_there(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Check whether the path leads to anything that the search for a header does not pass over."""
+    """Check whether the path leads to a file that a compiler would take as a header (not a folder)."""
     try:
         return not modes.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError):

@@ -1,12 +1,12 @@
-"""Compile texts that include files, from a mirror of what they can include, and learn what they did include.
+"""Compile texts with includes from a private copy (mirror) of the headers, and record which headers were included.
 
-Promise     What is returned as read is what the compiler was handed. Where a mirror would show in the code, or could
-            lack a file, the compiler reads the user's own files, which are compared before and after. A header that
-            changed while the compiler ran never enters a manifest.
-Method      At most two compiles: one from the mirror; where the toolkit's headers then turn out to lead to files of the
-            user's that it lacks, where its path stands in the code, or where it does not compile, one from the user's
-            folders, surveyed through the toolkit's headers as well.
-Not here    The mirror itself (mirror), which headers were read (reading), what is kept of them (learn).
+Promise     The header contents that are recorded are those that the compiler read. Where paths of the mirror would get
+            into the code, or the mirror may lack a file, the compiler reads the user's own files, which are compared
+            before and after. A header that changed while the compiler ran never enters a manifest.
+Method      At most two compiles: one from the mirror; where the toolkit's headers include files of the user's that the
+            mirror lacks, where the mirror's path is in the code, or where it does not compile, one from the user's
+            folders, after a survey that follows the toolkit's headers as well.
+Not here    The mirror itself (mirror), which headers were read (reading), making the record (learn).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .tree_scans import save_scans, tree_scans
 from .untrackable import UntrackableError, UntrackableReason
 
 _UNTRUE = (UntrackableReason.COMPUTED, UntrackableReason.OPAQUE)
-"""Reasons to doubt that a mirror had all that the compiler asked for."""
+"""Reasons for which a mirror may have lacked a file that the compiler looked for."""
 
 
 _Found = tuple[Artifact, list[HeaderSet | None]]
@@ -46,10 +46,10 @@ _Found = tuple[Artifact, list[HeaderSet | None]]
 def compile_and_learn(
     build: Callable[[Folders], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
 ) -> tuple[Artifact, HeadersRead]:
-    """Compile texts that include files, and learn what the result depends on.
+    """Compile texts that include files, and record the headers that the result depends on.
 
     Args:
-        build: Compiles, with the folders that it is given in place of the user's.
+        build: Compiles with the include folders that it is given in place of the user's.
         queries: The texts and the folders that are searched for files.
         toolchain: The compilers.
     """
@@ -65,10 +65,10 @@ class TrackedCompile:
     """One compile of texts that include files.
 
     Args:
-        build: Compiles, with the folders that it is given in place of the user's.
+        build: Compiles with the include folders that it is given in place of the user's.
         queries: The texts and the folders that are searched for files.
         toolchain: The compilers.
-        now_ns: Gives the time, by the wall clock.
+        now_ns: Returns the time by the wall clock, in nanoseconds.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TrackedCompile:
         self._artifact: Artifact | None = None
 
     def run(self) -> tuple[Artifact, list[HeaderSet | None], UntrackableError | None]:
-        """Compile; return the artifact, the header set of each text, and the reason for which there are none."""
+        """Compile; return the artifact, the header set of each text, and the reason where they cannot be tracked."""
         try:
             found = self._from_mirror() or self._in_place()
             self._artifact = found[0]
@@ -99,7 +99,7 @@ class TrackedCompile:
         return (*found, None)
 
     def paths(self) -> list[Plain]:
-        """List the folders whose place the code may hold, each with its number among the user's (located)."""
+        """List the folders whose paths the code may contain, each with its number among the user's (`located`)."""
         found: dict[tuple[int | str, ...], None] = {}
         for query, survey in zip(self._queries, self._surveys, strict=True):
             for number, folder in located(survey.search):
@@ -112,7 +112,7 @@ class TrackedCompile:
         return [list(each) for each in found]
 
     def _from_mirror(self) -> _Found | None:
-        """Compile from a mirror; None where there can be none, or where it turned out not to be true."""
+        """Compile from a mirror; None where there can be none, or where its result may differ from a plain compile."""
         self._survey(is_thorough=False)
         if any(query.has_lines for query in self._queries):
             return None
@@ -127,14 +127,14 @@ class TrackedCompile:
         with (
             closing(mirror),
             closing(OpenWatch(mirror.paths(), trees)) as watch,
-            closing(OpenWatch((), others)) as aside,  # one tree of the toolkit may lead into another
+            closing(OpenWatch((), others)) as aside,  # one tree of the toolkit may include from another
         ):
             since_ns = self._now_ns()
             if len(self._queries) == 1 and watch.is_whole() and (aside.is_whole() or not others):
                 mirror.may_precompile = True
             try:
                 artifact = self._build(mirror)
-            except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
+            except KCacheError:  # the mirror may lack a file; else the second compile's error has the user's paths
                 return None
             finally:  # headers may have been precompiled in a compile that failed later
                 if mirror.precompiled:
@@ -149,7 +149,7 @@ class TrackedCompile:
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(mirror):
                     raise
                 sets = self._learned(mirror, watch, is_timeless=True)
-        for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked ones have not been looked at
+        for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked code was not searched yet
             mirror.look_at(code)
         is_true = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
         if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
@@ -164,7 +164,7 @@ class TrackedCompile:
         with closing(OpenWatch(sorted(own), self._trees())) as watch:
             self._artifact = artifact = self._build(folders)
             for folder, stat in self._folder_stats().items():
-                if before[folder] != stat:  # a file may have come and gone again meanwhile
+                if before[folder] != stat:  # a file may have been added and removed again meanwhile
                     raise UntrackableError(UntrackableReason.MODIFIED, folder)
             try:
                 sets = self._learned(folders, watch)
@@ -174,12 +174,12 @@ class TrackedCompile:
                 sets = self._learned(folders, watch, is_timeless=True)
         for survey, headers in zip(self._surveys, sets, strict=True):
             for file in headers.files if headers else ():
-                if survey.headers[file.place].has_writer:  # what changes and changes back leaves no trace
+                if survey.headers[file.place].has_writer:  # it may have changed and changed back meanwhile
                     raise UntrackableError(UntrackableReason.WRITABLE, survey.headers[file.place].path)
         return artifact, sets
 
     def _folder_stats(self) -> dict[str, FileStat | None]:
-        """List the folders in which files were looked for, with the stats that files which come or go change."""
+        """List the folders in which files were looked for, with their stats, which a new or removed file changes."""
         stats: dict[str, FileStat | None] = {}
         for folder in {folder for survey in self._surveys for folder in survey.folders_seen()}:
             stats[folder] = None
@@ -194,7 +194,7 @@ class TrackedCompile:
             for query, search in zip(self._queries, self._searches, strict=True)
         ]
         for survey in self._surveys:
-            with suppress(UntrackableError):  # it matters if the header that asks so was read
+            with suppress(UntrackableError):  # raised later if the header that asks so was read
                 survey.run_wrappers({*survey.headers})
 
     def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:
@@ -209,15 +209,15 @@ class TrackedCompile:
                 has_names=says_names and not folders.is_mirror,
             )  # fmt: skip
 
-        pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
+        pairs = zip(self._queries, self._surveys, strict=True)  # some text may be unused, as Numba's own library
         return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:
-        """Check whether `__DATE__` and its like leave the code as it is, because they stand in no branch that is taken.
+        """Check whether `__DATE__` and its like do not affect the code, because they are in no branch that is taken.
 
         Args:
             folders: The folders that the texts were compiled from. Where these are the user's own and headers have such
-                words, two mirrors are compiled and compared: paths in the code must agree.
+                words, two mirrors are compiled and compared, so that both have the same kind of paths in the code.
         """
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
         texts = [*own, *(encoded(query.text) for query in self._queries)]
@@ -225,7 +225,7 @@ class TrackedCompile:
             return False
         is_in_place = not folders.is_mirror and all(without_clock(text) == text for text in own)
         if not folders.is_mirror and not is_in_place and any(survey.has_location() for survey in self._surveys):
-            return False  # the code may depend on where files are, and so the branches that are taken
+            return False  # the code, and so the branches taken, may depend on the paths of files
         is_known = (folders.is_mirror or is_in_place) and not any("ltoir" in each for each in folders.made)
         made = [folders.made] if is_known else []
         try:
@@ -239,7 +239,7 @@ class TrackedCompile:
         return made[0] == made[1] and not is_left
 
     def _trees(self) -> list[str]:
-        """List the toolkit's trees, if a header of the user's leads there."""
+        """List the toolkit's trees, if a header of the user's includes from them."""
         used = {
             survey.search.layout()[place.base][0]
             for survey in self._surveys
@@ -251,15 +251,15 @@ class TrackedCompile:
         return [root for index, root in enumerate(self._searches[0].trees) if index in used]
 
     def _has_all(self, survey: Survey, mirror: Mirror) -> bool:
-        """Check whether each file of the user's that may have been asked for was in the mirror."""
+        """Check whether the mirror had each file of the user's that the compiler may have looked for."""
         return all(mirror.path(place, survey.search) for place in survey.reachable())
 
     def _holds(self, folder: str, survey: Survey) -> bool:
-        """Check whether the code may hold the path of a folder, as text."""
+        """Check whether the code may contain the path of a folder, as text."""
         artifact = self._artifact
         if artifact is None:
             return False
-        if "ltoir" in artifact.extras:  # that cannot be searched
+        if "ltoir" in artifact.extras:  # LTO-IR cannot be searched
             return survey.has_assert() or _names_toolkit_file(survey)
         return any(holds_path(code, folder) for code in (artifact.cubin, artifact.extras.get("ptx", b"")))
 
@@ -269,6 +269,6 @@ def _without_clock(text: bytes) -> bytes:
 
 
 def _names_toolkit_file(survey: Survey) -> bool:
-    """Check whether a header of the toolkit's that was read may put a path into the code."""
+    """Check whether a toolkit header that was read may put a path into the code."""
     scans = [header.scan for place, header in survey.headers.items() if survey.in_tree(place)]
     return any(scan.has_location or scan.has_assert for scan in scans)

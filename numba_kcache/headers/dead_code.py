@@ -1,8 +1,8 @@
-"""Take out of a text what the compiler does not look at: comments, strings, and what stands under `#if 0`.
+"""Remove from a text what the preprocessor ignores: comments, strings, and branches under `#if 0`.
 
-Promise     What is left holds all that the compiler looks at. Where a text may be read in two ways, there is no answer.
-Ground      NVRTC 13.5: a quote without its end is an error, but not in a branch that is skipped, where it ends with its
-            line; C++03 has no raw strings, so that one with a line's end in it is such an error there.
+Promise     The rest contains all directives and macros that the compiler may see. An ambiguous text gives None.
+Ground      NVRTC 13.5: an unterminated quote is an error, except in a branch that is skipped, where it ends with its
+            line; C++03 has no raw strings, so one with a line break in it is such an error there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LEXED = (
     rb"""|(?P<word>[A-Za-z_]\w*|\.?[0-9](?:[eEpP][+-]|'?\w|\.)*)|(?P<odd>["'][^\n]*)"""
 )  # compiled where it is used: most texts raise no doubt
 _ODD = b"\0"
-"""Stands for a quote without an end, and the rest of its line."""
+"""Replaces an unterminated quote and the rest of its line."""
 
 
 def live(data: bytes) -> bytes | None:
-    """Take out comments, strings and dead code; None where that cannot be done with certainty.
+    """Remove comments, strings and dead code; None where that cannot be done with certainty.
 
     Args:
-        data: The text with continued lines joined, those in raw strings too, which cannot be told apart here.
+        data: The text with continued lines joined, including those in raw strings.
     """
     if b"??" in data or re.search(rb"\r(?!\n)", data):
         return None
@@ -33,7 +33,7 @@ def live(data: bytes) -> bytes | None:
         if match["word"]:
             return match["word"]
         if match["odd"]:
-            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # what it may go on to begin
+            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # these may begin in that rest
             return _ODD
         if match["raw"]:
             text = match["text"]
@@ -48,7 +48,7 @@ def live(data: bytes) -> bytes | None:
 
 
 def without_dead(bare: bytes) -> bytes:
-    """Take out what stands under `#if 0`, up to its `#else` or the like; nothing where `#` has a trigraph."""
+    """Remove branches under `#if 0`, up to their `#else` or the like; nothing where `#` is written as a trigraph."""
     if b"??" in bare or not re.search(rb"(?m)^\s*(?:#|%:)\s*if\s+0\s*$", bare):
         return bare
     kept, depth = [], 0

@@ -1,13 +1,13 @@
 """The headers of one compile: everything outside its source that its includes depended on, as a value.
 
 Promise     If a compile of the same source and options finds each file of the set with the same content,
-            each absent path absent, each question answered the same and each part of a tree the same, it
-            includes the same text. What a store gives back is checked against types and bounds before it is one.
+            each absent path absent, each `__has_include` with the same result and each part of a tree the same, it
+            includes the same text. A stored record is checked against types and bounds before it is used.
 Method      A compile that succeeded found each of its includes; which file it found is decided by which
             candidates before it were absent. By induction over the includes, the same answers lead to the same
-            files, and the same contents to the same next includes. Whatever else was recorded (branches not
-            taken) can only cost a needless compile.
-Not here    How one is learned (learn, reading) and compared (check).
+            files, and the same contents to the same next includes. Additional records (of branches not taken)
+            can only cause a needless compile.
+Not here    Recording one (learn, reading) and comparing it (check).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class HeaderFile(NamedTuple):
-    """A header that was read: its place, its content, and its stat where an equal one means equal content."""
+    """A header that was read: its place, its digest, and its stat where an equal stat implies equal content."""
 
     place: Place
     sha256: str
@@ -36,9 +36,9 @@ class HeaderFile(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """A file that `-include` led to, and if it was found in the working directory; None where the code cannot tell.
+    """A file given to `-include`, and whether it was found in the working directory; None where that cannot matter.
 
-    It can by `#include_next`, and by names of files, which are then relative.
+    It matters to `#include_next`, and to file names in the code, which are then relative.
     """
 
     place: Place
@@ -53,13 +53,13 @@ class HeaderSet(NamedTuple):
         files: The headers read, but for those in trees; sorted by place.
         absent: Names, by the folder below which they start, at which a file would be taken instead of one of
             `files`. Where the folder does not exist there is no need to look at its names.
-        clear: Places at which there must be nothing at all.
-        answers: The answers of `__has_include`: the places asked about, and if at any of them is a file.
+        clear: Places at which there must be neither a file nor a folder.
+        answers: Results of `__has_include`: the places it looks at, and whether one of them has a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
-        trees: What was looked at in each toolkit tree.
-        forced: Where each name given to `-include` led to. That depends on the working directory, so no place before
-            it is in `absent`: a name has to lead there again.
-        folders: Folders that are one under two names, the second of which stands in the places.
+        trees: The part of each toolkit tree that the compile used.
+        forced: The file that each name given to `-include` led to. That depends on the working directory, so no place
+            before it is in `absent`; instead the name has to lead to the same file again.
+        folders: Pairs of names of one folder; places use the second.
     """
 
     layout: tuple[tuple[int, str], ...]
@@ -74,7 +74,7 @@ class HeaderSet(NamedTuple):
 
 
 def headers_value(headers: HeaderSet) -> Plain:
-    """Make the value of a key's component: contents, by names that mean the same in a moved checkout."""
+    """Make the value of the key's component: digests of contents, with names that are the same in a moved checkout."""
     return {
         "files": [(*file.place, file.sha256) for file in headers.files],
         "answers": [(answer, [list(place) for place in places]) for places, answer in headers.answers],
@@ -99,7 +99,7 @@ def headers_to_json(headers: HeaderSet) -> dict[str, Any]:
 
 
 def headers_from_json(value: Any) -> HeaderSet:
-    """Read a header set that a store gave back.
+    """Read a header set from a store.
 
     Raises:
         ValueError: It is not one that `headers_to_json` could have made.
@@ -128,7 +128,7 @@ def headers_from_json(value: Any) -> HeaderSet:
 
 
 def sets_components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) -> tuple[Component, ...]:
-    """Make the components of a key: the header set of each text, and the folders that the code may hold."""
+    """Make the components of the key: the header set of each text, and the folders whose paths the code may contain."""
     values = [headers and headers_value(headers) for headers in sets]
     found = (component("headers", values[0] if len(values) == 1 else values),)
     return (*found, component("paths", list(paths))) if paths else found

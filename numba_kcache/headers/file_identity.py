@@ -1,13 +1,13 @@
-"""Tell a file that is still the one that was read, by its stat where that can be trusted.
+"""Recognise an unchanged file by its stat, where that is reliable, and digest its content otherwise.
 
-Promise     A file with an equal `FileStat` holds the bytes it held then, if `is_settled` was true then.
+Promise     A file with an equal `FileStat` has the content it had then, if `is_settled` was true then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so
             a restored mtime does not deceive it. Two changes within one tick of the file system's clock have
-            the same ctime: a stat is settled only once ctime is two seconds old. Nor is it while anybody may write
+            the same ctime: a stat is settled only once ctime is two seconds old. Nor is it while a process may write
             through a shared mapping, whose later writes do not set ctime: before a file is read, a read lease is
-            taken and given back, which the kernel refuses where the file is open or mapped for writing. Where that
-            cannot be asked, the file has to be older than dirty pages get. Where another host can write (network
-            file systems) or ctime is not the kernel's, no stat is settled and contents are compared.
+            taken and released, which the kernel refuses where the file is open or mapped for writing. Where leases
+            are not available, the file has to be older than any dirty page. Where another host can write (network
+            file systems) or the kernel does not set ctime, no stat is settled and contents are compared.
 Ground      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
             mapping does not set ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was
             written back.
@@ -23,22 +23,22 @@ from ..keys import sha256
 from ..model import NamedTuple
 
 SETTLED_AFTER_NS = 2_000_000_000
-"""The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
+"""Time resolution of the coarsest local file system still in use (FAT, 2 s), in nanoseconds."""
 
 WRITTEN_BACK_AFTER_NS = 90_000_000_000
-"""Age at which the kernel has written a dirty page back: 30 s (dirty_expire_centisecs) and rounds of 5, with room."""
+"""Age by which the kernel has written a dirty page back: 30 s (dirty_expire_centisecs), rounds of 5 s, and a margin."""
 
 MAX_HEADER_BYTES = 64 << 20
 
 _READ = os.O_RDONLY
-for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not hold us; no system has them all
+for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not block; no system has all three
     _READ |= getattr(os, _flag, 0)
 
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"})
 
 
 class FileStat(NamedTuple):
-    """The values that tell two states of a file apart without reading it."""
+    """The fields of a stat by which two states of a file are distinguished without reading it."""
 
     size: int
     mtime_ns: int
@@ -48,8 +48,8 @@ class FileStat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A file's content, and its stat, the same before and after reading. `has_writer`: a process had it open or
-    mapped for writing; None where that cannot be known."""
+    """A file's content, and its stat, equal before and after reading. `has_writer`: a process had it open or
+    mapped for writing; None where that is unknown."""
 
     stat: FileStat
     data: bytes
@@ -61,15 +61,15 @@ class Unsteady(OSError):
 
 
 def stat_of(found: os.stat_result) -> FileStat:
-    """Take the part of a stat that is compared."""
+    """The fields of a stat that are compared."""
     return FileStat(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
 
 
 def read_steady(path: str) -> Reading:
-    """Read a regular file, and a stat that was the same before and after reading it.
+    """Read a regular file and its stat, which must be equal before and after.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or is larger than any header.
+        OSError: It cannot be read, is not a regular file, or is larger than `MAX_HEADER_BYTES`.
         Unsteady: It changed meanwhile.
     """
     handle = os.open(path, _READ)
@@ -89,15 +89,15 @@ def read_steady(path: str) -> Reading:
 
 
 def digest(data: bytes) -> str:
-    """Name a content by 64 hexadecimal digits."""
+    """The sha256 of a content, as 64 hexadecimal digits."""
     return sha256(data).hexdigest()
 
 
 def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
-    """Check whether an equal stat, seen at any later time, will mean equal content. `now_ns` is when it was read."""
+    """Check whether an equal stat at any later time implies equal content. `now_ns` is the time of reading."""
     stat = reading.stat
     kind = _kind(path, stat.device)
-    # an overlay does not know who writes to the file below it
+    # an overlay does not see writers of the file in its lower layer
     age_ns = SETTLED_AFTER_NS if reading.has_writer is False and kind != "overlay" else WRITTEN_BACK_AFTER_NS
     return stat.ctime_ns + age_ns <= now_ns and kind in _LOCAL
 
@@ -108,7 +108,7 @@ def _has_writer(handle: int) -> bool | None:
         import fcntl
         import signal
 
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent here if it is opened meanwhile; SIGIO would end us
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if it is opened meanwhile; the default, SIGIO, kills
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
@@ -119,7 +119,7 @@ def _has_writer(handle: int) -> bool | None:
 
 
 def _kind(path: str, device: int) -> str:
-    """The kind of file system that a file is on; "" where the file is on another device than its folder."""
+    """The type of file system that a file is on; "" where the file is on another device than its folder."""
     if os.path.islink(path):
         path = os.path.realpath(path)
     kind, of = _kind_of_folder(os.path.dirname(path))
@@ -141,7 +141,7 @@ def _kind_of_folder(folder: str) -> tuple[str, int]:
 
 @functools.cache
 def _mounts() -> dict[str, str]:
-    """The kind of file system at each mount point; empty where the platform does not say."""
+    """The type of file system at each mount point; empty where the platform does not list them."""
     kinds = {}
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

@@ -1,6 +1,6 @@
-"""The folders of headers as the compiler is told of them: the user's own, or what stands in their place (mirror).
+"""The include folders that are passed to the compiler: the user's own, or those of a mirror.
 
-Not here    Looking for headers: a text that includes none is compiled without any of that.
+Not here    Finding headers: a text that includes none is compiled without the other modules of this package.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 class Folders:
-    """Folders that are named to the compiler: here the user's own.
+    """The folders of one compile: here the user's own.
 
     Args:
-        edit: Changes each text, for a compile whose code is only compared.
+        edit: Changes each text before it is compiled, for a compile whose code is only compared.
 
     Attributes:
-        compiled: The texts that were compiled: of link inputs; None for the source.
-        made: What NVRTC made of them, by its kind; PTX of what is only compared, for LTO-IR is named by its text.
-        is_visible: A path that is not the user's stands in the code.
+        compiled: The texts that were compiled: link inputs, and None for the source.
+        made: NVRTC's outputs by kind. For a compile that is only compared, PTX in place of LTO-IR, which contains a
+            name made from its text.
+        is_visible: The code contains a path that is not the user's.
     """
 
     is_mirror = False
@@ -37,30 +38,30 @@ class Folders:
         self.is_visible = False
 
     def folder(self, path: str) -> str:
-        """Return the folder to name to the compiler in place of one of the user's; a toolkit's as it is."""
+        """Return the folder to pass to the compiler in place of one of the user's; a toolkit's is unchanged."""
         return path
 
     def path(self, place: Place, search: Search) -> str | None:
-        """Return the file that stands for a place of the user's; None where that is the user's own."""
+        """Return the file that replaces the user's file at a place; None where there is no replacement."""
         return None
 
     def flags(self, flags: Sequence[str]) -> list[str]:
-        """Return raw flags as the compiler gets them: they may name files to include."""
+        """Return the raw flags for the compiler, in which files to include may be replaced."""
         return [*flags]
 
     def map_back(self, text: str) -> str:
-        """Have a message name the user's own paths."""
+        """Replace paths in a message by the user's own."""
         return text
 
     def edited(self, source: str) -> str:
-        """Return a source as the compiler gets it."""
+        """Return the source for the compiler."""
         return decoded(self.edit(encoded(source))) if self.edit else source
 
     def look_at(self, code: bytes) -> None:
-        """Look for paths in code."""
+        """Search code for paths that are not the user's, and set `is_visible`."""
 
     def close(self) -> None:
-        """End the compile."""
+        """Release what the compile needed."""
 
     def run(
         self,
@@ -71,7 +72,7 @@ class Folders:
         outputs: Sequence[str],
         expressions: Sequence[str] = (),
     ) -> NvrtcResult:
-        """Run NVRTC on a text whose program name and flags name these folders; `of` says which text it is."""
+        """Run NVRTC on a text whose program name and flags use these folders; `of` is its link input, if any."""
         from ..toolchain.nvrtc import run_nvrtc
 
         self.compiled.add(of)

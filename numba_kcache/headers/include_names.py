@@ -1,13 +1,13 @@
-"""List the files that an `#include` may name, or a condition may ask for, by macros.
+"""Expand macros in operands of `#include` and `__has_include` to all file names that they may form.
 
-Promise     Never fewer than the compiler may find there, whichever definition of each macro holds at that place; None
-            among them where that cannot be listed.
-Method      The standard's expansion (arguments before they are put in, # and ##, no macro within itself), but with
-            each definition that stands anywhere in the texts, in comments too, and with none. An operand that becomes
-            no name at all names none: the compiler refuses it.
+Promise     The list has every name that the compiler may form there, whichever definition of each macro is in force; it
+            contains None where the names cannot be enumerated.
+Method      The standard's expansion (arguments are expanded before substitution, # and ##, no recursion), but with
+            every definition found anywhere in the texts, in comments too, and also with the macro undefined. An operand
+            that expands to no file name gives none: the compiler refuses it.
 Not here    The operands (scanner), and the places that a name leads to (search).
-Ground      NVRTC 13.5: what follows the name is passed over with a warning; in <> each blank is one space, and those
-            at the end are dropped. The compiler's own macros have reserved names, but for three.
+Ground      NVRTC 13.5: text after the name is ignored with a warning; in <> each blank is one space, and trailing
+            blanks are dropped. The compiler's own macros have reserved names, except three.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _MAX_DEPTH = 60
 
 
 class _Unlisted(Exception):
-    """There are too many names, or one of them may have a part that is not known here."""
+    """There are too many names, or one contains a macro that is unknown here."""
 
 
 class _Token(NamedTuple):
-    """One token; `is_apart` after a blank; `hidden` are the macros it came from, which it does not call again."""
+    """One token; `is_apart`: a blank precedes it; `hidden`: macros it was expanded from, not expanded again."""
 
     text: str
     is_apart: bool = False
@@ -54,7 +54,7 @@ _Tokens = tuple[_Token, ...]
 
 
 class _Macro(NamedTuple):
-    """A definition: the names of its parameters, None for a macro without; and its body, None for an unknown one."""
+    """A definition: parameter names, None for an object-like macro; and its body, None for an unknown one."""
 
     parameters: tuple[str, ...] | None
     body: _Tokens | None
@@ -89,12 +89,12 @@ class IncludeNames:
         """List the files that an operand may name; None for anything else.
 
         Args:
-            operand: What follows `include` or stands in the parentheses of `__has_include`, as the scanner gives it.
+            operand: The text after `include` or in the parentheses of `__has_include`, as the scanner returns it.
         """
         self._steps = 0
         spelled = operand.removeprefix(FOLLOWING)
         try:
-            letters = encoded(spelled).decode("latin-1")  # one for each byte, as in all tokens here
+            letters = encoded(spelled).decode("latin-1")  # one character per byte, as in all tokens here
             expanded = self._expanded(_tokens(letters), 0)
             found: set[Include | None] = {name for each in expanded for name in _names(each)}
         except _Unlisted:
@@ -104,7 +104,7 @@ class IncludeNames:
         return found
 
     def _expanded(self, tokens: _Tokens, depth: int) -> set[_Tokens]:
-        """List what tokens may become."""
+        """List all expansions of tokens."""
         self._steps += 1
         if self._steps > _MAX_STEPS or depth > _MAX_DEPTH:
             raise _Unlisted
@@ -117,7 +117,7 @@ class IncludeNames:
                 raise _Unlisted
             if not macros:
                 continue
-            found = {(token, *each) for each in self._expanded(rest, depth + 1)}  # not defined at this place
+            found = {(token, *each) for each in self._expanded(rest, depth + 1)}  # the macro may be undefined here
             for macro in macros:
                 hidden, arguments, after = token.hidden | {name}, list[_Tokens](), rest
                 if macro.parameters is not None:
@@ -134,7 +134,7 @@ class IncludeNames:
         return {tokens}
 
     def _bodies(self, macro: _Macro, arguments: list[_Tokens], depth: int) -> list[list[_Token]]:
-        """List the bodies of a call, for each that its arguments may become."""
+        """List the bodies of a macro call, one for each combination of expanded arguments."""
         if macro.body is None:
             raise _Unlisted
         names = macro.parameters or ()
@@ -189,12 +189,12 @@ def _tokens(text: str) -> _Tokens:
             found.append(_Token(spelled, is_apart))
         is_apart = bool(each["blank"])
     if any(pair[0].text == "/" and pair[1].text == "*" and not pair[1].is_apart for pair in itertools.pairwise(found)):
-        raise _Unlisted  # a comment that goes on in the next line
+        raise _Unlisted  # a comment that continues on the next line
     return tuple(found)
 
 
 def _call(tokens: _Tokens) -> tuple[list[_Tokens], _Tokens, _Token] | None:
-    """Find the arguments in the parentheses that open at once, what follows, and the parenthesis that closes."""
+    """Parse a call's arguments, if the next token is "(": the arguments, the tokens after them, the closing ")"."""
     if not tokens or tokens[0].text != "(":
         return None
     depth, arguments = 0, list[list[_Token]]([[]])
@@ -210,7 +210,7 @@ def _call(tokens: _Tokens) -> tuple[list[_Tokens], _Tokens, _Token] | None:
 
 
 def _substituted(body: _Tokens, raw: dict[str, _Tokens], values: dict[str, _Tokens]) -> list[_Token]:
-    """Put arguments into a body."""
+    """Substitute arguments into a macro's body."""
     made: list[_Token] = []
     is_joined = False
     for at, token in enumerate(body):
@@ -245,7 +245,7 @@ def _spelled(tokens: Sequence[_Token]) -> str:
 
 
 def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
-    """List the names that the question at an index may ask for; None where they rest on the compiler's macros."""
+    """List the names that the `__has_include` at an index may ask for; None where they use macros of the compiler."""
     call = _call(tokens[at + 1 :])
     if call is None:
         before = [each.text for each in tokens[max(0, at - 2) : at]]
@@ -258,7 +258,7 @@ def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
 
 
 def _names(tokens: _Tokens) -> set[Include]:
-    """List the name that tokens begin with, in parentheses or not: as spelled and without blanks at its ends."""
+    """List the file name that tokens begin with, in parentheses or not: as spelled, and with blanks stripped."""
     tokens = tuple(itertools.dropwhile(lambda each: each.text == "(", tokens))
     first, *rest = [*tokens, _Token("")]
     if first.text.startswith('"'):

@@ -1,11 +1,11 @@
-"""Learn the headers of a compile: those that it may have read, as a survey found them.
+"""Make the header set of a compile: the headers that it may have read, with the contents that a survey found.
 
-Promise     Headers are returned only if they are the ones that the compiler read, or more, and it read the bytes that
-            the survey did. Otherwise the reason is raised.
+Promise     The set contains every header that the compiler read, with the bytes that it read. Where that is not
+            certain, the reason is raised.
 Method      The survey runs before the compiler; afterwards `reading` lists which of its headers were read. From a
-            mirror the compiler can have read nothing else. Where it read the user's own files they are compared again
-            by content, with the links on the way to them: what moved meanwhile was edited under the compiler's hands.
-Not here    Running NVRTC (toolchain), keeping header sets (store), comparing them later (check).
+            mirror the compiler can have read nothing else. Where it read the user's own files, they and the links on
+            the way to them are compared again: if one differs, it was edited during the compile.
+Not here    Running NVRTC (toolchain), storing header sets (store), comparing them later (check).
 Ground      tests/unit/test_header_scenarios.py, tests/corpus/header_mutations.py.
 """
 
@@ -28,7 +28,7 @@ from .untrackable import UntrackableError, UntrackableReason
 from .ways import links_to
 
 _TICK_NS = 10_000_000
-"""The clock that gives files their ctime may be this far behind."""
+"""Largest lag of the clock that the kernel sets ctime by, in nanoseconds."""
 
 
 def learn_headers(
@@ -43,12 +43,12 @@ def learn_headers(
     """Make the header set of a compile that has just succeeded.
 
     Args:
-        survey: Taken before it started.
-        is_unread: Tells which headers it certainly did not read (open_watch); None where all may have been.
-        opened_in: Lists the files that it opened of a toolkit's tree; None where all may have been.
+        survey: The survey made before it started.
+        is_unread: Returns whether a header certainly was not read (open_watch); None where all may have been.
+        opened_in: Lists the files of a toolkit's tree that it opened; None where all may have been.
         is_mirrored: It read a mirror of the survey.
-        is_timeless: `__DATE__` and its like stand in no branch of the user's texts that was taken.
-        has_names: The code may hold the names of files, as they were found.
+        is_timeless: `__DATE__` and its like are in no branch of the user's texts that was taken.
+        has_names: The code may contain the names of files, as they were found.
 
     Raises:
         UntrackableError: The headers cannot be captured.
@@ -59,7 +59,7 @@ def learn_headers(
             _refuse(survey, place, survey.headers[place], is_timeless=is_timeless)
         survey.run_wrappers(read)
         is_computed = any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read)
-        # names that macros form are listed or refused in the user's own headers, but not in the toolkit's
+        # names formed by macros are listed or refused for the user's own headers, but not for the toolkit's
         shadows = _all_shadows(survey) if is_computed else set[Place]()
         headers = _header_set(survey, read, opened_in if is_computed else None, has_names=has_names)
         headers = headers._replace(clear=tuple(sorted(shadows)))
@@ -72,13 +72,13 @@ def learn_headers(
 
 
 def _require_same(headers: HeaderSet, survey: Survey) -> None:
-    """Raise, unless everything in the set is as it was before the compiler ran, and so are the links to it."""
-    for each in (headers, bare(headers)):  # stats, then contents: a write through a mapping need not show in the former
+    """Raise unless everything in the set, and the links to it, are unchanged since before the compiler ran."""
+    for each in (headers, bare(headers)):  # stats, then contents: a write through a mapping need not change the stat
         outcome = check_headers(each, survey.search, now_ns=survey.now_ns)
         if not isinstance(outcome, Match):
             raise UntrackableError(UntrackableReason.MODIFIED, outcome.path)
         for old, new in zip(headers.files, (outcome.refreshed or each).files, strict=True):
-            if each is headers and old != new:  # touched, or edited and put back
+            if each is headers and old != new:  # touched, or edited and restored
                 raise UntrackableError(UntrackableReason.MODIFIED, path_of(old.place, survey.search))
     for path, link in survey.ways.links.items():
         if links_to(path) != link:
@@ -104,7 +104,7 @@ def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) 
 def _header_set(
     survey: Survey, places: set[Place], opened_in: Callable[[str], list[str] | None] | None, *, has_names: bool
 ) -> HeaderSet:
-    """Collect what the lookups of these files rest on, with the stat of every file, settled or not.
+    """Collect the files and absent places that the lookups depend on, with the stat of every file, settled or not.
 
     `opened_in` is given where a toolkit may have read files that are not among these.
     """
@@ -114,7 +114,7 @@ def _header_set(
     touched = set(places)
     for place in places:
         for lookup in survey.includes[place]:
-            is_read = not places.isdisjoint(lookup.leads_to)  # otherwise it was not carried out
+            is_read = not places.isdisjoint(lookup.leads_to)  # otherwise the include was not executed
             if is_read and lookup.include.form is not Form.FORCED:
                 missing.update(dict.fromkeys(lookup.absent))
         questions.update(dict.fromkeys(survey.questions[place]))
@@ -145,10 +145,10 @@ def _header_set(
 
 
 def _part(survey: Survey, index: int, paths: Iterable[str]) -> TreePart:
-    """Make the part of a tree at these paths, of which nothing may have changed since the survey began.
+    """Make the part of a tree at these paths, which must be unchanged since the survey began.
 
     Raises:
-        UntrackableError: Something may have.
+        UntrackableError: A path may have changed.
     """
     root, layout = survey.search.trees[index], survey.search.layout()
     known = {survey.inside(place): header for place, header in survey.headers.items()
@@ -175,20 +175,20 @@ def _stat_now(path: str) -> FileStat | None:
 
 
 def _answers(survey: Survey, question: Lookup) -> list[tuple[tuple[Place, ...], bool]]:
-    """List the answers of a `__has_include`, without those about a toolkit, which its `TreePart` has."""
+    """List the results of a `__has_include`, without those for a toolkit, which are in its `TreePart`."""
     found, absent = ({place for place in each if not survey.in_tree(place)} for each in question[1:])
     if any(place.base == MEMORY or survey.in_tree(place) for place in question.found):
         return []
-    if question.include.form is Form.NEXT:  # which of the places count is not known
+    if question.include.form is Form.NEXT:  # it is not known at which of the places the search starts
         return [*(((place,), True) for place in found), *(((place,), False) for place in absent)]
     places = tuple(sorted(found | absent))
     return [(places, bool(found))] if places else []
 
 
 def _by_folder(survey: Survey, places: Iterable[Place]) -> tuple[tuple[Place, tuple[str, ...]], ...]:
-    """Group places by the topmost folder on the way to them that does not exist, or else by the one they are in.
+    """Group places by the topmost missing folder on their path, or else by the folder they are in.
 
-    Most lie in folders that the user's own tree does not have (`cub`, `cuda/std`): one look answers for all.
+    Most are in folders that the user's own tree lacks (`cub`, `cuda/std`): one stat then covers all of them.
     """
 
     @functools.cache
@@ -207,10 +207,10 @@ def _by_folder(survey: Survey, places: Iterable[Place]) -> tuple[tuple[Place, tu
 
 
 def _all_shadows(survey: Survey) -> set[Place]:
-    """List where a file of the user's could shadow any header of a toolkit.
+    """List the places at which a file of the user's would shadow a header of a toolkit.
 
     Raises:
-        UntrackableError: There is one already.
+        UntrackableError: There is such a file already.
     """
     layout = survey.search.layout()
     pending = [
@@ -220,7 +220,7 @@ def _all_shadows(survey: Survey) -> set[Place]:
         if tree < 0 <= other and os.path.isdir(tree_folder)
     ]
     clear: set[Place] = set()
-    for place, tree_folder in pending:  # grows, where both have a folder of one name
+    for place, tree_folder in pending:  # grows where both have a folder of the same name
         for name in os.listdir(tree_folder):
             shadow, original = Place(place.base, os.path.join(place.rest, name)), os.path.join(tree_folder, name)
             path = path_of(shadow, survey.search)

@@ -1,12 +1,12 @@
-"""Look up texts that include files by the headers on record.
+"""Find the key of a request whose texts include files, by the header sets recorded in its manifest.
 
 Promise     A key is returned only if every file that the compile depended on, and every place where none was found,
-            is as it was. The manifest only lists which header sets to try: the key is derived anew from the one
+            is unchanged. The manifest only lists which header sets to try: the key is derived again from the one
             that matches.
 Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
             is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has a set of its own. Code
-            that may hold the path of a searched folder is served only where that folder is searched again.
-Not here    What a header set is (dependencies), how it is compared (check), and how one is learned (compile).
+            that may contain the path of an include folder is a hit only where the same folder is searched again.
+Not here    The contents of a header set (dependencies), comparing it (check), and recording it (compile).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The outcome of a look-up by the headers on record.
+    """The outcome of a look-up by recorded headers.
 
     Args:
-        key: The key that the matching header sets lead to; None where none match.
-        renewed: Their variant with newer stats, where stats differed and contents were compared.
-        variant: Their variant, as it is stored.
+        key: The key derived from the header sets that match; None where none match.
+        renewed: The manifest variant of these sets with newer stats, where contents had to be compared.
+        variant: The manifest variant of these sets, as it is stored.
     """
 
     key: str | None
@@ -43,13 +43,13 @@ class Found(NamedTuple):
 def find_key(
     variants: Iterable[Variant], components: Sequence[Component], searches: Sequence[Search], *, any_compiler: bool
 ) -> Found:
-    """Find the first variant whose headers are as they were, and derive its key.
+    """Find the first variant whose headers are unchanged, and derive its key.
 
     Args:
-        variants: Of the family's manifest, the newest first.
-        components: Of the request, without its headers.
+        variants: The variants of the family's manifest, newest first.
+        components: The components of the request, without headers.
         searches: The folders that are searched for headers, for each text of the request.
-        any_compiler: Another compiler's code will do; its headers then count as part of it.
+        any_compiler: Code of any compiler is accepted; its toolkit's headers then count as part of it.
     """
     request, now_ns = derive(components), time.time_ns()
     for variant in variants:
@@ -82,7 +82,7 @@ def find_key(
 
 
 def without_stats(variant: Variant) -> Variant:
-    """Make the variant for other machines: without the inodes and times of this one, which mean nothing there."""
+    """Make the variant for other machines, without inodes and times, which are meaningless there."""
     stored = variant.get("closures")
     if not isinstance(stored, list):
         return variant
@@ -91,13 +91,13 @@ def without_stats(variant: Variant) -> Variant:
 
 
 def bare(headers: HeaderSet) -> HeaderSet:
-    """Make the header set without stats: all of it is compared by content."""
+    """Make the header set without stats, so that all files are compared by content."""
     files = tuple(file._replace(stat=None) for file in headers.files)
     return headers._replace(files=files, trees=tuple(part._replace(stat="") for part in headers.trees))
 
 
 def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
-    """Check whether a folder that the code holds is the same one of the search as when it was compiled."""
+    """Check whether a folder whose path the code contains has the same number in the search as at compile time."""
     return any(path == each for search in searches for each in located(search))
 
 
@@ -116,7 +116,7 @@ def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:
     """Read the header sets of a variant, one for each text of the request.
 
     Raises:
-        ValueError: They are others than this package writes for such a request.
+        ValueError: They are not header sets for such a request.
     """
     stored = variant.get("closures")
     if not isinstance(stored, list) or len(stored) != count:
@@ -125,9 +125,9 @@ def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:
 
 
 def of_any_compiler(headers: HeaderSet, search: Search) -> tuple[HeaderSet, Search]:
-    """Make the header set without its toolkit's headers, and the search as if the toolkit were the one of the set.
+    """Remove the toolkit's headers from a header set, and adapt the search as if this machine had the same toolkit.
 
-    The toolkit's headers came with the compiler, which may be any; this machine may have other ones, or none.
+    The toolkit's headers belong to the compiler, and any is accepted; this machine may have other ones, or none.
     """
     own = iter([folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0])
     last = max((tree for tree, _ in headers.layout), default=-1)

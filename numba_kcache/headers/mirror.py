@@ -1,15 +1,16 @@
 """Make a private copy of the user's headers, from the bytes that were surveyed, for the compiler to read instead.
 
-Promise     What the compiler reads of the user's is what the survey read. Two paths are one file in the mirror exactly
-            where the survey saw one file: `#pragma once` goes by inode. Where that cannot be had there is no mirror.
-Method      A mirror repeats the part of the file system that the survey's paths lead through, below a root of its own:
-            folders as folders, links as links, so that `..`, siblings and `#include_next` mean in it what they mean at
-            the user's. What lies above all of it is left out and the root is named by the contents, so that a checkout
-            that moved has the same mirror. What is not in it cannot be read.
-Not here    The toolkit's headers, which are read in place and known by their tree. Texts into whose code a path may
-            enter, or whose includes cannot be listed (lookup).
-Ground      NVRTC 13.5: PTX and cubins are the same bytes wherever source and headers lie, but for `__FILE__` and its
-            like and for line tables. In-memory headers break nested relative includes and `#include_next`.
+Promise     The user's headers that the compiler reads have the bytes that the survey read. Two paths are one file in
+            the mirror exactly where the survey found one file, since `#pragma once` compares inodes. Where that is not
+            possible there is no mirror.
+Method      A mirror reproduces the part of the file system that the survey's paths lead through, below a root of its
+            own: folders as folders, links as links, so that `..`, siblings and `#include_next` have the same meaning
+            in it. The path above the common parent is left out, and the root is named by the contents, so that a
+            checkout that moved has the same mirror. A file that is not in it cannot be read.
+Not here    The toolkit's headers, which are read in place and recorded by their tree. Texts whose code may contain a
+            path, or whose includes cannot be listed (compile).
+Ground      NVRTC 13.5: PTX and cubins have the same bytes wherever source and headers are, except for `__FILE__` and
+            its like and for line tables. In-memory headers break nested relative includes and `#include_next`.
 """
 
 from __future__ import annotations
@@ -39,35 +40,35 @@ if TYPE_CHECKING:
     from ..toolchain.nvrtc import NvrtcResult
 
 MAX_BYTES = 256 << 20
-"""Headers of more bytes than this are read where they are."""
+"""Limit of the headers' total size; larger ones are read in place."""
 
 ABANDONED_S = 86_400.0
-"""Age of a mirror whose compile has certainly ended."""
+"""Age of a mirror, in seconds, at which its compile has certainly ended."""
 
 _NAME = r"[0-9a-f]{32}(-[0-9]{1,5})?"
 
 
 class Unmirrored(Exception):
-    """The headers cannot be mirrored: their paths, or what stands there, have a part that a copy would not have."""
+    """The headers cannot be mirrored: a copy could not reproduce their paths or files."""
 
 
 class Mirror(Folders):
-    """The headers of one compile, from now until `close`.
+    """The mirror of one compile; it exists on disk until `close`.
 
     Args:
-        surveys: Of the texts that are compiled together.
-        edit: Changes each text, the source too, for a compile whose code is only compared. Absolute names then lead
-            into the mirror, too, as far as they stand in the texts, and files have no time, which is in line tables.
+        surveys: The surveys of the texts that are compiled together.
+        edit: Changes each text, the source too, for a compile whose code is only compared. Absolute names in the texts
+            are then redirected into the mirror, too, and its files have a fixed time, since line tables contain times.
 
     Raises:
-        Unmirrored: There can be none.
+        Unmirrored: The headers cannot be mirrored.
         OSError: It cannot be written.
 
     Attributes:
         root: The private folder that holds it.
         may_precompile: Whether it may be compiled with precompiled headers.
-        precompiled: Folder of those that it was compiled with; "" for none.
-        is_left: The compiler may have read a file of the user's by an absolute name.
+        precompiled: Folder of the precompiled headers that were used; "" for none.
+        is_left: The compiler may have read a file outside the mirror by an absolute name.
     """
 
     is_mirror = True
@@ -76,13 +77,13 @@ class Mirror(Folders):
         super().__init__(edit)
         self._is_kept, self.may_precompile = bool(precompiled.root) and edit is None, False
         self.root, self.precompiled, self.is_left = "", "", False
-        self._own: dict[str, str] = {}  # folders of the search, and where they really are
-        self._real: dict[str, str] = {}  # paths of files, likewise
+        self._own: dict[str, str] = {}  # folders of the search, and their real paths
+        self._real: dict[str, str] = {}  # paths of files, and their real paths
         self._folders: set[str] = set()
         self._links: dict[str, str] = {}
         self._files: dict[str, _File] = {}
         self._forced: dict[str, tuple[str, str]] = {}
-        self._absolute: dict[bytes, str] = {}  # names, and the real paths that they lead to
+        self._absolute: dict[bytes, str] = {}  # absolute names in texts, and their real paths
         self._handed: dict[str, str] = {}
         if os.name != "posix":
             raise Unmirrored("links and inodes work differently on this system")
@@ -94,15 +95,15 @@ class Mirror(Folders):
         self._write()
 
     def folder(self, path: str) -> str:
-        """Return the folder of the mirror that stands for one of the user's; another one as it is."""
+        """Return the folder of the mirror for one of the user's; any other folder is unchanged."""
         return self._handed.get(path, path)
 
     def flags(self, flags: Sequence[str]) -> list[str]:
-        """Return the raw flags, with the files that they include taken from the mirror."""
+        """Return the raw flags, with the files that they include replaced by those of the mirror."""
         found = [*flags]
         for index, flag in enumerate(flags):
             word, equals, name = flag.partition("=")
-            if not equals and index + 1 < len(flags):  # what it takes may be the next element
+            if not equals and index + 1 < len(flags):  # its value may be the next element
                 name = flags[index + 1]
             if word in ("-include", "--pre-include") and name in self._forced:
                 folder, rest = self._forced[name]
@@ -115,12 +116,12 @@ class Mirror(Folders):
         return [self._at(real) for real in self._files]
 
     def path(self, place: Place, search: Search) -> str | None:
-        """Return the file that stands at a place of the user's; None where the mirror has none."""
+        """Return the mirror's file for a place of the user's; None where the mirror has none."""
         real = self._real.get(path_of(place, search))
         return None if real is None else self._at(real)
 
     def map_back(self, text: str) -> str:
-        """Have a message name the user's own paths."""
+        """Replace paths in a message by the user's own."""
         if self.root in text:
             for folder, handed in sorted(self._handed.items(), key=lambda pair: -len(pair[1])):
                 text = text.replace(handed, folder)
@@ -128,22 +129,22 @@ class Mirror(Folders):
         return text
 
     def edited(self, source: str) -> str:
-        """Return a source as the compiler gets it."""
+        """Return the source for the compiler."""
         return decoded(self._edited(encoded(source)))
 
     def look_at(self, code: bytes) -> None:
-        """Look for the mirror's own paths; a macro of the toolkit may have put one in."""
+        """Search code for the mirror's own paths, which a macro of the toolkit may have put there."""
         self.is_visible = self.is_visible or holds_path(code, self.root)
 
     def close(self) -> None:
-        """Remove it, unless precompiled headers are of its files."""
+        """Remove it, unless precompiled headers were made from its files."""
         if self.root and not self._is_kept:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def run(self, of: LinkInput | None, source: str, program: str, flags: Sequence[str], *more: Any) -> NvrtcResult:
-        """Run NVRTC on a text, with precompiled headers where there may be some.
+        """Run NVRTC on a text, with precompiled headers where they are allowed.
 
-        Notice where an absolute name that stands in no text leads it out of the mirror.
+        Sets `is_left` where NVRTC opened a file outside the mirror by an absolute name that is in no text.
         """
         folder = precompiled.folder(self.root, source, flags) if self.may_precompile else ""
         if folder and self.precompiled in ("", folder):
@@ -151,7 +152,7 @@ class Mirror(Folders):
             pch = ["--pch", "--pch-messages=false", "--pch-verbose=false", f"--pch-dir={self.precompiled}"]
             result = super().run(of, source, program, [*flags, *pch], *more)
             if result.ok:
-                return result  # otherwise the run without them, below, says what is wrong
+                return result  # otherwise the run without them, below, reports the error
         with closing(OpenWatch(self._files if self._absolute else ())) as watch:
             result = super().run(of, source, program, flags, *more)
             self.is_left = self.is_left or bool(self._absolute and not all(map(watch.is_unopened, self._files)))
@@ -167,7 +168,7 @@ class Mirror(Folders):
             raise Unmirrored("a text without a folder")
         for folder in [*own, *([search.working_folder] if search.forced else [])]:
             self._own.setdefault(folder, os.path.realpath(folder))
-        for (base, rest), _first in survey.ways.several():  # the compiler goes by the other name, too
+        for (base, rest), _first in survey.ways.several():  # the compiler uses the folder's other name, too
             if search.roots[base] in self._own:
                 self._follow(self._own[search.roots[base]], [*rest.split("/"), ""])
         for place in survey.reachable():
@@ -180,18 +181,18 @@ class Mirror(Folders):
                 folder = ""
             header, found = survey.headers.get(place), survey.stat(path)
             if not folder or found is None or (header and header.error):
-                raise Unmirrored(path)  # the compiler opens it there, whatever it is told; or it cannot be read
+                raise Unmirrored(path)  # the compiler opens it by its absolute name; or it cannot be read
             real = self._follow(folder, rest.split("/"))
             stat = header.stat if header and header.stat else stat_of(found)
             file = _File(survey.content(place) if header else None, (stat.device, stat.inode))
             known = self._files.get(real, file)
             if real.startswith(trees) or not file.agrees_with(known):
-                raise Unmirrored(path)  # the toolkit's, or another file than a moment ago
+                raise Unmirrored(path)  # in the toolkit, or replaced since the survey
             self._real[path] = real
             self._files[real] = known if file.data is None else file
         for name in search.forced:
             for place in survey.forced(name):
-                # Others the compiler finds in the mirror's folders, and what comes next there.
+                # The compiler finds all others through the mirror's folders, `#include_next` included.
                 if search.roots[place.base] == search.working_folder:
                     self._forced[name] = search.roots[place.base], place.rest
                 elif place.base == ABSOLUTE:
@@ -201,7 +202,7 @@ class Mirror(Folders):
                 self._absolute[os.fsencode(lookup.include.name)] = self._real[path_of(place, search)]
 
     def _follow(self, folder: str, names: Sequence[str]) -> str:
-        """Walk as the kernel does, note the folders and links on the way, and return the real path."""
+        """Resolve a path as the kernel does, recording the folders and links on the way; return the real path."""
         for name in names:
             self._folders.add(folder)
             if name == "..":
@@ -217,7 +218,7 @@ class Mirror(Folders):
     # -- on disk ------------------------------------------------------------------------------------
 
     def _at(self, real: str) -> str:
-        """Return where a real path lies in the mirror."""
+        """Return the path in the mirror of a real path."""
         return f"{self.root}/0{real[len(self._top.rstrip('/')) :].rstrip('/')}"
 
     def _write(self) -> None:
@@ -248,7 +249,7 @@ class Mirror(Folders):
                     raise
 
     def _name(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> str:
-        """Name the mirror by all that is in it."""
+        """Name the mirror by a digest of its contents."""
         files = sorted(self._files.items())
         parts: list[Plain] = []
         parts += [[self._at(real), self._at(first[each.inode]), digest(each.data or b"")] for real, each in files]
@@ -278,20 +279,20 @@ class Mirror(Folders):
         self._handed.clear()
         for folder, real in self._own.items():
             handed = self._at(real)
-            if handed in self._handed.values():  # the same by another name: two folders of the search
+            if handed in self._handed.values():  # two folders of the search are the same one
                 handed = f"{self.root}/{len(self._handed) + 1}"
                 os.symlink(self._at(real), handed)
             self._handed[folder] = handed
 
 
 def holds_path(code: bytes, path: str) -> bool:
-    """Check whether a path stands in a cubin, or in PTX, which spells texts as numbers."""
+    """Check whether a cubin contains a path, or PTX, which writes text as numbers."""
     name = os.fsencode(path)
     return name in code or ", ".join(map(str, name)).encode() in code
 
 
 class _File(NamedTuple):
-    """A file of the mirror: its bytes, None where the compiler only asks if it is there; and what tells it apart."""
+    """A file of the mirror: its bytes, None where the compiler only asks whether it exists; and its identity."""
 
     data: bytes | None
     inode: tuple[int, int]
@@ -302,7 +303,7 @@ class _File(NamedTuple):
 
 
 def make_root(place: str, name: str) -> str:
-    """Make the root of a mirror; with a number in its name, where another compile has the same one."""
+    """Make the root of a mirror; a number is appended to its name where another compile uses the same name."""
     private = _private_folder(place)
     for number in range(1 << 16):
         root = os.path.join(private, f"{name}-{number}" if number else name)
@@ -315,7 +316,7 @@ def make_root(place: str, name: str) -> str:
 
 
 def _private_folder(place: str) -> str:
-    """Make the folder, of this user alone, that mirrors lie in; another one where something else has its name."""
+    """Make this user's private folder for mirrors; under another name where that one is taken."""
     path = os.path.join(place, f"numba_kcache-headers-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)
@@ -328,7 +329,7 @@ def _private_folder(place: str) -> str:
 
 
 def sweep(private: str) -> None:
-    """Remove what compiles left that were killed: folders with the names of mirrors, and nothing else."""
+    """Remove mirrors of compiles that were killed: only folders whose names have the form of a mirror's."""
     for name in (each for each in os.listdir(private) if re.fullmatch(_NAME, each)):
         with suppress(OSError):  # another process removes it, too
             found = os.stat(path := os.path.join(private, name), follow_symlinks=False)

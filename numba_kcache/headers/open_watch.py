@@ -1,13 +1,13 @@
-"""Watch which headers are opened while the compiler runs: it did not read the others.
+"""Watch with inotify which headers are opened while the compiler runs; the others were not read.
 
-Promise     A file is named unopened only if the watch on it has answered an opening of our own, no event was lost, and
-            its path leads to the same file as before. Any other is taken to have been opened.
-Method      inotify(7), which reports openings by any process; one too many costs nothing but a dependency. The user's
-            headers, in the mirror or in place, are watched each; of a toolkit's tree the folders, for nobody knows
-            before which of its headers are meant.
-Not here    The headers that a compile read, by these reports (reading).
-Ground      inotify(7): IN_OPEN is reported for a file itself by whatever path, and for the folder in which it lies once
-            links are followed; equal events in a row become one, and a queue that overflowed reports the watch -1.
+Promise     A file counts as unopened only if its watch reported a test opening, no event was lost, and its path leads
+            to the same file as before. All others count as opened.
+Method      inotify(7) reports openings by any process; one by another process only adds a dependency. Each of the
+            user's headers, in the mirror or in place, has its own watch; in a toolkit's tree the folders are watched,
+            since it is not known beforehand which of its headers will be used.
+Not here    The list of headers that a compile read (reading).
+Ground      inotify(7): IN_OPEN is reported for a file itself by any of its paths, and for the folder that contains it
+            after links are resolved; equal consecutive events are merged, and a queue overflow reports the watch -1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _BUFFER_BYTES = 1 << 16
 
 
 class OpenWatch:
-    """A watch on files, from now until `close`.
+    """A watch on files, from construction until `close`.
 
     Args:
-        paths: Of single files.
-        trees: Roots of trees that are watched whole.
+        paths: Paths of single files.
+        trees: Roots of trees that are watched completely.
     """
 
     def __init__(self, paths: Iterable[str], trees: Sequence[str] = ()) -> None:
@@ -41,7 +41,7 @@ class OpenWatch:
         self._fd, self._wanted = -1, 0
         try:
             self._start(paths, trees)
-        except (OSError, ImportError, AttributeError):  # no such system, or too many watches: all count as opened
+        except (OSError, ImportError, AttributeError):  # no inotify, or too many watches: all count as opened
             self._files.clear()
             self._folders.clear()
 
@@ -87,7 +87,7 @@ class OpenWatch:
     def opened_in(self, root: str) -> list[str] | None:
         """List the files of a tree that were opened since the watch began, below its root; None where that is unknown.
 
-        A link's name is not reported, but the name of what it leads to, if that lies in the tree too.
+        For a link the name of its target is reported, if that is in the tree too.
         """
         self._read()
         real = os.path.realpath(root)
@@ -98,7 +98,7 @@ class OpenWatch:
         return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
 
     def is_whole(self) -> bool:
-        """Check whether all that was to be watched is, and no event was lost."""
+        """Check whether every requested file and tree is watched and no event was lost."""
         self._read()
         return 0 < self._wanted == len(self._files) + len(self._folders) and -1 not in self._opened
 
@@ -111,7 +111,7 @@ class OpenWatch:
         return found + [os.path.join(folders[number], name) for number, name in pairs]
 
     def suppose(self, paths: Iterable[str]) -> None:
-        """Have files count as opened: they were read before, and what was made of them is used."""
+        """Mark files as opened, since precompiled headers that were made from them are used."""
         for path in paths:
             if path in self._files:
                 self._opened.add(self._files[path][0])
@@ -128,7 +128,7 @@ class OpenWatch:
         self._opened.update(self._events())
 
     def _events(self) -> Iterator[int | tuple[int, str]]:
-        """Yield what was opened: watches, or watch and name within; -1 where some may have been lost."""
+        """Yield each opening as a watch, or as (watch, name within its folder); -1 where events may have been lost."""
         while True:
             try:
                 data = os.read(self._fd, _BUFFER_BYTES)

@@ -1,16 +1,17 @@
-"""Let workers compile the headers that their kernels have in common once: by NVRTC's automatic precompiled headers.
+"""Share compiled headers among the kernels of a warm-up worker, by NVRTC's automatic precompiled headers.
 
-Promise     Off, unless a worker says otherwise. Code, log and key are those of a plain compile. Precompiled headers are
-            used only while each file that was opened when they were made is as it was then: NVRTC itself does not look.
-            A header behind them counts as read, though nobody opens it any more.
-Method      Only what reads a mirror has them: its folder is named by the user's headers, stays as long as the process,
-            and is a part of the options that NVRTC compares. What it opened while it made them is noted with its stat,
-            by the folder in which it keeps them: one for all texts that have mirror, options and beginning in common,
-            up to the last file that they include. Where their memory runs out, or one more than `MOST` comes, there are
-            no new ones; nor in a process that was forked from the one that made them.
-Not here    Reading stats of files that nobody watched: without a watch there are none.
-Ground      NVRTC 13.5: its files hold addresses of this process and of those forked from it. An edit of a header
-            behind one goes unseen.
+Promise     Off, except in workers. Code, log and key are those of a plain compile. Precompiled headers are used only
+            while each file that was opened when they were made is unchanged, which NVRTC itself does not check. A
+            header contained in them counts as read, though it is not opened again.
+Method      Only compiles from a mirror use them: the mirror's folder is named by the contents of the user's headers,
+            is kept as long as the process, and is one of the options that NVRTC compares. The files that NVRTC opened
+            while it made them are recorded with their stats, under the folder that holds the precompiled headers: one
+            for all texts with the same mirror, options and beginning, up to the last `#include`. When their memory is
+            exhausted, or there are `MOST` of them, no more are made; nor in a process that was forked from the one that
+            made them.
+Not here    Compiles without a watch on the files opened: they get no precompiled headers.
+Ground      NVRTC 13.5: its files contain addresses of this process and of those forked from it. NVRTC does not notice
+            an edit of a header contained in one.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from .open_watch import OpenWatch
 
 MOST = 2
-"""Of them in a process: each takes some 300 MB with CUB."""
+"""Limit of the precompiled headers of a process: each takes some 300 MB with CUB."""
 
 _NEVER = FileStat(-1, -1, -1, -1, -1)
-"""Of a file that may have been written while it was read: it is never as it was."""
+"""Recorded for a file that may have been written while it was read: no real stat equals it."""
 
 _include = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
 def beginning_of(source: str) -> str:
-    """Give the text up to the last file that it includes; "" where it includes none."""
+    """The text up to its last `#include`; "" where it has none."""
     ends = [each.end() for each in _include.finditer(source)]
     return source[: ends[-1]] if ends else ""
 
@@ -48,8 +49,8 @@ class Precompiled:
 
     Attributes:
         root: The private folder that holds them, and their mirrors; "" while they are off.
-        mirrors: What is kept of them: the root of each, and its folders by those of the user.
-        most: How many there may be; 0 where they are another process's.
+        mirrors: The root of each mirror that is kept, and its folders by those of the user.
+        most: Limit of their number; 0 where they belong to another process.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Precompiled:
         self._places: dict[str, set[str]] = {}
 
     def begin(self, parent: str | None = None) -> None:
-        """Use them from now on, where NVRTC has them, below a folder of this user alone."""
+        """Enable them, where NVRTC supports them, in a private folder of this user."""
         from ..toolchain.nvrtc import reserve_precompiled
 
         if not self.root and reserve_precompiled():
@@ -67,11 +68,11 @@ class Precompiled:
                 self.root = tempfile.mkdtemp(prefix="numba_kcache-pch-", dir=parent)
 
     def are_made(self) -> bool:
-        """Check whether there are some, which a forked process may use."""
+        """Check whether some were made, which forked processes may use."""
         return bool(self.root and self._opened)
 
     def end(self) -> None:
-        """Remove them, if they are this process's."""
+        """Remove them, if they belong to this process."""
         if not self.most:
             return
         root, self.root = self.root, ""
@@ -79,12 +80,12 @@ class Precompiled:
         self.mirrors.clear()
 
     def folder(self, mirror: str, source: str, flags: Sequence[str] = ()) -> str:
-        """Name the folder for a source that reads a mirror; "" where it is compiled without.
+        """The folder of precompiled headers for a source that reads a mirror; "" to compile without them.
 
         Args:
             mirror: Folder of the mirror.
             source: CUDA C++.
-            flags: Of NVRTC.
+            flags: NVRTC's flags.
         """
         beginning = beginning_of(source)
         if not self.root or not beginning:
@@ -102,13 +103,13 @@ class Precompiled:
         return path if all(_stat(file) == stat for file, stat in known.items()) else ""
 
     def learn(self, folder: str, watches: Sequence[OpenWatch], trees: Sequence[str], since_ns: int) -> None:
-        """Note what was opened in a compile with such a folder, and have it count as opened in the next.
+        """Record the files opened in a compile with such a folder; they count as opened in later compiles with it.
 
         Args:
-            folder: Of the compile.
-            watches: On all that it may have opened.
-            trees: Roots of the toolkit's trees, in which a file that appears may come before another.
-            since_ns: When it began: what changed later may have been read before.
+            folder: The folder used in the compile.
+            watches: Watches on all files that it may have opened.
+            trees: Roots of the toolkit's trees, in which a new file may be found before another.
+            since_ns: When it began: a file changed later may have been read in its earlier state.
         """
         known = self._opened.setdefault(folder, {})
         opened = [path for watch in watches for path in watch.opened() if path not in known]

@@ -1,10 +1,10 @@
-"""Find the headers that a compile read: those that the scanner reaches, but for what nobody opened meanwhile.
+"""Find the headers that a compile read: those that the scanner reaches, without those that were never opened.
 
-Promise     Never fewer than the compiler read. An unconditional include of the source that leads to nothing that was
-            opened, or an opened header that nothing leads to, means that the watch is wrong: then all count as read.
-Method      What is not in the mirror cannot be read; in it, and in the toolkit's folders, a watch tells which files
-            were opened (open_watch). No question is put to the compiler: its trace of headers changes the code.
-Not here    What is kept of these headers (learn).
+Promise     Every header that the compiler read is listed. If an unconditional include of the source leads to no opened
+            file, or no include leads to an opened header, the watch is unreliable and all headers count as read.
+Method      A file outside the mirror cannot be read; in it, and in the toolkit's folders, a watch reports which files
+            were opened (open_watch). NVRTC's own trace of headers is not used, since it changes the code.
+Not here    Making the record of these headers (learn).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .survey import START, Survey
 from .untrackable import UntrackableError, UntrackableReason
 
 IsUnread = Callable[[Place], bool]
-"""Tells if the file at a place was certainly not read."""
+"""Returns whether the file at a place certainly was not read."""
 
 
 def scanned_headers(survey: Survey, is_unread: IsUnread | None = None) -> set[Place]:
     """List all places that the compiler could have read from.
 
     Args:
-        survey: Taken before it ran.
-        is_unread: The headers that nobody opened meanwhile. Disbelieved, if the source must have included one of them,
-            or if another was opened that they alone lead to.
+        survey: The survey made before it ran.
+        is_unread: Returns whether a header was not opened meanwhile. Ignored if the source must have included such a
+            header, or if a header was opened that only such headers include.
 
     Raises:
         UntrackableError: An include cannot be followed.
@@ -45,6 +45,6 @@ def scanned_headers(survey: Survey, is_unread: IsUnread | None = None) -> set[Pl
 
 
 def _lacks_any(survey: Survey, read: set[Place]) -> bool:
-    """Check whether an include that the source must have carried out led to none of these."""
+    """Check whether an include that the compiler must have executed leads to none of these."""
     must = set(unconditional_includes(survey.source))
     return any(each.include in must and read.isdisjoint(each.found) for each in survey.includes[START])

@@ -1,15 +1,15 @@
-"""Find what a source or header asks of other files, without a preprocessor: more than it does, never less.
+"""Find the includes of a source or header without a preprocessor: a superset of those that a compile executes.
 
-Promise     Each `#include` and `__has_include` that the compiler can carry out in this text is reported, in
-            whatever spelling: continued lines, digraphs, trigraphs, comments between the tokens, under any
-            `#if`. What cannot be read off the text is marked: `computed` and `asked` (an include, a `__has_include`
-            that names a macro), `opaque` (a `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
-Method      Continued lines are joined, then every occurrence of the word is looked at, in comments and strings
-            too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of
-            CCCL. Only where one of these doubts arises are comments and strings taken out, and only where
-            that can be done with certainty does the doubt go away.
+Promise     Each `#include` and `__has_include` that the compiler can execute in this text is reported, in any
+            spelling: continued lines, digraphs, trigraphs, comments between the tokens, under any `#if`. Uses of
+            macros are marked: `computed` and `asked` (an include, a `__has_include` that names a macro), `opaque` (a
+            `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
+Method      Continued lines are joined, then every occurrence of the word is examined, in comments and strings
+            too: a match there costs a needless dependency, and excluding them would take a tokenizer on 5 MB of
+            CCCL. Only where a mark is set, comments and strings are removed, if that can be done with certainty, and
+            the marks that they alone caused are cleared.
 Not here    The names that macros form (include_names), the files that names lead to (search), and which of them were
-            read after all (reading).
+            actually read (reading).
 Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
             `import`, UTF-16 and blanks between a backslash and the end of its line.
@@ -28,7 +28,7 @@ from .dead_code import live, without_dead
 
 
 class Form(IntEnum):
-    """The form in which a file is asked for; `search` knows its meaning."""
+    """The form of an include, which decides the folders to search (`search`)."""
 
     QUOTE = 0
     ANGLE = 1
@@ -37,22 +37,22 @@ class Form(IntEnum):
 
 
 class Include(NamedTuple):
-    """One file asked for: `name` as it is spelled between the quotes or brackets."""
+    """One include: `name` as it is spelled between the quotes or brackets."""
 
     form: Form
     name: str
 
 
 class Scan(NamedTuple):
-    """All that a text asks for.
+    """The includes of a text, and other uses that its code may depend on.
 
     Args:
         includes: The files it may include.
-        has_includes: The files whose existence it may ask about.
-        computed: Operands of includes that name no file, as written; after `FOLLOWING` those of `#include_next`.
-        asked: Operands of `__has_include`, likewise.
-        wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
-        is_opaque: It may ask about files that cannot be read off the text.
+        has_includes: The files whose existence it may test.
+        computed: Operands of includes that are macros, as written; after `FOLLOWING` those of `#include_next`.
+        asked: Operands of `__has_include` that are macros, likewise.
+        wrappers: Macros that are `__has_include` under another name; each use of them is a test (`wrapper_uses`).
+        is_opaque: It may test for files that cannot be determined from the text.
         has_clock: It may expand to the time of the compile.
         has_location: It may expand to the name of a file.
         has_assert: It may do so by an assert, which puts the name into the code as text.
@@ -81,14 +81,14 @@ class Scan(NamedTuple):
 FOLLOWING = "include_next "
 
 PLAIN = Scan()
-"""Of a text that depends on nothing but itself."""
+"""The scan of a text that depends on no other file."""
 
 _WORDS = (
     b"include", b"__has", b"__D", b"__T", b"E__", b"P__", b"DATE", b"TIME", b"assert", b"source_loc", b"__builtin_",
     b"FILE",
 )  # fmt: skip
-"""Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
-_LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
+"""A text that is not plain contains one of these; `E__` covers `__LINE__` and `__FILE__`, too."""
+_LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # `__LINE__` depends on the text alone
 _ASSERT = rb"assert\b(?<![0-9A-Za-z_]assert)"  # the literal first: searched for at once
 GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _LINE = rb"(?s)#" + GAP + rb"(?:line\b|\d)"
@@ -106,8 +106,8 @@ _HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"
 _TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
 
 
-# What `##` could put the words together from, in this text or, with a macro of another, elsewhere: the first piece or
-# the last, or the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any as a word.
+# Pieces from which `##` could form the words, in this text or by a macro of another: the first piece or the last, or
+# the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any of them as a word.
 _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = {part.encode() for word in _CLOCKS for at in range(3, len(word)) for part in (word[:at], word[-at:])}
 _LONGEST_PIECE = max(map(len, _PIECES))
@@ -123,7 +123,7 @@ _IN_PASTED_ASK = (b"__has", b"_include")
 
 
 def scan_includes(text: str | bytes) -> Scan:
-    """Look through one text. One that depends on nothing else costs a few searches for a word."""
+    """Scan one text. A text that depends on no other file costs only a few substring searches."""
     data = encoded(text) if isinstance(text, str) else text
     has_trigraphs = b"??/" in data
     is_joined = False
@@ -156,7 +156,7 @@ def _scan(data: bytes) -> Scan:
         include = _include(quoted, angled)
         start = data.rfind(b"\n", 0, match.start()) + 1
         if is_question and angled is not None and re.compile(_DEFINED).match(data, start, match.start()):
-            opaque = True  # where the macro is used, <> holds what other macros and its arguments make of it
+            opaque = True  # at each use, the text in <> is formed by other macros and arguments
         if include is None:
             spelled, mark = decoded(operand or b"").strip(), FOLLOWING if following else ""
             if not is_question:
@@ -237,10 +237,10 @@ def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
 
 
 def _without_comments(data: bytes, scan: Scan, *, is_joined: bool) -> Scan:
-    """Take back each doubt of a scan that comments and strings alone had raised.
+    """Clear the marks of a scan that only comments and strings had caused.
 
-    Where the text may not have been understood, every doubt stands: after a quote that is left over (an
-    apostrophe in `#error`), in raw strings, and where it depends on the compiler what ends a line.
+    All marks stay where the text is ambiguous: an unmatched quote (an apostrophe in `#error`), raw strings, and
+    line endings that compilers treat differently.
     """
     bare = _bare(data)
     if bare is None:
@@ -262,7 +262,7 @@ def _keep_strings(match: re.Match[bytes]) -> bytes:
 
 
 def _bare(data: bytes) -> bytes | None:
-    """Take comments and strings out; None where that cannot be done with certainty."""
+    """Remove comments and strings; None where that cannot be done with certainty."""
     if b'R"' in data or re.search(rb"\r(?!\n)", data):
         return None
     bare = re.sub(_TOKENS, b" ", data)
@@ -272,13 +272,13 @@ def _bare(data: bytes) -> bytes | None:
 
 
 def without_clock(data: bytes) -> bytes | None:
-    """A text with a name of no meaning for each time of the compile; None where one could still be put together."""
+    """Replace each `__DATE__` and its like by a meaningless name; None where one could still be formed by `##`."""
     found = re.sub(rb"__(?:DATE|TIME|TIMESTAMP)__", b"numba_kcache_no_clock", data)
     return None if scan_includes(found).has_clock else found
 
 
 def has_certain_clock(source: bytes) -> bool:
-    """Check whether a source expands to the time of the compile: under no `#if`, by itself or by a macro of its own."""
+    """Check whether a source certainly expands to the compile's time: outside any `#if`, directly or by a macro."""
     data = joined(source)
     if not _has_clock(data) or _bare(data) is None:
         return False
@@ -303,13 +303,13 @@ def has_certain_clock(source: bytes) -> bool:
 
 def has_line_directive(data: bytes) -> bool:
     """Check whether a text may give itself another file name by `#line`."""
-    if b"%" in data or b"??" in data:  # the # as a digraph, or as a trigraph, perhaps with a line's end in it
+    if b"%" in data or b"??" in data:  # the # as a digraph or trigraph, perhaps split by a line continuation
         data = joined(data).replace(b"%:", b"#").replace(b"??=", b"#")
     return b"#" in data and re.search(_LINE, joined(data)) is not None
 
 
 def conditions(data: bytes) -> list[str]:
-    """List what stands behind each `#if` and `#elif`."""
+    """List the conditions of each `#if` and `#elif`."""
     return [match[1].decode("latin-1") for match in re.finditer(_CONDITION, joined(data))]
 
 
@@ -319,9 +319,9 @@ def defined_names(data: bytes) -> set[bytes]:
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:
-    """List the includes that a source which compiled must have carried out: literal, and under no `#if`.
+    """List the includes that the compiler must have executed in a source: literal, and outside any `#if`.
 
-    None at all where comments and strings cannot be taken out with certainty.
+    Empty where comments and strings cannot be removed with certainty.
     """
     data = joined(encoded(source))
     if b"include" not in data or _bare(data) is None:
@@ -353,7 +353,7 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
 
 
 def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:
-    """List the files that a text asks for through these macros, and tell if there may be others."""
+    """List the files that a text tests for through these macros, and whether there may be others."""
     names = [wrapper.encode() for wrapper in sorted(wrappers)]
     if not any(name in data for name in names):
         return set(), False

@@ -1,16 +1,16 @@
-"""The folders that NVRTC searches for a file that a source asks for, in its order.
+"""The folders that NVRTC searches for an included file, in its order.
 
-Promise     `candidates` gives every path that NVRTC may try for a name, in the order in which it tries them.
+Promise     `candidates` lists every path that NVRTC may try for a name, in the order in which it tries them.
             A path is a `Place`: a folder of the search and what follows it, so that it means the same file in a
             checkout that has moved.
-Method      A name that in-memory headers have is taken from there. Quoted: the folder of the including file,
+Method      A name among the in-memory headers is taken from there. Quoted: the folder of the including file,
             by the path under which it was found (symlinks not resolved), then the folders given with `-I`. The
             source's own folder is that of its program's name, the working directory where the name has none.
             Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
-Not here    Looking (survey) and comparing (check).
-Ground      strace of NVRTC 13.5.37. `--no-source-include` takes the folder of the including file away from
-            every file, not only from the source: `has_siblings`. NVRTC takes an in-memory header's own folder
-            to be the working directory. A directory of the wanted name is passed over.
+Not here    Reading the files (survey) and comparing them (check).
+Ground      strace of NVRTC 13.5.37. `--no-source-include` disables the search in the folder of the including file for
+            every file, not only for the source: `has_siblings`. NVRTC treats the working directory as an in-memory
+            header's own folder. A directory with the name is skipped.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ ABSOLUTE, WORKING, SOURCE, MEMORY = -1, -2, -3, -4
 
 
 class Place(NamedTuple):
-    """A path: the index of a folder of the search, or one of the bases above, and the path from there."""
+    """A path: the index of a folder of the search, or one of the bases above, and the path relative to it."""
 
     base: int
     rest: str
 
 
 class Search(NamedTuple):
-    """The surroundings of one compile, as far as the search for headers depends on them.
+    """Everything that the search for headers of one compile depends on.
 
     Args:
         folders: Absolute folders in the order of `-I`; the source's own first, the toolkit's last.
-        trees: Roots of the toolkit's header trees. What a compile looked at in one is known as a whole (tree_parts).
+        trees: Roots of the toolkit's header trees. The files that a compile used in one are recorded as one value
+            (tree_parts).
         has_siblings: Whether quoted names are first looked for beside the including file: not so under
             `--no-source-include`.
         forced: Names given to `-include`, in order.
         memory: In-memory headers by name.
         definitions: Macros given with `-D`; None stands for no value.
-        working_folder: Where relative names of `forced`, and the siblings of in-memory headers, start.
-        source_base: The base at which quoted names of the source start; None where that is the first folder, in
-            which angled names are looked for first, too.
+        working_folder: The folder that relative names of `forced`, and of in-memory headers' siblings, refer to.
+        source_base: The base for quoted names of the source; None where that is the first folder, which is then the
+            first for angled names, too.
     """
 
     folders: tuple[str, ...]
@@ -61,7 +62,7 @@ class Search(NamedTuple):
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The path of each base, so that `roots[place.base]` holds for the negative ones too."""
+        """The path of each base, arranged so that `roots[place.base]` works for the negative ones too."""
         return (*self.folders, self.working_folder, "")
 
     def layout(self) -> tuple[tuple[int, str], ...]:
@@ -100,12 +101,12 @@ class HeaderQuery(NamedTuple):
     has_lines: bool = False
 
     def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
-        """List the folders in which the compiler looks for what the text includes.
+        """List the folders in which the compiler searches for the files that the text includes.
 
         Args:
-            toolchain: Knows the toolkit's folders; None for the user's alone, for code whose compiler brought its own
-                headers.
-            is_fresh: Find the folders of `toolkit` anew instead of taking them from the record.
+            toolchain: Provides the toolkit's folders; None for the user's folders alone, where code of any compiler is
+                accepted, whose toolkit's headers belong to it.
+            is_fresh: Find the folders of `toolkit` again instead of taking them from the record.
         """
         folders, source_base = self.folders, None
         trees: tuple[str, ...] = ()
@@ -124,7 +125,7 @@ class HeaderQuery(NamedTuple):
 def candidates(search: Search, include: Include, includer: Place) -> list[Place]:
     """List every place that may be tried for `include`, in order; none for an in-memory header.
 
-    For `Form.NEXT` these are more than NVRTC tries: it starts behind the folder of the including file.
+    For `Form.NEXT` these are more than NVRTC tries: it starts after the folder of the including file.
     """
     form, name = include
     if name in search.memory:
@@ -148,7 +149,7 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
 
 
 def _plain(name: str) -> str:
-    """Leave out what leads from a folder to itself: `./`, and `/` that is doubled."""
+    """Normalise a relative path: remove `./` and doubled `/`."""
     *folders, last = name.split("/")
     if "." not in folders and "" not in folders[1:]:
         return name
@@ -156,8 +157,8 @@ def _plain(name: str) -> str:
 
 
 def _working(search: Search, name: str) -> Place:
-    """Name a file of the working directory: where that is one of the user's folders, by its number, so that it is the
-    same place from elsewhere."""
+    """The place of a file in the working directory; where that is one of the user's folders, relative to the folder,
+    so that the place does not depend on the working directory."""
     for index, (folder, (tree, _rest)) in enumerate(zip(search.folders, search.layout(), strict=True)):
         if tree < 0 and folder == search.working_folder:
             return Place(index, name)

@@ -1,12 +1,12 @@
-"""Survey the headers around a source: what each asks for, where that leads, and the content of each.
+"""Survey the headers that a source may include: the includes of each, the files they lead to, and their contents.
 
-Promise     Each path is looked at once, each file read once: a survey is one observation. The caller compares again to
-            see that nothing has changed since. `walk` follows every branch of every `#if`, every
-            candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
-Method      Before the compiler runs, the user's own headers are walked, as far as they lead to each other; what lies
-            in a toolkit's tree can wait, and what it asks for is remembered (tree_scans).
+Promise     Each path is examined once and each file read once: a survey is one snapshot. The caller compares again to
+            find later changes. `walk` follows every branch of every `#if`, every candidate of a `#include_next`, and
+            every definition of a macro that names an include.
+Method      Before the compiler runs, the user's own headers are walked, as far as they include each other; headers in
+            a toolkit's tree are read later, and their scans are cached (tree_scans).
             Afterwards the caller walks again, along the headers that may have been read.
-Not here    The headers that the compiler read (reading), and what is kept of all this (learn).
+Not here    The headers that the compiler read (reading), and the record made of them (learn).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _is_macro = re.compile(r"[A-Za-z_]\w*\Z").match
 
 
 class Lookup(NamedTuple):
-    """One include, or one question of `__has_include`.
+    """The search for one include, or for one `__has_include`.
 
     Args:
-        include: What is asked for.
-        found: The candidates at which there is a file. An include leads to the first; `#include_next` to any.
-        absent: The candidates at which there is none, of an include only those before the first.
+        include: The include.
+        found: The candidates that are files. An include leads to the first one; `#include_next` to any.
+        absent: The candidates that do not exist; of an include only those before the first file.
     """
 
     include: Include
@@ -69,12 +69,12 @@ class Header(NamedTuple):
 
     Args:
         path: Its path; "" for the source.
-        scan: What it asks for.
+        scan: Its includes.
         stat: Its stat when it was read.
-        sha256: Its content.
-        error: The reason for which it could not be read.
+        sha256: Digest of its content.
+        error: The reason why it could not be read.
         is_late: It was read after the compiler had run.
-        is_settled: An equal stat means that it still holds this.
+        is_settled: An equal stat implies that its content is unchanged.
         has_writer: It was open or mapped for writing.
     """
 
@@ -89,16 +89,16 @@ class Header(NamedTuple):
 
 
 class Survey:
-    """Everything that a source could include, and the answers of `__has_include`, at one time.
+    """Everything that a source could include, and the results of `__has_include`, at one time.
 
     Made right before the compiler starts.
 
     Args:
         source: The text as the compiler gets it.
         search: The folders that are searched for headers.
-        now_ns: The time, by the wall clock, before anything is looked at.
-        scans: What is known of the files of the toolkit's trees, by the tree's root; grows.
-        is_thorough: Walk the toolkit's headers at once, too: they lead to some of the user's.
+        now_ns: The time by the wall clock before any file is examined, in nanoseconds.
+        scans: Cached scans of the toolkit's trees, by the tree's root; grows.
+        is_thorough: Walk the toolkit's headers at once, too, since they include some of the user's.
 
     Raises:
         UntrackableError: There are more than `MAX_FILES` headers.
@@ -106,9 +106,9 @@ class Survey:
     Attributes:
         headers: Each file that was read, by place; the source and in-memory headers included.
         includes: The lookups of each of them, by place.
-        questions: Its `__has_include` lookups, by place.
-        unlisted: The user's headers whose includes, or definitions of what is included, cannot be listed.
-        opaque: The headers that may ask about files that cannot be listed.
+        questions: The `__has_include` lookups of each of them, by place.
+        unlisted: The user's headers whose includes, or definitions of macros in includes, cannot be listed.
+        opaque: The headers that may test for files that cannot be listed.
         ways: The links and folders on the way to the user's headers.
     """
 
@@ -146,15 +146,15 @@ class Survey:
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Check whether the place lies in a toolkit's tree, and is known as a part of that."""
+        """Check whether the place is in a toolkit's tree, and is recorded as part of that."""
         climbs = ".." in place.rest and os.path.normpath(place.rest).startswith("..")
         return place.base >= 0 and self._trees[place.base] is not None and not climbs
 
     def walk(self, is_wanted: Callable[[Place], bool]) -> set[Place]:
-        """Read what the includes lead to from the source on, as far as it is wanted; return where that was.
+        """Read the files that the includes lead to, from the source on, as far as `is_wanted`; return their places.
 
         Raises:
-            UntrackableError: There is no end to it.
+            UntrackableError: There are more than `MAX_FILES` headers.
         """
         reached, pending = {START}, [START]
         for place in pending:  # grows
@@ -168,11 +168,11 @@ class Survey:
         return reached
 
     def lookups(self) -> Iterator[Lookup]:
-        """Yield each include and each question of what was read so far."""
+        """Yield each include and each `__has_include` of the files read so far."""
         return (lookup for of in (self.includes, self.questions) for each in of.values() for lookup in each)
 
     def reachable(self) -> set[Place]:
-        """List the user's files that what was read so far may lead to, or ask about."""
+        """List the user's files that the files read so far may include or test for."""
         found = {place for lookup in self.lookups() for place in lookup.found}
         return {place for place in found if place.base != MEMORY and not self.in_tree(place)}
 
@@ -185,7 +185,7 @@ class Survey:
         return self._contents[place]
 
     def has_location(self) -> bool:
-        """Check whether the source or a header of the user's may put a path into the code in whatever form."""
+        """Check whether the source or a header of the user's may put a path into the code in any form."""
         return any(header.scan.has_location for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_assert(self) -> bool:
@@ -209,7 +209,7 @@ class Survey:
         }
 
     def suppose(self, includer: Place, include: Include) -> bool:
-        """Add an include that a header may carry out; return if it is a new one."""
+        """Add an include that a header may execute; return whether it is a new one."""
         lookup = self._look(include, includer)
         if lookup in self.includes[includer]:
             return False
@@ -217,11 +217,11 @@ class Survey:
         return True
 
     def run_macros(self) -> tuple[bool, set[Place]]:
-        """Add what the macros that name includes are defined as anywhere in the headers read so far.
+        """Add the includes named by macros, with every definition of these in the headers read so far.
 
         Returns:
-            If that led to new includes, and the headers of the user's whose includes, or definitions of what
-            a toolkit includes, cannot be listed.
+            Whether that added includes, and the user's headers whose includes, or definitions of macros that a
+            toolkit's includes name, cannot be listed.
         """
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
         asking = [(place, each) for place, header in self.headers.items() for each in header.scan.asked]
@@ -257,12 +257,12 @@ class Survey:
         return is_new, unlisted
 
     def _run_conditions(self, names: IncludeNames) -> bool:
-        """Add what the user's headers ask in conditions, through whatever macros; return if that is all they ask."""
+        """Add the `__has_include` tests in conditions of the user's headers; return whether all could be listed."""
         own = [place for place in self.headers if not self.in_tree(place)]
         macros = set[bytes]().union(*(defined_names(self._text(place)) for place in own))
         used = re.compile(rb"\b(?:" + b"|".join(map(re.escape, sorted(macros))) + rb")\b").search
         if macros and any(used(self._text(place)) for place in self.headers if self.in_tree(place)):
-            return False  # the toolkit may ask through them
+            return False  # the toolkit may test through them
         for place in own:
             asked = {name for each in conditions(self._text(place)) for name in names.asked(each)}
             if None in asked:
@@ -280,10 +280,10 @@ class Survey:
         return IncludeNames(lambda: [self._text(place) for place in self.headers])
 
     def run_wrappers(self, places: set[Place]) -> None:
-        """Add what these headers ask through macros that wrap `__has_include`.
+        """Add the tests of these headers through macros that wrap `__has_include`.
 
         Raises:
-            UntrackableError: One of them asks something else through such a macro.
+            UntrackableError: One of them passes such a macro something else than a file name.
         """
         wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
         name = " ".join(sorted(wrappers))
@@ -306,7 +306,7 @@ class Survey:
         return {os.path.dirname(path) for path in self._seen}
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Take the stat of what the search for a header would not pass over at this path."""
+        """The stat of the file at this path; None where the search for a header would skip the path."""
         if path not in self._seen:
             try:
                 found: os.stat_result | None = os.stat(path)
@@ -368,7 +368,7 @@ class Survey:
         )  # fmt: skip
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
-        """Find what is known of the tree in which a place lies, and the path from its root."""
+        """The scans of the tree that contains a place, None for none, and the path from the tree's root."""
         tree = self._trees[place.base] if self.in_tree(place) else None
         return (tree[0], self.inside(place)) if tree else (None, "")
 
@@ -384,5 +384,5 @@ class Survey:
             try:
                 self._contents[place] = read_steady(self.headers[place].path).data
             except OSError:
-                return b""  # refused when all is compared at the end
+                return b""  # the final comparison will refuse it
         return self._contents[place]

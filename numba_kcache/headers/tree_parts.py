@@ -1,12 +1,12 @@
-"""The part of a toolkit's header tree that a compile looked at: files, empty places, folders; held as one value.
+"""The part of a toolkit's header tree that a compile used (files, missing files, folders), recorded as one value.
 
-Promise     Two parts with one identity have the same contents at the same paths. An edit in place is another identity,
-            and a file that appears where one was looked for is.
-Method      A tree has thousands of files, of which a compile reads a few: to hash all of them takes longer than to
-            compile. So those are hashed that the compile opened or may have opened, and each later look-up compares
-            one digest of their stats. Where the toolkit computes the name of a file that it includes, what is listed in
-            each of its folders counts as well: a file more could be the one that is found.
-Not here    Which paths those are (learn).
+Promise     Two parts with equal identity have the same contents at the same paths. An edit in place changes the
+            identity, and so does a new file at a path that was looked up.
+Method      A tree has thousands of files, of which a compile reads a few: hashing all of them takes longer than the
+            compile. So only the files that the compile opened or may have opened are hashed, and each later look-up
+            compares one digest of their stats. Where the toolkit computes the name of a file that it includes, the
+            listing of each of its folders counts as well, since a new file could be the one that is found.
+Not here    The choice of these paths (learn).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class TreePart(NamedTuple):
 
     Args:
         tree: Its index in the search.
-        identity: Of what is at its paths.
-        paths: Below the tree's root, sorted.
-        stat: Of all of them, where an equal one means equal contents; "" where nothing is known of that.
+        identity: Digest of the contents at its paths.
+        paths: Paths below the tree's root, sorted.
+        stat: Digest of their stats, where an equal one implies equal contents; "" where it would not.
     """
 
     tree: int
@@ -36,21 +36,21 @@ class TreePart(NamedTuple):
 
 
 Seen = tuple[FileStat | None, str]
-"""The stat of what is at a path, None for nothing, and a digest of what it holds."""
+"""The stat of a file or folder, None for a missing one, and a digest of its content."""
 
 
 def part_of(tree: int, seen: Mapping[str, Seen], now_ns: int) -> TreePart:
-    """Make the part that was seen at these paths before `now_ns`."""
+    """Make the part from observations of its paths, made before `now_ns`."""
     paths = tuple(sorted(seen))
     stats = [seen[path][0] for path in paths]
-    # the kind of filesystem is not asked: nobody maps the headers of a toolkit to write to them
+    # the type of filesystem is not checked: no program writes to a toolkit's headers through a mapping
     is_settled = all(each is None or each.ctime_ns + SETTLED_AFTER_NS <= now_ns for each in stats)
     identity = digest_of([[path, seen[path][1]] for path in paths])
     return TreePart(tree, identity, paths, _digest_of_stats(stats) if is_settled else "")
 
 
 def again(part: TreePart, root: str, now_ns: int) -> TreePart:
-    """Look at the same paths of a tree; they are read only where their stats are others."""
+    """Observe the paths of a part again; they are read only where their stats differ."""
     places = [os.path.join(root, path) for path in part.paths]
     if part.stat and _digest_of_stats(list(map(_stat, places))) == part.stat:
         return part
@@ -64,10 +64,10 @@ def again(part: TreePart, root: str, now_ns: int) -> TreePart:
 
 
 def look_at(place: str) -> Seen:
-    """Look at a path: at a file's content, at the names in a folder, or at nothing.
+    """Observe a path: a file's content, the names in a folder, or that it does not exist.
 
     Raises:
-        OSError: It changes, or cannot be read.
+        OSError: It changed meanwhile, or cannot be read.
     """
     stat = _stat(place)
     if stat is None:

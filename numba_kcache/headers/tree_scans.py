@@ -1,11 +1,10 @@
-"""Remember what the headers of a toolkit ask for, and what they hold, while their stats are as they were.
+"""Cache the scans and digests of a toolkit's headers while their stats are unchanged.
 
-Promise     A row is given back only for a file with the very stat that it had when it was read, made by the same
-            scanner. What a store gives back is checked against types before it is believed; another shape is forgotten.
-Method      One record per tree, for this process and, where there is a store, for later ones: to read and scan CUB anew
-            takes a fifth of its compile.
-Not here    What becomes of the files in a key (tree_parts), scanning (scanner), and the place of the records (the
-            caller).
+Promise     A row is returned only for a file with exactly the stat that it had when it was read, and made by the same
+            version of the scanner. A stored record is checked against types; a malformed one is ignored.
+Method      One record per tree, for this process and, where there is a store, for later ones: reading and scanning CUB
+            again takes a fifth of its compile time.
+Not here    The files' component in a key (tree_parts), scanning (scanner), and storing the records (the caller).
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from .scanner import Form, Include, Scan, scan_includes
 
 Record = dict[str, Any]
 Uses = tuple[tuple[Include, ...], bool]
-"""The files that a text asks for through wrappers of `__has_include`; True if there may be more."""
+"""The files that a text tests for through wrappers of `__has_include`; True if there may be more."""
 
 
 class Row(NamedTuple):
-    """One file: its stat when it was read, its content's digest, and what it asks for."""
+    """One file: its stat when it was read, its content's digest, and its scan."""
 
     stat: FileStat
     sha256: str
@@ -37,8 +36,8 @@ class TreeScans:
     """Scans of one tree's files, by their path below its root.
 
     Attributes:
-        rows: Of each file.
-        uses: By set of wrappers, as text, and by the digest of a content: what that content asks through them.
+        rows: The row of each file, by its path below the root.
+        uses: By the set of wrappers, as text, and by the digest of a content: its tests through these wrappers.
     """
 
     def __init__(self, record: Record | None = None) -> None:
@@ -57,7 +56,7 @@ class TreeScans:
         self._is_changed = False
 
     def look(self, inside: str, path: str, now_ns: int) -> Row:
-        """Look at the file at `path`, which is called `inside` below the root.
+        """The row of the file at `path`, whose path below the root is `inside`; it is read where the stat differs.
 
         Raises:
             OSError: It cannot be read.
@@ -73,11 +72,11 @@ class TreeScans:
         return row
 
     def is_new(self) -> bool:
-        """Check whether there is more than was saved."""
+        """Check whether there are rows that are not saved yet."""
         return self._is_changed or self._size() != self._saved
 
     def record(self) -> Record:
-        """Turn all of it into JSON values; counts as saved from now on."""
+        """Convert it to JSON values to save; `is_new` is False afterwards."""
         self._saved, self._is_changed = self._size(), False
         return {"rows": self.rows, "uses": self.uses}
 
@@ -86,11 +85,11 @@ class TreeScans:
 
 
 known: dict[str, TreeScans] = {}
-"""The scans of each tree that this process has asked for, by its root."""
+"""The scans of each tree that this process has used, by its root."""
 
 
 def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
-    """Return the scans of a tree's files as far as they are known."""
+    """Return the cached scans of a tree, loading its record at the first call."""
     if root not in known:
         name = _name(root)
         known[root] = TreeScans(load(name) if name else None)
@@ -98,7 +97,7 @@ def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
 
 
 def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], None]) -> None:
-    """Keep what is new of these trees, by root, for later processes."""
+    """Save the scans of these trees, by root, where some are new."""
     for root, each in scans.items():
         name = _name(root)
         if name and each.is_new():
@@ -106,12 +105,12 @@ def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], Non
 
 
 def _name(root: str) -> str:
-    """Name the tree's record; the scanner's own source is in the name, so that another scanner begins anew."""
+    """Name the tree's record, with a digest of the scanner's source, so that a new version of it starts afresh."""
     try:
         with open(scanner.__file__, "rb") as file:
             return sha256(b"scans\0" + os.fsencode(root) + b"\0" + file.read()).hexdigest()
     except OSError:
-        return ""  # in an archive: remembered by this process alone
+        return ""  # this package is in an archive: scans are cached by this process alone
 
 
 def _row(stat: Any, content: Any, scan: Any) -> Row:

@@ -1,4 +1,4 @@
-"""Reasons for which the headers of a compile cannot be tracked; a look-up goes without them."""
+"""The reasons why the headers of a compile cannot be tracked. A look-up does not import this module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class UntrackableReason(StrEnum):
-    """The reason for which the headers of a compile cannot be tracked.
+    """The reason why the headers of a compile cannot be tracked.
 
     CLOCK           A text expands __DATE__ or __TIME__.
     COMPUTED        An include names a macro whose values cannot be listed.

@@ -1,8 +1,8 @@
-"""The ways to the user's headers: links that lead to them, and folders that have several names.
+"""The paths to the user's headers: links on them, and folders that are reached under several names.
 
-Promise     Headers that include each other by `../inc/x.h` and `./x.h` are finitely many: a folder that is reached
-            again keeps the name under which it was first reached. That the two are one folder is part of the record.
-Ground      NVRTC joins what it is asked for to the includer's path, without an end but for the headers' own guards.
+Promise     Headers that include each other by `../inc/x.h` and `./x.h` give finitely many places: a folder that is
+            reached again keeps its first name. That both names are one folder is part of the record.
+Ground      NVRTC joins the name to the includer's path without normalising it, so paths would grow with each include.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Link = tuple[int, int, str] | None
 
 
 def links_to(path: str) -> Link:
-    """Tell a link by inode, ctime and target: one that was switched and put back is another. None for what is none."""
+    """Identify a link by inode, ctime and target, so that one switched and restored differs. None for no link."""
     try:
         found = os.lstat(path)
         return (found.st_ino, found.st_ctime_ns, os.readlink(path)) if modes.S_ISLNK(found.st_mode) else None
@@ -26,14 +26,14 @@ def links_to(path: str) -> Link:
 
 
 class Ways:
-    """The ways that one survey has gone.
+    """The paths that one survey has followed.
 
     Args:
         search: The folders that are searched for headers.
 
     Attributes:
-        links: The links that lead to the user's headers, and what each was (links_to).
-        names: For each folder whose name climbs, the one under which it was first reached.
+        links: The links on paths to the user's headers, with their identities (`links_to`).
+        names: For each folder whose name contains `..`, the name under which it was first reached.
     """
 
     def __init__(self, search: Search) -> None:
@@ -44,7 +44,7 @@ class Ways:
         self._first: dict[tuple[int, tuple[int, int]], Place] = {}
 
     def note_links(self, path: str) -> None:
-        """Note the links on the way to a file, before it is read: all others lead to the same one as before."""
+        """Record the links on the path to a file before it is read."""
         while path not in self._passed and path not in ("", "/"):
             self._passed.add(path)
             link = links_to(path)
@@ -53,7 +53,7 @@ class Ways:
             path = os.path.dirname(path)
 
     def first_name(self, place: Place) -> Place:
-        """Give the place by the name under which its folder was first reached."""
+        """The same place, by the name under which its folder was first reached."""
         folder, _, name = place.rest.rpartition("/")
         if ".." not in folder.split("/"):
             return place
@@ -67,5 +67,5 @@ class Ways:
         return Place(place.base, os.path.join(self.names[long].rest, name))
 
     def several(self) -> tuple[tuple[Place, Place], ...]:
-        """List the folders that have a name beside the first, with both."""
+        """List the folders with more than one name: each pair of other name and first name."""
         return tuple(sorted(pair for pair in self.names.items() if pair[0] != pair[1]))

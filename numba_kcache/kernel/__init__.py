@@ -1,10 +1,10 @@
-"""`cached_kernel` and the one `Kernel`: what users write above a function, a source or a file, and what they get.
+"""`cached_kernel`, which wraps a function, a source or a file, and `Kernel`, the class of the result.
 
-Promise     Decorating compiles nothing, calls nothing of the user's and imports neither Numba nor CUDA. A kernel is
-            resolved once for each target and variant in a process; from then on `kernel[grid, block](args)` only packs
-            and launches.
-Not here    What the thing is and its options say (frontends), finding and building artifacts (engine), loading and
-            packing (launch), modules (module).
+Promise     Decorating compiles nothing, calls no user code and imports neither Numba nor CUDA. A kernel is resolved
+            once for each target and variant in a process; from then on `kernel[grid, block](args)` only packs the
+            arguments and launches.
+Not here    Recognising the thing and reading its options (frontends), finding and building artifacts (engine), loading
+            and packing (launch), modules (module).
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Kernel(Launches):
     block are integers or tuples of one to three, stream is Numba's, cuda.core's, CuPy's, PyTorch's or a handle,
     sharedmem is dynamic shared memory per block in bytes.
 
-    What depends on the types of the arguments, of Numba kernels, takes a `signature`, or is a dict by signature.
+    For a Numba kernel, methods whose result depends on the types of the arguments take a `signature`, or return a
+    dict by signature.
 
     Raises at the first use:
-        CompileError, LinkError, EntryError, OptionError: The source or an option is at fault.
+        CompileError, LinkError, EntryError, OptionError: The source or an option has an error.
         NumbaError: Numba's own: typing, lowering, unsupported features.
         NoDeviceError: A launch without a device.
         ToolchainMissingError: It is not in the cache and the compilers are not installed.
@@ -72,12 +73,12 @@ class Kernel(Launches):
         return list(dict.fromkeys(variant for _target, _ptx_target, variant in self._resolutions.known()))
 
     def _request(self, target: Target, variant: Variant) -> Request:
-        """Make the request for a target that is named: of which a launch on such a device asks."""
+        """Make the request for a named target, the same that a launch on such a device makes."""
         return self._resolutions.request(target, ptx_target(self._arch, target), variant)
 
     def _exactly(self, target: Target, variant: Variant) -> Resolution:
         found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
-        self._definition.entry(found.artifact)  # it says if there is no such kernel
+        self._definition.entry(found.artifact)  # raises EntryError if there is no such kernel
         return found
 
     # -- templates ----------------------------------------------------------------------------------
@@ -91,8 +92,8 @@ class Kernel(Launches):
             values: Parameters of the function that returns the source, by name.
 
         Raises:
-            OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
-                the kernel was not made of a function.
+            OptionError: The function has no such parameter, a value is not hashable, or the kernel was not made of a
+                function.
         """
         from .verbs import instantiate
 
@@ -105,12 +106,12 @@ class Kernel(Launches):
 
         Args:
             arch: As in `cached_kernel`; None for the kernel's own.
-            signature: Of a Numba kernel, as Numba takes it, or a list of that; None for the kernel's own.
+            signature: Signature of a Numba kernel, as Numba takes it, or a list; None for the kernel's own.
 
         Raises:
             UncacheableError: The kernel cannot be keyed.
             NoDeviceError: No target is named and there is no device.
-            KCacheError: A directory was asked for and cannot be used: nothing was stored there.
+            KCacheError: A directory was configured and cannot be used: nothing was stored there.
         """
         __tracebackhide__ = True
         from .verbs import compile_ahead
@@ -125,7 +126,7 @@ class Kernel(Launches):
 
         Args:
             arch: As in `cached_kernel`; None for the kernel's own.
-            signature: Of a Numba kernel; None for its own.
+            signature: Signature of a Numba kernel; None for its own.
 
         Raises:
             UncacheableError: The kernel cannot be keyed.
@@ -134,14 +135,14 @@ class Kernel(Launches):
         return self._session().key(self._request(self._targets(arch)[0], variant))
 
     def explain(self, arch: Arch | None = None, signature: Any = None) -> Explanation:
-        """Explain if the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+        """Explain whether the kernel is in the cache for one target, and if not, why. Compiles and changes nothing.
 
         Args:
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
-            signature: Of a Numba kernel, as Numba takes it; None for its own, or the first that was launched.
+            signature: Signature of a Numba kernel, as Numba takes it; None for its own, or the first launched.
 
         Raises:
-            OptionError: There is no signature, or a signature where the code is the same for all arguments.
+            OptionError: A signature is missing, or given where the code is the same for all arguments.
             NoDeviceError: No target is named and there is no device.
         """
         from .verbs import explain
@@ -149,13 +150,13 @@ class Kernel(Launches):
         return explain(self, arch, signature)
 
     def _at_hand(self) -> Artifact:
-        """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
+        """An artifact to read from: one that is resolved, else the one for the kernel's first target."""
         for found in self._resolutions.known().values():
             return found.artifact
         return self._exactly(self._targets(None)[0], None).artifact
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
-        """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
+        """Apply `read` to the artifact; for a kind with variants to one of them, or to all known ones as a dict."""
         __tracebackhide__ = True
         from .verbs import read_off
 
@@ -168,7 +169,7 @@ class Kernel(Launches):
         return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
 
     def _measured(self, measure: Callable[..., Any], what: Any, signature: Any) -> Any:
-        """Ask on the current device."""
+        """Measure the kernel on the current device."""
         return self._by_variant(lambda variant: measure(self, self._loaded(variant)[1], what), signature)
 
     def _by_variant(self, ask: Callable[[Variant], Any], signature: Any = None) -> Any:
@@ -177,7 +178,7 @@ class Kernel(Launches):
         return ask(self._variants(signature)[0])
 
     def cubin(self, arch: Arch | None = None, signature: Any = None) -> Any:
-        """The linked module for one target."""
+        """The linked module (ELF) for one target, as bytes."""
         return self._read(lambda artifact: artifact.cubin, arch, signature)
 
     def ptx(self, arch: Arch | None = None, signature: Any = None) -> Any:
@@ -185,7 +186,7 @@ class Kernel(Launches):
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
     def inspect_sass(self, arch: Arch | None = None) -> Any:
-        """The disassembly for one target, by the toolkit's nvdisasm; of a Numba kernel as Numba has it.
+        """The disassembly for one target, by the toolkit's nvdisasm; for a Numba kernel in Numba's form.
 
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
@@ -203,7 +204,7 @@ class Kernel(Launches):
 
     @property
     def log(self) -> Any:
-        """The compilers' report, kept on hits."""
+        """The compilers' log, stored with the code."""
         return self._read(lambda artifact: artifact.log)
 
     @property
@@ -233,16 +234,16 @@ class Kernel(Launches):
 
     @property
     def max_threads_per_block(self) -> Any:
-        """Most threads of a block on the current device."""
+        """Largest number of threads per block on the current device."""
         return self._by_variant(lambda variant: self._loaded(variant)[1].attribute("MAX_THREADS_PER_BLOCK"))
 
     def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
-        """Most blocks that the current device runs at once: the largest grid of a cooperative launch.
+        """Number of blocks that the current device runs at once: the largest grid of a cooperative launch.
 
         Args:
             block: Threads of a block, an integer or one to three of them.
             sharedmem: Dynamic shared memory per block, in bytes.
-            signature: Of a Numba kernel, as Numba takes it.
+            signature: Signature of a Numba kernel, as Numba takes it.
 
         Raises:
             LaunchConfigError: The device does not take such a block.
@@ -273,13 +274,13 @@ class Kernel(Launches):
     def time(
         self, grid: Any, block: Any, *args: Any, repeats: int = 20, stream: Any = 0, sharedmem: int = 0, **named: Any
     ) -> float:
-        """The median of `repeats` launches in milliseconds, by events on the device; one more launch comes first.
+        """The median of `repeats` launches in milliseconds, by events on the device, after one launch to warm up.
 
-        What lies between two events counts: of a few microseconds, that is the launch itself, too. What the kernel
-        adds to its arguments it adds `repeats + 1` times.
+        Everything between the two events counts: for a kernel of a few microseconds, that includes the launch itself.
+        The kernel runs `repeats + 1` times on the same arguments.
 
         Raises:
-            OptionError: `repeats` is no positive integer.
+            OptionError: `repeats` is not a positive integer.
             LaunchError: The stream is being captured, or a launch failed on the device.
         """
         from ..frontends.measures import time
@@ -287,22 +288,22 @@ class Kernel(Launches):
         return time(self, (grid, block, stream, sharedmem), args, named, repeats)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__signature__":  # of `inspect.signature`, and what asks that
+        if name == "__signature__":  # read by `inspect.signature`
             from .signature import signature_of
 
             return signature_of(self._definition.thing, self._entry_at_hand(), of_python=self._definition.has_variants)
-        if name.startswith("_"):  # what Python and its tools ask of any object
+        if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._resolutions.attribute(name)
 
     # -- for those that warm up and ship many -------------------------------------------------------
 
     def _requests(self, arch: Any) -> list[tuple[Target, Variant]]:
-        """List what there is to compile: each target, and each variant where the code depends on it."""
+        """List the requests to compile: each target, with each variant where the code depends on it."""
         return [(target, variant) for variant in self._variants(None) for target in self._targets(arch)]
 
     def _count_if_stored(self, target: Target, variant: Variant) -> bool:
-        """Count a request as a hit if it is stored; tell if it is.
+        """Check whether a request is stored, and if so count a hit.
 
         Raises:
             UncacheableError: It cannot be keyed.
@@ -313,7 +314,7 @@ class Kernel(Launches):
         return self._definition.identity()
 
     def _to_send(self) -> Any:
-        """An object that pickles, and is this kernel in another process, which need not import what defines it."""
+        """An object that unpickles as this kernel in another process, without importing the file that defines it."""
         from .verbs import to_send
 
         return to_send(self)
@@ -325,7 +326,7 @@ class Kernel(Launches):
         return f"<Kernel {text_of(own, self._label, self._entry_at_hand())}>"
 
     def _entry_at_hand(self) -> Entry | None:
-        """The kernel of an artifact that is resolved, where one serves all arguments."""
+        """The kernel in a resolved artifact, where one serves all arguments; None before it is resolved."""
         for found in () if self._definition.has_variants else self._resolutions.known().values():
             return self._definition.entry(found.artifact)
         return None
@@ -347,7 +348,7 @@ if TYPE_CHECKING:  # at run time typing would keep them, and through this module
 
 
 def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
-    """Wrap a kernel so that it is compiled once and launched from disk ever after.
+    """Wrap a kernel so that it is compiled once and loaded from disk by every later process.
 
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
 
@@ -363,7 +364,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
             from the thing.
         fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
-        fastmath, lineinfo, debug, lto: As the compilers call them (False).
+        fastmath, lineinfo, debug, lto: The compilers' options of these names (False).
         std: The language standard, `"c++17"` (NVRTC's).
         defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders in which headers are looked for.
         max_registers, opt: Registers per thread; level of optimisation, 0 to 3 (3).
@@ -371,9 +372,9 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: checked against the source; needed for
             the types of PTX.
-        depends: Plain values, or Paths, whose content enters the key.
-        keep_ptx: Keep the PTX beside the cubin (True).
-        strict, strided: Refuse to run uncached; take arrays that do not lie in one piece (False).
+        depends: Plain values, or Paths of files, whose content enters the key.
+        keep_ptx: Store the PTX with the cubin (True).
+        strict, strided: Refuse to run uncached; accept arrays that are not contiguous (False).
         cooperative, cluster, max_dynamic_shared, carveout: Launch attributes, applied on every device.
         cache: A `KernelCache`; default the process's.
 

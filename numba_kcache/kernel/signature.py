@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect.Signature | None:
-    """Make the signature of a kernel; None where nothing is known of its parameters.
+    """Make the signature of a kernel; None where its parameters are not known.
 
     Args:
-        thing: What the user wraps.
-        entry: The kernel of its artifact; None for one of Python, or where it is not resolved.
-        of_python: Whether the thing is the kernel's own body.
+        thing: The object that the user wraps.
+        entry: The kernel of its artifact; None for a Python kernel, or where it is not resolved.
+        of_python: Whether the thing is a Python function with the kernel's own body.
     """
     import inspect
 
@@ -28,13 +28,13 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
     for index, each in reversed(list(enumerate(entry.parameters))):
         name = each.name
         if not name.isidentifier() or keyword.iskeyword(name) or name in found:
-            name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY  # and so are those before it
+            name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY  # as must be those before it
         found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
     return inspect.Signature(list(found.values())[::-1])
 
 
 def text_of(name: str, label: str, entry: Entry | None) -> str:
-    """Name a kernel with its parameters, as far as they are known, and where it stands, unless the name says so."""
+    """Format a kernel's name with its parameters, as far as they are known, and its label where the name lacks it."""
     taken = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
     name = entry.name if name == label and entry is not None else name
     return f"{name}{taken}" if "." in name or name == label else f"{name}{taken} of {label}"

@@ -1,6 +1,6 @@
-"""The verbs of a kernel beside launches: make instances, compile ahead, explain, read artifacts, go to another process.
+"""The work behind methods of `Kernel` other than launches: instantiate, compile, explain, inspect, pickle.
 
-Not here    The methods of `Kernel`, which users call and which lead here, and questions to the device
+Not here    The methods themselves (kernel), which call this module when they are used, and measurements on the device
             (frontends.measures).
 """
 
@@ -45,7 +45,7 @@ def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
 
 
 def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
-    """Explain if the kernel is in the cache; see `Kernel.explain`."""
+    """Explain whether the kernel is in the cache; see `Kernel.explain`."""
     variant, target = kernel._variants(signature)[0], kernel._targets(arch)[0]
     is_auto = arch is None and not kernel._arch
     choice = kernel._choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
@@ -53,7 +53,7 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
 
 
 def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
-    """Read something off the artifact. With variants and no signature: a dict of that of each known one."""
+    """Apply `read` to the artifact. With variants and no signature: a dict of the results for all known ones."""
     definition, known = kernel._definition, kernel._resolutions.known()
     target = None if arch is None else kernel._targets(arch)[0]
     if definition.has_variants and signature is None:
@@ -65,7 +65,7 @@ def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signatu
 
 
 class _Sent:
-    """The object that arrives in another process as a kernel of this definition."""
+    """A picklable object that unpickles as a kernel of this definition."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._made = type(kernel), (kernel._definition.by_value(),)
@@ -75,7 +75,7 @@ class _Sent:
 
 
 def to_send(kernel: Kernel) -> Any:
-    """An object that pickles, and is this kernel in another process, which need not import what defines it."""
+    """An object that unpickles as this kernel in another process, without importing the file that defines it."""
     named, definition = by_name(kernel), kernel._definition
     is_found = named is kernel or named is definition.thing
     if definition.is_sent_by_name and kernel.__module__ != "__main__" and is_found:
@@ -84,7 +84,7 @@ def to_send(kernel: Kernel) -> Any:
 
 
 def by_name(kernel: Kernel) -> Any:
-    """The object that stands in the kernel's module under its name."""
+    """The object that the kernel's module has under the kernel's name."""
     found: Any = sys.modules.get(kernel.__module__)
     for name in kernel.__qualname__.split("."):
         found = getattr(found, name, None)

@@ -1,12 +1,12 @@
-"""The events of a cache: who receives them, what is counted of them, and the one warning about each trouble.
+"""The events of a cache: subscribers, statistics counted from them, and one warning for each kind of trouble.
 
-Promise     Emitting never raises, whatever a subscriber does. Trouble with the cache is one warning per kind of
-            trouble and process; nothing else is printed. A resolution counts as one hit or one miss; launches count
-            nothing. What is kept is bounded, however many kernels a process resolves.
-Method      Counters are sums with names. A count of one key, reason, day or tier has that in its name:
-            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; the counters sum them
-            like the others. A process's counts belong to the day (UTC) on which it reports them.
-Not here    Lines of the log (log), and what becomes of the sums in words and pictures (history, page).
+Promise     Emitting never raises, whatever a subscriber does. Each kind of trouble is one warning per process; nothing
+            else is printed. A resolution counts as one hit or one miss; launches are not counted. The memory used is
+            bounded, however many kernels a process resolves.
+Method      Counters are sums with names. A count for one key, reason, day or tier has that in its name:
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; they are summed
+            like the others. A process's counts belong to the day (UTC) on which it saves them.
+Not here    Log lines (log), and the presentation of the sums (info, history, page).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from ..model import CALLED_OUT, Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
-"""Events of ordinary work: subscribers have them, the log does not."""
+"""Events of ordinary work: sent to subscribers, not logged."""
 
 KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
@@ -39,7 +39,7 @@ class Counts:
 
     @classmethod
     def of(cls, sums: Mapping[str, float]) -> Counts:
-        """Read sums by name; names of other versions are left out."""
+        """Read sums by name; unknown names, of other versions, are ignored."""
         counts = cls()
         for name in _COUNTED:
             setattr(counts, name, type(getattr(cls, name))(sums.get(name, 0)))
@@ -57,11 +57,11 @@ class Statistics:
     """The counts of this process, kept from the events of one cache.
 
     Args:
-        clock: Seconds since the epoch; it says to which day counts belong.
+        clock: Seconds since the epoch; decides the day that counts belong to.
 
     Attributes:
-        heard: Events that are not counted yet. That is done when somebody asks: a launch only keeps them.
-        sources: Give what was counted elsewhere since they were last asked, under names of the counters.
+        heard: Events that are not counted yet. A launch only appends to it; they are counted when statistics are read.
+        sources: Functions that return what was counted elsewhere since their last call, under names of the counters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -82,9 +82,9 @@ class Statistics:
         return self._process
 
     def settle(self) -> None:
-        """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
+        """Count the events in `heard`. Taking from a deque is atomic: events of other threads are not lost."""
         with self._lock:
-            if self._is_counting:  # a signal handler in the middle of the loop below, which counts what is left
+            if self._is_counting:  # called by a signal handler that interrupted the loop below, which counts the rest
                 return
             self._is_counting = True
             try:
@@ -107,7 +107,7 @@ class Statistics:
         self.settle()
         with self._lock:
             fresh = Counts()
-            counted, self._unsaved = self._unsaved, fresh  # nothing comes between: each count is saved once
+            counted, self._unsaved = self._unsaved, fresh  # atomic swap: each count is saved once
             hits, self._hits = self._hits, {}
             reasons, self._reasons = self._reasons, {}
         unsaved = {name: value for name, value in counted.as_dict().items() if value}
@@ -116,7 +116,7 @@ class Statistics:
             more = source()
             for name, value in () if self._is_forked else more.items():
                 elsewhere[name] = elsewhere.get(name, 0) + value
-        self._is_forked = False  # the first answer of each source after a fork was about the parent
+        self._is_forked = False  # the first counts of each source after a fork were the parent's
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         return {
             **unsaved,
@@ -166,10 +166,10 @@ class Events:
     """The events of one cache.
 
     Args:
-        process: Those of the process's cache, whose subscribers receive these as well.
+        process: The events of the process's own cache, whose subscribers receive these as well.
 
     Attributes:
-        statistics: What was counted of them.
+        statistics: The counts of these events.
     """
 
     def __init__(self, process: Events | None = None) -> None:
@@ -180,7 +180,7 @@ class Events:
         self._missed = threading.local()
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `subscriber` with every event from now on; the function returned ends that."""
+        """Call `subscriber` with every event from now on. Returns the function that unsubscribes it."""
         if not callable(subscriber):
             from ..errors import OptionError
 
@@ -194,7 +194,7 @@ class Events:
         return unsubscribe
 
     def emit(self, event: Event) -> None:
-        """Count an event, hand it to the subscribers and the log, and warn the user of trouble once."""
+        """Count an event, pass it to the subscribers and the log, and warn the user of trouble once."""
         heard = self.statistics.heard
         heard.append(event)
         if len(heard) > _MOST_HEARD:
@@ -203,7 +203,7 @@ class Events:
         if self._process:
             subscribers += self._process._subscribers.values()
         if not subscribers and event.kind in _QUIET:
-            return  # the log has nothing of them: emitting costs a warm start next to nothing
+            return  # not logged, so that emitting costs a warm start next to nothing
         me = get_ident()
         depth = CALLED_OUT[me] = CALLED_OUT.get(me, 0) + 1
         try:
@@ -214,22 +214,22 @@ class Events:
                 CALLED_OUT.pop(me, None)  # a signal handler that ran before this line may have removed it
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
-        """Call the user's code: subscribers, and the handlers of logs and warnings."""
+        """Call user code: subscribers, and the handlers of logs and warnings."""
         for subscriber in subscribers:
             try:
                 subscriber(event)
-            except Exception:  # it is the user's code: its faults must not reach a launch
+            except Exception:  # user code: its errors must not reach a launch
                 from .log import ERROR, record
 
                 record(ERROR, "a subscriber of numba_kcache failed", with_error=True)
         if event.kind in _QUIET:
             return
         if event.kind is EventKind.MISS:
-            self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
+            self._missed.reason = event.fields.get("reason")  # for the log line of this thread's next compile
             return
         from .log import INFO, line_of, record, warn, warning_of
 
-        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
+        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
             record(INFO, line_of(event, getattr(self._missed, "reason", None)))
         subject, text = warning_of(event)
         mine = object()

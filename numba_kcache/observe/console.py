@@ -1,4 +1,4 @@
-"""Output and words of the command line: plain text whatever it holds, on streams in whatever state they are."""
+"""Parse and print for the command line: output is free of control characters, and closed streams are tolerated."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of command lines whose complaints about words are plain text."""
+    """An argument parser whose errors have the form of this package's messages, without control characters."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with a complaint in the words of all other errors."""
+        """Print the error with a hint, and exit with status 2."""
         self.print_usage(sys.stderr)
         say(f"numba-kcache: cannot read the command line: {plain(message)}\n  hint: {self._hint(message)}")
         sys.exit(2)
 
     def _hint(self, message: str) -> str:
-        """The next step: the verb that is meant, or the help."""
+        """The hint: the verb that was probably meant, or the help."""
         wrong = re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         known = [each.strip("' ") for each in wrong[2].split(",")] if wrong else []
         return f"{meant(wrong[1], known) if wrong else ''}`{self.prog} --help` lists what it takes"
 
 
 class Help(argparse.HelpFormatter):
-    """Help whose paragraphs fill the lines of the terminal, whatever its width."""
+    """Help whose paragraphs are wrapped at the terminal's width."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(super(Help, self)._fill_text(each, width, indent) for each in text.split("\n\n"))
 
 
 def count(text: str) -> int:
-    """Read a number among the words of a command line."""
+    """Parse a whole number of the command line."""
     if not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number below a billion")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Read a time among the words of a command line, in seconds."""
+    """Parse a duration of the command line, `30d`, `12h`, `90min` or `60s`, into seconds."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a time: write 30d, 12h, 90min or 60s")
@@ -56,7 +56,7 @@ def seconds(text: str) -> float:
 
 
 def fill_streams() -> None:
-    """Open the standard streams that a daemon has closed: else the next files opened take their numbers."""
+    """Open standard streams that are closed (daemons do that), so that no other file gets their numbers."""
     with contextlib.suppress(OSError):
         while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -64,7 +64,7 @@ def fill_streams() -> None:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, a list with an entry a line: quick for twenty thousand, and for grep."""
+    """A value as JSON; a list has one entry per line, which is fast for 20,000 entries and suits grep."""
     if isinstance(value, list):
         lines = ",\n".join([json.dumps(each, default=repr) for each in value])
         return f"[\n{lines}\n]"
@@ -72,27 +72,27 @@ def json_text(value: Any) -> str:
 
 
 def put(text: str, *, is_verbatim: bool = False, above: str = "") -> None:
-    """Print a text that is plain already, as the result of a command.
+    """Print the result of a command, which must be free of control characters already.
 
     Args:
-        text: On a terminal in colours, and broken between words.
-        is_verbatim: It is for a shell, a file or a program, and stays as it is.
-        above: What is printed before it, as it is.
+        text: The text; on a terminal it is coloured and wrapped between words.
+        is_verbatim: It is for a shell, a file or a program, and is printed unchanged.
+        above: Text to print before it, unchanged.
 
     Raises:
-        OSError: Nobody reads it.
+        OSError: Standard output is closed.
     """
     if sys.stdout is None or sys.stdout.closed:
         if sys.stderr is None:
-            return  # a daemon, with nobody to tell
+            return  # a daemon without standard output
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal's encoding lacks
     print(above + (text if is_verbatim else painted(text, sys.stdout)), flush=True)
 
 
 def say(text: str) -> None:
-    """Print a message on standard error, if anybody can read it."""
+    """Print a message on standard error; do nothing where that is closed."""
     if sys.stderr is not None and not sys.stderr.closed:
         with contextlib.suppress(OSError):
             print(painted(plain_lines(text), sys.stderr), file=sys.stderr)

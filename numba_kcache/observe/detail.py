@@ -1,7 +1,7 @@
-"""One stored entry with everything that is known of it, as a value that prints.
+"""One stored entry with all its metadata, as a value that prints.
 
-Promise     Whatever stands in a file is shown as text: no control character of it reaches a terminal, and a report
-            that is missing or malformed leaves its part empty.
+Promise     The contents of a file are shown as text: no control character reaches a terminal, and a missing or
+            malformed report leaves its fields empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..model.json_values import fits, read_json
 from .text import aligned, bytes_text, counted, seconds_text
 
 _MAX_TIME_S = 1e11
-"""Some three thousand years: what the calendar of a system takes."""
+"""Some three thousand years, the range of the system's calendar functions, in seconds."""
 
 _MAX_VALUE = 160
 """Characters of one component that are shown; `.components` has all."""
@@ -34,15 +34,15 @@ class EntryDetail(NamedTuple):
 
     Args:
         key: Its key.
-        artifact: The part of it that a launch gets.
-        size_bytes: Bytes its file takes.
+        artifact: The artifact, as a launch gets it.
+        size_bytes: Size of its file.
         used_s: When it was stored or last used, in seconds since the epoch, to the hour.
-        hits: Times it was served, in all processes.
-        payload_bytes: Unpacked size of each of its parts.
-        created_s: When it was compiled, in seconds since the epoch; 0 where it does not say.
-        built: What it was compiled on: system and Python.
-        kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" where it does not say.
-        components: What is in its key: name, digest, and the value where it is small and no secret.
+        hits: Number of hits on it, of all processes.
+        payload_bytes: Unpacked size of each payload, by name.
+        created_s: When it was compiled, in seconds since the epoch; 0 where that is not recorded.
+        built: System and Python that it was compiled on.
+        kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" where that is not recorded.
+        components: The components of its key: name, digest, and the value where it is small and no secret.
     """
 
     key: str
@@ -108,7 +108,7 @@ class EntryDetail(NamedTuple):
 
 
 def read_report(report: bytes) -> dict[str, Any]:
-    """The fields of `EntryDetail` that stand in what is kept with an entry for people; none where it is malformed."""
+    """Read the fields of `EntryDetail` that are in the payload `report` of an entry; none where it is malformed."""
     try:
         kept = read_json(report)
         if not fits(kept, {"created_s": _is_time, "components": [(str, str, _is_any)]}):
@@ -143,7 +143,7 @@ def _kernel_lines(entry: Entry) -> list[str]:
 
 
 def _value(name: str, value: Any) -> str:
-    """One component in words: the start of a text, the names and values of a mapping, the names of headers."""
+    """Show one component: the start of a text, the names and values of a mapping, the names of headers."""
     if name == "headers" and fits(value, {"files": [(_is_any, str, _is_any)]}):
         files = value["files"]
         text = f"{counted(len(files), 'file')}: {', '.join(file for _, file, _ in files)}"
@@ -154,7 +154,7 @@ def _value(name: str, value: Any) -> str:
 
 
 def _in_words(value: Any) -> str:
-    """A JSON value without its punctuation; long digests by their first digits."""
+    """Write a JSON value without its punctuation; long digests are shortened to their first digits."""
     if isinstance(value, str):
         return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The counters of all processes in detail: by day, by entry, by reason of the miss.
+"""The counters of all processes by day, by entry and by reason of the miss.
 
-Promise     Names that are not of a known form, from a later version or a forged file, are passed over.
+Promise     Names of unknown form, from a later version or a forged file, are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEY = rf"[0-9a-f]{{{KEY_DIGITS}}}"
 
 
 class Day(NamedTuple):
-    """Reports of processes on one day (UTC), `"2026-11-21"`."""
+    """The counts that processes saved on one day (UTC), `"2026-11-21"`."""
 
     date: str
     counts: Counts
@@ -26,9 +26,9 @@ class History(NamedTuple):
     """The counts that have a label.
 
     Args:
-        days: In order of time; days without any are not there.
-        hits: Times each entry was served, by the leading digits of its key.
-        reasons: Times each reason of a miss was given, the commonest first.
+        days: Days with counts, in order of time.
+        hits: Number of hits on each entry, by the leading digits of its key.
+        reasons: Number of misses for each kind of reason, the most frequent first.
     """
 
     days: tuple[Day, ...]
@@ -43,7 +43,7 @@ def history_of(sums: Mapping[str, float]) -> History:
     reasons: dict[str, int] = {}
     for name, value in sums.items():
         if name.startswith(("hits/", "reason/")) and value < 1:
-            continue  # nothing counts down
+            continue  # a negative count can only be forged
         family, _, label = name.partition("/")
         if family == "hits" and re.fullmatch(_KEY, label):
             hits[label] = int(value)

@@ -14,25 +14,25 @@ class CacheInfo(NamedTuple):
     """Contents of a cache, and what happened since it began ("lifetime") or in this process ("process").
 
     Args:
-        scope: `"lifetime"` or `"process"`; it decides what the counts are about, not what the cache holds.
-        directory: Where entries are; `""` for a cache in memory.
+        scope: `"lifetime"` or `"process"`: the range of the counts. Entries and sizes are the same for both.
+        directory: Directory of the entries; `""` for a cache in memory.
         entries: Entries held.
         size_bytes: Bytes they take.
-        max_size_bytes: Bytes before the least recently used go.
-        hits: Resolutions of (kernel, target, signature) that were served.
-        misses: Resolutions that were not.
+        max_size_bytes: Size limit, beyond which the least recently used entries are removed.
+        hits: Resolutions of (kernel, target, signature) found in the cache.
+        misses: Resolutions not found.
         waited: Hits that waited for another thread or process to compile.
         evictions: Entries removed to keep the limits.
         errors: Troubles of the cache: damage, full disk, refused directory.
         compiles: Compilations that succeeded.
         loads: Hits that came from a store.
         compile_time_s: Seconds spent compiling.
-        load_time_s: Seconds spent reading, verifying and loading what came from a store.
-        time_saved_s: Compile time of what came from a store, less the time to load it.
-        tiers: What was seen of each store behind the local directory (`tiers.tier.TierReport`); whether it answers,
-            and how fast, in this process.
-        obstacle: Why what is new does not get into the directory, and where it goes; "" where it does.
-        launches: The way that launches take, `"compiled"` or `"interpreted"`; "" where it is not known.
+        load_time_s: Seconds spent reading, verifying and loading stored entries.
+        time_saved_s: Recorded compile time of the entries loaded, less the time to load them.
+        tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
+            are those seen by this process.
+        obstacle: Why new entries cannot be written to the directory, and where they go instead; "" where they can.
+        launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
     """
 
     scope: str
@@ -56,7 +56,7 @@ class CacheInfo(NamedTuple):
 
     @property
     def hit_rate(self) -> float:
-        """Hits of all resolutions, 0 to 1; 0 where there were none."""
+        """Fraction of resolutions that were hits, 0 to 1; 0 where there were none."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
 
     @property
@@ -71,7 +71,7 @@ class CacheInfo(NamedTuple):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Advice on what the figures show; empty where nothing is wrong."""
+        """Advice for figures that indicate a problem; empty where there is none."""
         found = []
         if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
             found.append(
@@ -111,7 +111,7 @@ class CacheInfo(NamedTuple):
         return f"<table><caption>numba_kcache, {_SCOPES[self.scope]}</caption>{rows}</table>{hints}"
 
     def rows(self) -> Sequence[tuple[str, str]]:
-        """Each figure in words, after its name."""
+        """Name and text of each row of the table."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
         waited = f", {self.waited} waited for" if self.waited else ""
         return (
@@ -147,6 +147,6 @@ def _tier_text(tier: Any, scope: str) -> str:
 
 _LOW_RATE = 0.5
 _FEW = 20
-"""Resolutions below which a rate says nothing: every kernel misses once."""
+"""Fewest resolutions for advice on the hit rate: every kernel misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}

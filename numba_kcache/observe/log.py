@@ -1,8 +1,8 @@
-"""The log under `numba_kcache`, and warnings: the words about events.
+"""Write log lines under `numba_kcache` and warnings about events.
 
-Promise     The log has one line for each compile, with the reason of the miss, and nothing of ordinary hits. A warning
-            names the user's line. Both are plain text on one line, whatever an event holds; neither ever raises,
-            whatever the program did to its streams, handlers and filters.
+Promise     The log has one line for each compile, with the reason of the miss, and none for ordinary hits. A warning
+            names the user's line. Both are one line without control characters, whatever an event holds; neither ever
+            raises, whatever the program did to its streams, handlers and filters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import KCacheWarning, plain
 from ..model import Event, EventKind
 
 INFO, WARNING, ERROR = 20, 30, 40
-"""Levels of lines, as `logging` numbers them."""
+"""Log levels, with the numbers of `logging`."""
 
 _LEVELS = {"debug": 10, "info": INFO, "error": ERROR, "off": 1000}
 
@@ -29,7 +29,7 @@ def logger() -> Any:
 
 
 def record(level: int, text: str, *, with_error: bool = False) -> None:
-    """Write a line to the log, plain. Never raises: a handler's stream may be closed, and a filter is the user's."""
+    """Write a line to the log. Never raises: a handler's stream may be closed, and filters are user code."""
     with suppress(Exception):
         logger().log(level, "%s", plain(text), exc_info=with_error, stacklevel=2)
 
@@ -55,8 +55,8 @@ def line_of(event: Event, reason: object) -> str:
     """The line of the log about an event.
 
     Args:
-        event: What happened.
-        reason: Why the kernel that was last looked up in this thread was not there.
+        event: The event.
+        reason: Reason of this thread's last miss.
     """
     return plain(_line_of(event, reason))
 
@@ -81,7 +81,7 @@ def _line_of(event: Event, reason: object) -> str:
 
 
 def warning_of(event: Event) -> tuple[str, str]:
-    """The subject and text of the one warning about an event; empty for others."""
+    """Subject and text of the warning about an event; empty for events without one. Each subject is warned of once."""
     fields = event.fields
     if event.kind is EventKind.TROUBLE:
         cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
@@ -105,7 +105,7 @@ def warn(text: str) -> None:
 
 
 def _depth_of_caller() -> int:
-    """Stack level of the first frame outside this package, as `warnings.warn` in `warn` counts."""
+    """Stack level of the first frame outside this package, as `warnings.warn` in `warn` counts them."""
     depth = 1
     frame = sys._getframe(1)
     package = __name__.partition(".")[0]

@@ -1,7 +1,7 @@
-"""The report: one page that says what a cache saved, what it holds and why it missed, with drawings.
+"""The HTML report: what a cache saved, what it holds and why it missed, with charts.
 
-Promise     One self-contained file: no script, no font, no picture and no address of anywhere else. Readable on a
-            phone and in the dark. Whatever stands in a cache is text in it.
+Promise     One self-contained file: no script, font, image or link to another place. Readable on a phone and in dark
+            mode. The contents of a cache are escaped.
 Method      HTML and inline SVG from values; colours are CSS variables that follow the reader's preference.
 """
 
@@ -20,7 +20,7 @@ from .info import CacheInfo
 from .text import bytes_text, seconds_text
 
 _MOST_DAYS = 60
-"""Days that are drawn: the latest."""
+"""Number of days drawn, the latest ones."""
 
 _MOST_REASONS = 12
 
@@ -65,7 +65,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
     """The report as HTML.
 
     Args:
-        info: Of all processes.
+        info: The information for all processes.
         history: Counts by day and reason.
         costly: Entries that took longest to compile (`store.report.EntryInfo`).
         large: Entries that take most room.
@@ -99,7 +99,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
 
 
 def _without_gaps(days: Sequence[Day]) -> list[Day]:
-    """The days, and between them those on which nothing was reported."""
+    """The days, with empty ones inserted for dates without counts."""
     filled: list[Day] = []
     for day in days:
         try:
@@ -133,7 +133,7 @@ def _figures(info: CacheInfo) -> str:
 def _chart(
     days: Sequence[Day], caption: str, series: Mapping[str, Callable[[Day], float]], words: Callable[[float], str]
 ) -> str:
-    """Bars for each day, side by side for each series, with the largest value and the first and last day in words."""
+    """Draw a bar per day and series, labelled with the largest value and the first and last day."""
     largest = max((value(day) for day in days for value in series.values()), default=0)
     if not largest:
         return f"<p>{caption}: nothing yet.</p>"
@@ -182,7 +182,7 @@ def _barred(text: str, share: float) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
+    """A table whose cells are HTML."""
     kinds = ["" if name in ("reason", "kernel", "target", "key") else " class='number'" for name in columns]
 
     def row(tag: str, cells: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Plain text on a terminal: coloured by what it says, and broken between words under the column that it stands in.
+"""Colour plain text for a terminal, and wrap its columns between words.
 
-Promise     Colours come from the patterns below alone, never from marks in the text: its letters stay the same, in the
-            same order. Where the stream is no terminal, the text stays as it is.
+Promise     Colours come from the patterns below, never from markup in the text: its characters stay the same, in the
+            same order. For a stream that is no terminal, the text is unchanged.
 Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported once a text goes to a terminal.
 """
 
@@ -27,18 +27,18 @@ _STYLES = (
 )  # fmt: skip
 
 _COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
-"""A long line is continued below the column at which the last match ends."""
+"""Matches what comes before a column; a wrapped line is indented to the end of the last match."""
 
 
 def style(text: Text) -> Text:
-    """Colour one line, or one cell of a table, by what it says."""
+    """Colour one line, or one cell of a table, by the patterns."""
     for pattern, name in _STYLES:
         text.highlight_regex(pattern, name)
     return text
 
 
 def painted(text: str, stream: TextIO) -> str:
-    """A plain text as it is written to a stream."""
+    """Prepare a text for a stream: coloured and wrapped for a terminal, unchanged for others."""
     if not stream.isatty():  # for grep and awk
         return text
     from rich.console import Console
@@ -60,7 +60,7 @@ def painted(text: str, stream: TextIO) -> str:
 
 
 def _parts(line: str, start: int, width: int) -> Iterator[tuple[int, int]]:
-    """Find begin and end of the parts of a line that have at most `width` letters: words, else names of a path."""
+    """Yield start and end of the pieces of a line, at most `width` characters each, split at spaces or else slashes."""
     pieces = []
     for word in re.finditer(r"^\s+|\S+\s*", line[start:]):
         whole = len(word[0].rstrip()) <= width

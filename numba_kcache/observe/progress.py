@@ -1,9 +1,9 @@
-"""Say what is being compiled when it takes longer than a second.
+"""Show which kernel is being compiled when that takes longer than a second.
 
-Promise     A compile that is done within a second is silent. A longer one is a live line on standard error where that
-            is a terminal, and one line of the log elsewhere. What goes wrong with saying so never reaches the compile.
-Method      A thread for each compile, which waits for its end: a hit starts none.
-Not here    The line of the log that every compile gets at its end (observe).
+Promise     A compile of less than a second shows nothing. A longer one shows a live line on standard error if that
+            is a terminal, and otherwise writes one log line. Errors of doing so never reach the compile.
+Method      A thread for each compile, which waits for its end; a hit starts none.
+Not here    The log line that every compile gets at its end (observe).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _END_OF_LINE = "\x1b[K"
 
 @contextmanager
 def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iterator[None]:
-    """Show what is compiled while the context takes longer than it may in silence.
+    """Show what is being compiled once the context has lasted longer than `after_s`.
 
     Args:
         what: The kernel and its target, `"saxpy for sm_90"`.
-        after_s: Seconds in silence.
-        stream: Where the live line goes if it is a terminal; None for standard error.
+        after_s: Seconds without output.
+        stream: Stream for the live line, if it is a terminal; None for standard error.
     """
     line = _Line(what, after_s, stream or sys.stderr)
     with suppress(RuntimeError):  # no more threads: compile in silence
@@ -64,12 +64,12 @@ class _Line(threading.Thread):
                 return
 
     def finish(self) -> None:
-        """End the line: with how long it took, or cleared for the error that follows. A forked child leaves it."""
+        """Finish the line with the duration, or clear it for the error that follows. Does nothing in a forked child."""
         if self._process != os.getpid():
             return
         self._is_done.set()
         if self.is_alive():
-            self.join(_EVERY_S)  # a terminal that nobody reads from must not hold the compile
+            self.join(_EVERY_S)  # a blocked terminal must not hold up the compile
         if self._is_live:
             took = seconds_text(time.perf_counter() - self._since_s)
             if self.has_succeeded:
@@ -80,7 +80,7 @@ class _Line(threading.Thread):
     def _write(self, text: str, end: str = "") -> None:
         with suppress(OSError, ValueError, AttributeError):  # closed, gone, or replaced by something else
             assert self._stream is not None
-            columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # one of no known size says 0
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0 where the size is unknown
             line = f"numba_kcache: {text}"[: columns - 1] if text else ""
             self._stream.write(f"\r{_END_OF_LINE}{line}{end}")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""Text for people: sizes, durations, and columns that are safe to print whatever a cache holds.
+"""Format sizes, durations and tables for people; table cells are freed of control characters.
 
 Ground      rich lays out a table on a terminal; it is imported once a table goes to a terminal.
 """
@@ -33,7 +33,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """An age as people say it: `now`, `25 min`, `3 h`, `12 d`."""
+    """An age in one unit: `now`, `25 min`, `3 h`, `12 d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
@@ -57,14 +57,14 @@ def entries_text(number: int) -> str:
 
 
 _ROOMY = 60
-"""Columns of a terminal from which the short columns of a table are never broken."""
+"""Width of a terminal, in characters, from which short columns of a table are never wrapped."""
 
 _SHORT = 12
-"""Letters that a column of words has room for at least, or as many as it needs: a long neighbour leaves them."""
+"""Least width of a text column, in characters, unless its cells need less; longer neighbours are wrapped first."""
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Lines of rows, each cell plain, with each column as wide as its longest and two spaces between columns.
+    """Align rows: each column is as wide as its longest cell, with two spaces between columns.
 
     Args:
         rows: Their cells.
@@ -81,8 +81,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows under the names of their columns: coloured and fitted to its width on a terminal, plain lines elsewhere."""
-    if not sys.stdout.isatty():  # for grep and awk: a line a row, whatever its length, and at once
+    """Format rows below column names: coloured and fitted to the width of a terminal, plain lines elsewhere."""
+    if not sys.stdout.isatty():  # for grep and awk: one line per row, whatever its length
         return "\n".join(aligned([columns, *rows], right))
     from rich import box
     from rich.console import Console
@@ -96,7 +96,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for at, name in enumerate(columns):
         widest = max([len(name), *(len(row[at]) for row in rows)])
-        is_whole = is_roomy and (at in right or widest <= _SHORT)  # words of other columns are broken before it
+        is_whole = is_roomy and (at in right or widest <= _SHORT)  # other columns are wrapped first
         side: Literal["left", "right"] = "right" if at in right else "left"
         least = min(widest, _SHORT) if is_roomy else None
         drawn.add_column(name, justify=side, overflow="fold", no_wrap=is_whole, min_width=least)

@@ -1,1 +1,1 @@
-"""Stores behind the local one: other directories, bundles, servers. Slow, allowed to be down, never believed."""
+"""Stores behind the local one: other directories, bundles, servers. They may be slow or down, and are not trusted."""

@@ -1,10 +1,10 @@
-"""Bound the time that launches lose to a server that answers, slowly or with nothing of use.
+"""Bound the time that launches lose to a server that answers slowly and has no entry for them.
 
-Promise     What a process waits for a server in vain is at most `LIMIT_S` and one question at first, and a share of
-            its time after that, however slow each answer is. What the server has is never counted.
-Method      An account: it is full at first, a question in vain takes what lasted beyond a fair round trip, and time
-            fills it again. While it is below nothing, nobody of this process asks.
-Not here    A server that does not answer at all, which the processes of a node find out together (breaker).
+Promise     The time that a process waits for misses of a server is at most `LIMIT_S` and one request at first, and the
+            fraction `SHARE` of its run time after that, however slow each answer is. Hits are not counted.
+Method      A token bucket: full at first; a miss takes the time it lasted beyond `FAIR_S`, and elapsed time refills it.
+            While it is negative, this process does not ask the server.
+Not here    A server that does not answer at all, which the processes of a node detect together (breaker).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 LIMIT_S = 1.5
 SHARE = 1 / 60
-"""Seconds that come back to the account in each second."""
+"""Seconds that the bucket regains per second."""
 
 FAIR_S = 0.05
-"""Round trip to a store in the same region, which nobody is charged for."""
+"""Round trip to a store in the same region, in seconds, which is not charged."""
 
 
 class Allowance:
-    """The account of one tier in this process.
+    """The bucket of one tier in this process.
 
     Args:
         clock: Seconds of a clock that is never set.
@@ -32,11 +32,11 @@ class Allowance:
         self._left_s, self._at_s = LIMIT_S, clock()
 
     def is_spent(self) -> bool:
-        """True while the server is to be left alone."""
+        """True while the server must not be asked."""
         return self._filled() < 0
 
     def charge(self, seconds: float) -> bool:
-        """Take what a question in vain lasted; whether that was the end of it for now."""
+        """Charge the duration of a miss. Returns True if that made the bucket negative."""
         before = self._filled()
         self._left_s = before - max(0.0, seconds - FAIR_S)
         return before >= 0 > self._left_s

@@ -1,15 +1,15 @@
-"""Leave a server that does not answer alone for a while: one slow start for a node, not one for each kernel and rank.
+"""Circuit breaker: after a server failed to answer, no process of the node asks it for a while.
 
-Promise     From a failure on, nobody of this node asks for `period_s`; then one process asks, and the others from when
-            it got an answer, or not for another period. Of processes that begin at the same moment one asks first, and
-            the others when it got its answer. Only a server that fell silent within `FRESH_S` of its last answer may
-            cost several processes a wait, at the same time, once.
+Promise     After a failure no process of this node asks the server for `period_s`; then one process asks, and the
+            others follow if it got an answer, or wait for another period. Of processes that start at the same time one
+            asks first, and the others when it got its answer. Only a server that fails within `FRESH_S` of its last
+            answer may cost several processes a timeout, at the same time, once.
 Method      Two files beside the local store: the time of `<tier>.down` is that of the last failure, the time of
-            `<tier>.up` that of the last answer, by the clock that all processes of a system share and nobody sets; of
-            another boot or machine it says something of at most a period. While neither says enough, processes take
-            turns (store.locks): the holder asks, the others wait for what it finds. The holder renews a `.down` that is
-            too old before it asks, so that the others stay away meanwhile; an answer removes it. Where there is no
-            directory, or none that is written to, each process has a breaker of its own.
+            `<tier>.up` that of the last answer, by the monotonic clock that all processes of a system share; a file of
+            another boot or machine counts for at most one period. While neither file is recent, processes take turns
+            (store.locks): the holder asks, the others wait for its result. The holder renews an expired `.down` before
+            it asks, so that the others stay away meanwhile; an answer removes it. Where no directory can be written
+            to, each process has a breaker of its own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ..store.tree import touch
 
 PERIOD_S = 30.0
 FRESH_S = 5.0
-"""How long an answer says that the server is there."""
+"""Time after an answer for which the server counts as reachable, in seconds."""
 
 _GATE_S = 3.0
-"""Longest wait for another's answer: that process may be stopped in the middle of asking."""
+"""Longest wait for the answer to another process, in seconds: that process may be stopped meanwhile."""
 
 
 class Away(Exception):
-    """The server is left alone for now."""
+    """The server must not be asked at present."""
 
 
 class Breaker:
     """The breaker of one tier.
 
     Args:
-        folder: Where the two files are; None for this process alone.
+        folder: Folder of the two files; None for a breaker of this process alone.
         label: Their name, without an ending.
-        period_s: How long a server is left alone.
+        period_s: Seconds after a failure in which the server is not asked.
         clock: Seconds of a clock that is never set, the same in all processes of the system.
     """
 
@@ -63,10 +63,10 @@ class Breaker:
         """Ask the server in this context: an OSError that leaves it is a failure, its normal end an answer.
 
         Args:
-            is_awaited: False for what nobody waits for: then nobody waits for its answer either.
+            is_awaited: False for background work: it does not wait for the answer to another process.
 
         Raises:
-            Away: It must not be asked now.
+            Away: The server must not be asked now.
         """
         known = self._is_there()
         turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
@@ -86,7 +86,7 @@ class Breaker:
             self._answered(is_probe)
 
     def _is_there(self) -> bool | None:
-        """True after a fresh answer, False after a failure; None where that has to be found out."""
+        """True after a recent answer, False after a recent failure; None where neither is known."""
         now_s = self._clock()
         if now_s < self._until_s:
             return False
@@ -123,7 +123,7 @@ class Breaker:
             return None
 
     def _mark(self, name: str, now_s: float) -> None:
-        """Give a file this time; where it cannot be made, what it says is this process's alone."""
+        """Set the time of a file; where it cannot be made, remember it for this process alone."""
         if self._folder is None:
             return
         with suppress(OSError):

@@ -1,10 +1,10 @@
 """Many entries in one file: checked as a whole, read by key, mounted as a tier.
 
-Promise     A bundle of which any byte is changed, or that is cut short, too large
-            or not signed as it must be, is refused as a whole: `BundleError` says why, and nothing of it was used.
-            What is read from one later is checked against the sha256 in its index, should the file change meanwhile.
-Method      prefix | index | files | signature | digest; docs/format.md is the grammar. There are no paths in it, only
-            keys. XXH3-128 of everything finds damage; a signature vouches for the index, with the sha256 of each file.
+Promise     A bundle that is damaged, truncated, too large or not signed as required is refused as a whole:
+            `BundleError` says why, and none of its files was used. Each file read later is checked against the sha256
+            in the index, since the bundle may change on disk meanwhile.
+Method      prefix | index | files | signature | digest; docs/format.md is the grammar. It contains keys and no paths.
+            XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of each file.
 Not here    Writing one (bundles.writing), and the frame of each entry (store.entry).
 """
 
@@ -54,8 +54,8 @@ class BundleReport(NamedTuple):
         path: Where it is.
         entries: Number of entries.
         size_bytes: Bytes of the file.
-        targets: What its code is for.
-        signed_by: The key that vouches for it, by name, or its id where no key is trusted here; "" for none.
+        targets: The targets of its code.
+        signed_by: Name of the key that signed it, or the key's id where no key is trusted here; "" if unsigned.
     """
 
     path: str
@@ -69,10 +69,10 @@ class Bundle:
     """A bundle that was checked as a whole.
 
     Args:
-        name: As it is shown to people.
-        read: Gives `size` bytes from an offset, or fewer at the end.
-        size_bytes: Of the file.
-        trusted: If any, one of these must have signed it.
+        name: Its name in messages.
+        read: Returns `size` bytes from an offset, or fewer at the end.
+        size_bytes: Size of the file.
+        trusted: If not empty, one of these keys must have signed it.
 
     Raises:
         BundleError: It is refused.
@@ -100,29 +100,29 @@ class Bundle:
                 at += each.size_bytes
 
     def get(self, kind: int, key: str) -> bytes | None:
-        """The file of the entry or manifest `key`."""
+        """The file of the entry or manifest `key`; None where the bundle has none."""
         at, file = self._at.get((kind, key), (0, None))
         if file is None:
             return None
         data = self._read(at, file.size_bytes)
         if len(data) != file.size_bytes or sha256(data).hexdigest() != file.sha256:
-            raise DamagedEntry(f"{key} in {self.name} is not what it was")
+            raise DamagedEntry(f"{key} in {self.name} changed after the bundle was checked")
         return data
 
 
 class BundleTier:
-    """A bundle as a tier, opened when it is first asked. What is wrong with it is reported each time it is asked."""
+    """A bundle as a tier, opened at the first look-up. An error of opening it is raised again at each look-up."""
 
     readonly = True
     is_remote = False
-    is_vouched = True  # as a whole, when it was opened
+    is_vouched = True  # its signature was checked as a whole when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle
         self._bundle: Bundle | BundleError | None = None
 
     def get(self, kind: int, key: str) -> bytes | None:
-        """Read a file; there are no signatures, for the bundle's is over all of it."""
+        """Read a file; there are no signature records, since the bundle's signature covers all of it."""
         return self._opened().get(kind, key)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
@@ -138,10 +138,10 @@ class BundleTier:
         return [each.key for each in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
 
     def ready(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: a bundle is not written to."""
 
     def close(self) -> None:
-        """Let go of the file, which is closed with the last reference to it."""
+        """Drop the reference to the file, which is closed with the last one."""
         self._bundle = None
 
     def _opened(self) -> Bundle:
@@ -194,7 +194,7 @@ def open_resource(package: str, resource: str, trusted: TrustedKeys) -> Bundle:
 
 
 def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
-    """The bundle behind something that has `read_bytes`, as `importlib.resources` gives it.
+    """The bundle in an object with `read_bytes`, such as `importlib.resources` returns.
 
     Raises:
         BundleError: It is refused, or not there.
@@ -209,7 +209,7 @@ def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
 
 
 class _File:
-    """An open file; closed when nobody refers to it any more. Where the program has closed it, it is opened again."""
+    """An open file, closed with the last reference to it. Where the program closed its descriptor, it is reopened."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -218,12 +218,12 @@ class _File:
     def read(self, at: int, size: int) -> bytes:
         self._require()
         data = b""
-        while more := os.pread(self.descriptor, size - len(data), at + len(data)):  # nothing where all is there
+        while more := os.pread(self.descriptor, size - len(data), at + len(data)):  # b"" once all is read
             data += more
         return data
 
     def _require(self) -> None:
-        """Hold the descriptor against the file: daemons close and reuse numbers that they do not know."""
+        """Check that the descriptor still is this file: daemons close descriptors, whose numbers are then reused."""
         with suppress(OSError):
             if identity_of(os.fstat(self.descriptor)) == self.descriptor.identity:
                 return
@@ -239,7 +239,7 @@ class _File:
 
 
 def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int]:
-    """Signatures, bytes of the index and of the files; every size checked against the file's."""
+    """Number of signatures, size of the index and of the files in bytes; all checked against the size of the bundle."""
     data = read(0, PREFIX.size)
     if len(data) < PREFIX.size or not data.startswith(MAGIC):
         raise ValueError("it is not a bundle")
@@ -299,6 +299,6 @@ def targets_of(entries: Iterable[BundledFile]) -> tuple[str, ...]:
 
 
 def statement_of(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
-    """The statement that is signed of a bundle."""
+    """The bytes that a bundle's signature is made over."""
     digest = sha256(index).digest()
     return statement(key=f"bundle {FORMAT}", digest=digest, size_bytes=files_bytes, target=",".join(targets))

@@ -1,10 +1,10 @@
 """The local store with tiers behind it: asked in order, verified on arrival, kept locally from then on.
 
-Promise     The verbs of the local store mean what they meant, but that `get` goes on to the tiers where the local store
-            has nothing.
-Method      A hit in a tier is written to the local store, with its variant of the manifest, so that it is asked for
-            once. A put goes to the local store, then to every tier that takes it.
-Not here    What may stand in for what (engine), and what is done with one tier (tiers.checked_tier).
+Promise     The methods of the local store keep their meaning, except that `get` asks the tiers where the local store
+            has no entry.
+Method      A hit in a tier is written to the local store, with its variant of the manifest, so that the tier is asked
+            only once. A put goes to the local store, then to every tier that accepts entries.
+Not here    Entries for other targets or compilers (engine), and the work of one tier (tiers.checked_tier).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .checked_tier import SETTLE_S, CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
 
-if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of them before
+if TYPE_CHECKING:  # a warm start does not import them
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
     from .lease import Election
@@ -28,19 +28,19 @@ if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of t
 _NOWHERE = "0" * 64
 
 _OF_ALL = frozenset(("clear", "entries", "find", "listing", "manifests", "prune", "size", "verify"))
-"""Verbs over all that the local store has; they wait until what was found in tiers is kept there."""
+"""Methods over all entries of the local store; they first wait until entries found in tiers are stored there."""
 
 
 class Chain:
-    """The local store with its tiers; a verb that is not here is the local store's.
+    """The local store with its tiers; all other methods are those of the local store.
 
     Args:
-        local: Where everything is kept.
+        local: The local store.
         tiers: In the order in which they are asked.
         emit: Takes TROUBLE.
-        trust: Signatures that are demanded and made; None: neither.
-        refusal_of: The reason not to take an entry that is whole and vouched for; "" for none. What an entry means is
-            known further up.
+        trust: Signatures that are required and made; None: neither.
+        refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none. It checks
+            the meaning of the entry, which this package does not know.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Chain:
         self.tiers = tuple(self.checked(tier) for tier in tiers)
 
     def checked(self, tier: Tier) -> CheckedTier:
-        """A tier, to be asked in safety."""
+        """Wrap a tier, so that its failures are misses and its bytes are verified."""
         queues = {"uploads": self._uploads, "keeping": self._keeping}
         return CheckedTier(tier, self.local, self._emit, trust=self._trust, refusal_of=self._refusal_of, **queues)
 
     def mount(self, tier: Tier) -> None:
-        """Ask one more tier, before the others, in place of one of the same name."""
+        """Add a tier before the others, or replace the one of the same name."""
         others = (each for each in self.tiers if each.tier.name != tier.name)
         self.tiers = (self.checked(tier), *others)
 
@@ -80,7 +80,7 @@ class Chain:
         return entry
 
     def put(self, entry: StoredEntry) -> bool:
-        """Store `entry` locally and hand it on; whether it was stored locally."""
+        """Store `entry` locally and in the tiers. Returns True if it was stored locally."""
         data = encode_entry(entry)
         stored = self.local.put_encoded(entry.key, data)
         for tier in self._writable():
@@ -88,7 +88,7 @@ class Chain:
         return stored
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` before those of `family`, locally and in the tiers; whether they are there locally."""
+        """Put `variants` before those of `family`, locally and in the tiers. Returns True if stored locally."""
         stored = self.local.add_variant(family, *variants)
         for tier in self._writable():
             tier.add_variant(family, *variants)
@@ -97,11 +97,11 @@ class Chain:
     def elected(
         self, key: str, meanwhile: Callable[[], bool] | None = lambda: False
     ) -> AbstractContextManager[Election]:
-        """Take or await a key's turn among all nodes, in the first tier that holds leases; else it is everybody's.
+        """Take a key's lease among all nodes, or wait for it, in the first tier with leases; without one, just build.
 
         Args:
-            key: What is to be built.
-            meanwhile: Called instead of each pause; None: not to wait.
+            key: Key of the entry to build.
+            meanwhile: Called instead of each pause; None: do not wait.
         """
         from .lease import NO_ELECTION, Electoral
 
@@ -110,7 +110,7 @@ class Chain:
         return nullcontext(NO_ELECTION) if first is None else first.elected(key, meanwhile)
 
     def ask(self) -> None:
-        """Ask every tier for something that is not there: whether it answers, and how fast."""
+        """Ask every tier for a key that does not exist, to measure whether and how fast it answers."""
         for tier in self.tiers:
             tier.peek(_NOWHERE)
 
@@ -123,15 +123,15 @@ class Chain:
         return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
-        """Wait until everything was handed on and kept, or for `wait_s` each; returns True if it was."""
+        """Wait until all queued uploads and local writes are done, at most `wait_s` each. Returns True if they are."""
         return self._uploads.flush(wait_s) and self._keeping.flush(wait_s)
 
     def settle(self) -> None:
-        """Return when all that was found in tiers is kept locally."""
+        """Return when all entries found in tiers are stored locally."""
         self._keeping.flush(SETTLE_S)
 
     def close(self) -> None:
-        """Let every tier go."""
+        """Close every tier."""
         for tier in self.tiers:
             tier.close()
 

@@ -1,8 +1,8 @@
-"""One tier, asked in safety: verified on arrival, its failures counted, its writes queued.
+"""One tier with its failures contained: bytes are verified on arrival, errors are counted, writes are queued.
 
-Promise     No byte of a tier is believed before it was decoded under the key that was asked for. Whatever a tier does
-            is a miss, one event and a count; it never reaches the caller.
-Method      A hit is written to the local store as it came, behind the launch, which need not wait for a disk.
+Promise     No bytes of a tier are used before they were decoded and verified under the requested key. Every failure of
+            a tier is a miss, one event and a count; it never raises to the caller.
+Method      A hit is written to the local store unchanged, in the background, so that the launch does not wait for it.
 Not here    The order of tiers (tiers.chain), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
 
@@ -30,7 +30,7 @@ from .signing import Unsigned
 from .trust import SIGNATURE, Trust
 from .upload_queue import HURRIED_S, UploadQueue
 
-if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of them before
+if TYPE_CHECKING:  # a warm start does not import them
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
     from .lease import Election, Patience
@@ -40,27 +40,27 @@ Result = TypeVar("Result")
 
 _COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written")
 _TRIES = 4
-"""Attempts to add to a manifest that others write to as well."""
+"""Attempts to add to a manifest that other processes write to at the same time."""
 
 SETTLE_S = 60.0
-"""Longest wait for the local disk."""
+"""Longest wait for the local disk, in seconds."""
 
 
 class CheckedTier:
-    """One tier, asked in safety: what it hands over is verified, what it does wrong is reported and counted.
+    """One tier: its bytes are verified, its failures reported and counted.
 
     Args:
-        tier: What moves the bytes.
-        local: Where a hit is kept.
+        tier: The tier, which transfers the bytes.
+        local: The store that hits are written to.
         emit: Takes TROUBLE.
-        uploads: Queue of what is put in a remote tier.
-        keeping: Queue of what was found in one and is to be kept locally.
-        trust: Signatures that are demanded and made; None: neither.
-        refusal_of: The reason not to take an entry that is whole and vouched for; "" for none.
+        uploads: Queue of writes to a remote tier.
+        keeping: Queue of local writes of entries found in one.
+        trust: Signatures that are required and made; None: neither.
+        refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none.
 
     Attributes:
-        readonly: Nothing is put here. Code of any compiler, and for an earlier target, is taken from it.
-        takes: Whether anything can be put here: not where it is read-only, nor where signatures are demanded and this
+        readonly: Nothing is put here. Code of any compiler, and for a lower target, is accepted from it.
+        takes: Whether entries can be put here: not where it is read-only, nor where signatures are required and this
             process cannot sign.
     """
 
@@ -80,7 +80,7 @@ class CheckedTier:
         self._trust = None if tier.is_vouched else trust
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
-        name = tier.name.encode("utf-8", "surrogatepass")  # a path that is no UTF-8
+        name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
         self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
         self._allowance = Allowance() if tier.is_remote else None
@@ -99,7 +99,7 @@ class CheckedTier:
     # -- reading -----------------------------------------------------------------------------------
 
     def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, verified and from now on kept locally; None if there is none that can be trusted."""
+        """The entry of `key`, verified, which is then stored locally; None if there is none that can be trusted."""
         data = self._read(ENTRY, key)
         entry = None if data is None else self._verified(ENTRY, key, data, frame.decode_entry)
         self._count("misses" if entry is None else "hits")
@@ -108,7 +108,7 @@ class CheckedTier:
         return entry
 
     def peek(self, key: str) -> StoredEntry | None:
-        """As `get`, but it is not kept locally and counts as no hit."""
+        """As `get`, but it is not stored locally and not counted as a hit."""
         data = self._read(ENTRY, key)
         return None if data is None else self._verified(ENTRY, key, data, frame.decode_entry)
 
@@ -123,7 +123,7 @@ class CheckedTier:
         return self._asked(lambda: self.tier.get(kind, key))
 
     def _verified(self, kind: int, key: str, data: bytes, decode: Callable[[bytes, str], Result]) -> Result | None:
-        """Decode what arrived, if it is whole and to be believed."""
+        """Decode the bytes that arrived; None, reported, where they are damaged or not trusted."""
         self._count("bytes_read", len(data))
         try:
             target = None
@@ -138,7 +138,7 @@ class CheckedTier:
                 if wrong:
                     raise DamagedEntry(wrong)
             return found
-        except Exception as error:  # whatever arrives, and no memory for it: it is a miss
+        except Exception as error:  # any bytes may arrive, and MemoryError: all are a miss
             is_believed = not isinstance(error, (Unsigned, KCacheError))
             self._charge(self._last_s)
             how = "arrived damaged" if is_believed else "is not to be believed"
@@ -146,37 +146,37 @@ class CheckedTier:
             return None
 
     def keep_variant(self, family: str, variant: Variant) -> None:
-        """Keep the variant that a hit came from locally, so that the next process need not ask."""
+        """Store the manifest variant of a hit locally, so that the next process need not ask the tier."""
         self._keep(lambda: self._local.add_variant(family, variant), 0)
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Keep locally what a launch found: behind the launch, or now if too much is waiting."""
+        """Write a hit to the local store: in the background, or now where the queue is full."""
         if not (self._local.readonly or self._keeping.add(work, size_bytes)):
             work()
 
     def settle(self) -> None:
-        """Return when all that was found is kept."""
+        """Return when all entries found are stored locally."""
         self._keeping.flush(SETTLE_S)
 
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, entry: StoredEntry, data: bytes) -> None:
-        """Hand an entry on, to a remote tier when nobody waits for it."""
+        """Put an entry into the tier; into a remote one in the background."""
         record = self._entry_record(entry, data)
         if record is not None:
             self._later(len(data), lambda: self._give(ENTRY, entry.key, data, record))
 
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
-        """Hand an entry on, and wait for it; tell if it was taken."""
+        """Put an entry into the tier and wait for it. Returns True if it was accepted."""
         record = self._entry_record(entry, data)
         return record is not None and bool(self._give(ENTRY, entry.key, data, record))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """Name entries in the manifest of `family`, for a remote tier when nobody waits for it."""
+        """Add variants to the manifest of `family`; for a remote tier in the background."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, and wait for it. Where others write all the time it gives up, which costs a hit later."""
+        """As `add_variant`, and wait for it. Gives up after `_TRIES` conflicts with other writers: a later miss."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
             before = self._vouched_variants(family, there)
@@ -189,7 +189,7 @@ class CheckedTier:
                 return
 
     def _vouched_variants(self, family: str, data: bytes | None) -> list[Variant]:
-        """The variants that are there. Before they are signed here, only those that this same key has signed."""
+        """The variants in the manifest; where this process will sign the result, only those that its own key signed."""
         if data is None or self._trust is None or self._trust.demands or not self._trust.signs:
             return self._variants(family, data)
         record = self._read(MANIFEST + SIGNATURE, family) or b""
@@ -203,7 +203,7 @@ class CheckedTier:
         return self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
 
     def _record(self, kind: int, key: str, data: bytes, target: str) -> bytes | None:
-        """Make what stands beside a file; None, reported, where it should be signed and cannot be."""
+        """Make the signature record of a file; None, reported, where it must be signed and cannot be."""
         try:
             return b"" if self._trust is None else self._trust.record(kind, key, data, target)
         except KCacheError as error:
@@ -215,13 +215,13 @@ class CheckedTier:
 
         def work() -> bool:
             if record and before is None:
-                self.tier.put(kind + SIGNATURE, key, record)  # first: a file without one would be an error elsewhere
+                self.tier.put(kind + SIGNATURE, key, record)  # first: readers report a file without its signature
             if kind == ENTRY:
                 self.tier.put(ENTRY, key, data)
             elif not self.tier.put_manifest(key, data, before):
                 return False
             elif record and before is not None:
-                self.tier.put(kind + SIGNATURE, key, record)  # after it: who lost leaves the signature of who won
+                self.tier.put(kind + SIGNATURE, key, record)  # last: the loser must not replace the winner's
             return True
 
         is_taken = self._asked(work, is_awaited=False)
@@ -235,7 +235,7 @@ class CheckedTier:
             return
         try:
             self.tier.ready()
-        except Exception as error:  # whatever an import does
+        except Exception as error:  # importing a client library may raise anything
             self._trouble(str(error))
             return
         if not self._uploads.add(work, size_bytes):
@@ -244,7 +244,7 @@ class CheckedTier:
     # -- asking ------------------------------------------------------------------------------------
 
     def elected(self, key: str, meanwhile: Callable[[], bool] | None) -> AbstractContextManager[Election]:
-        """Take or await a key's turn among all nodes; for a tier that holds leases."""
+        """Take a key's lease among all nodes, or wait for it; for a tier with leases."""
         from .lease import Electoral, Patience, elected
 
         assert isinstance(self.tier, Electoral)
@@ -254,12 +254,12 @@ class CheckedTier:
         return elected(self.tier, key, self._asked, tell, self._uploads.add, errors, self._patience, meanwhile)
 
     def close(self) -> None:
-        """Let the tier go."""
+        """Close the tier."""
         self._asked(self.tier.close)
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
         if is_awaited and self._allowance is not None and self._allowance.is_spent():
-            return None  # work that nobody waits for is still done
+            return None  # background work is still done
         start, result, is_reachable = time.perf_counter(), None, False
         try:
             with self._breaker.asking(is_awaited=is_awaited) if self._breaker else nullcontext():
@@ -267,8 +267,8 @@ class CheckedTier:
             is_reachable = True
         except Away:
             self._is_reachable = False
-            return None  # the failure that it stands for was reported and counted
-        except Exception as error:  # whatever a server, a client library or a disk does, a launch goes on without
+            return None  # the failure that opened the breaker was reported and counted
+        except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
             self._trouble(str(error) or type(error).__name__)
         self._last_s = time.perf_counter() - start
         with self._counting:
@@ -280,7 +280,7 @@ class CheckedTier:
         return result
 
     def _charge(self, seconds: float) -> None:
-        """Charge the time of a question that gave nothing, and report it if the tier is left alone from now on."""
+        """Charge the time of a miss, and report it if the tier is not asked for a while as a result."""
         if self._allowance is not None and self._allowance.charge(seconds):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
             self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches leave it alone for a while")
@@ -288,7 +288,7 @@ class CheckedTier:
     # -- counting ----------------------------------------------------------------------------------
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
-        """Report of it in this process; with `sums` of the counters, the counts of all processes."""
+        """The counts of this process; with `sums` of the counters, those of all processes."""
         from .tier import TierReport
 
         counts = {name: self._counts[name] for name in _COUNTED}
@@ -315,5 +315,5 @@ class CheckedTier:
 
 
 def _marks(local: DiskStore | MemoryStore) -> Folder | None:
-    """The folder in which the processes of this node tell each other what servers answer."""
+    """The folder of the breakers' files, which all processes of this node share."""
     return None if local.readonly or local.tree is None else Folder(local.tree, TIERS)

@@ -1,10 +1,10 @@
 """Another cache directory as a tier: an image layer, a team's share.
 
-Promise     A read-only one is never written to, not even to note that an entry was used. A directory that others can
-            write to is refused, like the local one, unless `shared` says that they are trusted; root's counts as the
-            user's own.
+Promise     A read-only directory is never written to, not even to renew an entry's time of use. A directory that others
+            can write to is refused, like the local one, unless `shared` says that they are trusted; one that root
+            owns counts as the user's own.
 Method      The same tree of files as the local store's, without its locks, limits and fallbacks.
-Not here    Limits: `prune` on that directory keeps them.
+Not here    Limits: run `prune` on that directory to keep them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class DirectoryTier:
 
     Args:
         path: Absolute.
-        readonly: Whether nothing is put there.
+        readonly: Whether writing is refused.
         shared: Trust it though others can write to it.
         durability: What a put forces to the disk.
-        is_vouched: Whether it is believed without signatures.
+        is_vouched: Whether its files are trusted without signatures.
     """
 
     is_remote = False
@@ -61,10 +61,10 @@ class DirectoryTier:
         tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Publish the file of a manifest in place of `before`; False where another stands there by now."""
+        """Replace the manifest `before`; False where the directory has another one by now."""
         if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
             return False
-        self.put(MANIFEST, family, data)  # no locks: of two that do this at once, the first is lost
+        self.put(MANIFEST, family, data)  # without a lock: of two writers at once, the first one's change is lost
         return True
 
     def keys(self, kind: int) -> Iterator[str]:
@@ -73,10 +73,10 @@ class DirectoryTier:
         return (file.key for file in self._tree.walk(kind))
 
     def ready(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: writing needs no preparation."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     def _place(self, kind: int) -> tuple[Tree, int]:
         return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)
@@ -86,4 +86,4 @@ class DirectoryTier:
         try:
             self._tree.base()
         except FileNotFoundError:
-            os.close(self._tree.open_root())  # there is a directory, in which nothing was stored yet
+            os.close(self._tree.open_root())  # the directory exists, and nothing was stored in it yet

@@ -1,16 +1,16 @@
 """Compile once for a fleet: of all nodes that miss the same kernel at the same time, one is elected to build it.
 
-Promise     While the server answers, one node builds and the others wait for it, `wait_s` at most; then, and whenever
-            anything is wrong with server or builder, a node builds for itself. A builder that dies or stops is
-            succeeded by one other. What a process waits in vain is bounded over its whole life: by `wait_s`, and by
-            `SILENT_IN_ALL_S` where nobody gives a sign of life. Correctness never rests on it: all that is lost is
-            work.
-Method      Who finds nothing under the key's name puts a token there that the server forgets after `LEASE_S`, and a
-            thread puts another in its place each second while the build goes on. Who sees the same token for `SILENT_S`
-            puts its own there, on the condition that it is the same still. When what was built has been handed on, the
-            token's owner puts "done" in its place for a while, or "failed", for then the others must not fail one after
-            the other. The others look at the name again and again, with growing pauses that chance spreads.
-Not here    The turn among the processes of a node (store.locks): its holder alone comes here.
+Promise     While the server answers, one node builds and the others wait for it, `wait_s` at most; after that, and
+            whenever server or builder fail, a node builds for itself. A builder that dies or stops is replaced by one
+            other. The time that a process waits in vain is bounded over its whole life: by `wait_s`, and by
+            `SILENT_IN_ALL_S` for builders without a sign of life. Correctness does not depend on it: at worst a kernel
+            is compiled twice.
+Method      A node that finds no value under the key's name puts a token there, which the server drops after `LEASE_S`;
+            a thread replaces it by a new token each second while the build lasts. A node that sees the same token for
+            `SILENT_S` replaces it by its own with a compare-and-set. When the result has been uploaded, the
+            token's owner replaces it by "done" for a while, or by "failed", so that the others do not fail one after
+            the other. The others poll the name, with growing, randomised pauses.
+Not here    The turn among the processes of a node (store.locks): only its holder comes here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..model import NamedTuple
 LEASE_S = 10.0
 SILENT_S = 3.0
 SILENT_IN_ALL_S = 3.0
-"""Longest waits for builders that give no sign of life: for one of them, and for all in a process's life."""
+"""Longest wait, in seconds, for builders without a sign of life: for one of them, and for all in a process's life."""
 
 BEAT_S = 1.0
 KEPT_S = 5.0
-"""How long it can be read what became of a build."""
+"""Time for which the server keeps the outcome of a build ("done" or "failed"), in seconds."""
 
 _DONE, _FAILED = "done", "failed"
 _MOST_SUCCESSORS = 4
-"""Builders of one key in a row that are listened to: a server that makes up a new one each time is not."""
+"""Successive builders of one key that are waited for; bounds the wait for a server that invents a new one each time."""
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -49,23 +49,23 @@ class Electoral(Protocol):
     wait_s: float
 
     def ready(self) -> None:
-        """Do what writing needs."""
+        """Prepare for writing."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
-        """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
+        """Set `name` to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
 
     def standing(self, name: str) -> str:
-        """The value that stands under `name`; "" for nothing."""
+        """The value of `name`; "" for none."""
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Put `after` in place of `before`, for `kept_s`; whether that stood there."""
+        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
 
 
 class Patience:
-    """The waits in vain that a process has left.
+    """The time that a process may still wait in vain.
 
     Args:
-        wait_s: For builders that give signs of life.
+        wait_s: Seconds for builders that show signs of life.
         clock: Seconds of a clock that is never set.
         pause: Waits for so many seconds.
     """
@@ -79,7 +79,7 @@ class Patience:
         self.left_s, self.silent_left_s, self.clock, self.pause = wait_s, SILENT_IN_ALL_S, clock, pause
 
     def spend(self, waited_s: float, silent_s: float) -> None:
-        """Take off what was waited in vain, and how much of it in silence."""
+        """Subtract a wait in vain, and the part of it without a sign of life, in seconds."""
         self.left_s = max(0.0, self.left_s - waited_s)
         self.silent_left_s = max(0.0, self.silent_left_s - silent_s)
 
@@ -89,8 +89,8 @@ class Election(NamedTuple):
 
     Args:
         waited_s: Seconds it waited for another's build; 0 where it did not.
-        looks: Whether it is worth looking again before building.
-        is_lost: Whether another node builds it, and this one was not to wait.
+        looks: Whether the entry may be there now, so that the caller should look before it builds.
+        is_lost: Whether another node builds it and the caller did not want to wait.
     """
 
     waited_s: float
@@ -101,7 +101,7 @@ class Election(NamedTuple):
 NO_ELECTION = Election(0.0, looks=False)
 
 Ask = Callable[[Callable[[], str]], str | None]
-"""Asks the server in safety; None where it did not answer."""
+"""Asks the server and contains its failures; None where it did not answer."""
 
 
 @contextmanager
@@ -115,25 +115,25 @@ def elected(
     patience: Patience,
     meanwhile: Callable[[], bool] | None = lambda: False,
 ) -> Iterator[Election]:
-    """Take a key's lease, or wait until its holder is through, or until waiting is not worth it.
+    """Take a key's lease, or wait until its holder has finished, or until the time to wait is used up.
 
     Args:
-        tier: Where leases are.
-        key: What is to be built.
-        ask: Asks the tier.
-        tell: Asks it what nobody waits for.
-        afterwards: Has a work done when all that was put until then was handed on; whether it will be.
-        errors: How many operations of the tier have failed.
-        patience: What may be waited.
-        meanwhile: Called instead of each pause: does something useful, or tells that there is nothing. None: who
-            would have to wait has lost.
+        tier: The tier with leases.
+        key: Key of the entry to build.
+        ask: Runs an operation of the tier.
+        tell: Runs one in the background, whose result no launch waits for.
+        afterwards: Queues work behind all uploads so far; returns whether it was accepted.
+        errors: Returns the number of failed operations of the tier.
+        patience: The time left for waiting.
+        meanwhile: Called instead of each pause: does other work, or returns False where there is none. None: do not
+            wait; the election is then lost.
     """
     token, start = f"{os.urandom(8).hex()}.0", patience.clock()
     seen, heard_s, successors = "", start, 0
     pause, waited_s, helped_s = _FIRST_PAUSE_S, 0.0, 0.0
     standing: str | None = ""
     while True:
-        standing = ask(lambda: tier.standing(key)) if standing else ""  # a wait costs one request at each look
+        standing = ask(lambda: tier.standing(key)) if standing else ""  # each poll is one request
         if standing == "":
             standing = ask(lambda: tier.claim(key, token, LEASE_S))
         if standing is None or standing in (token, _DONE, _FAILED):
@@ -184,7 +184,7 @@ def elected(
             told = _DONE if outcome == _DONE and errors() == before else _FAILED
             tell(functools.partial(_replaced, tier, key, last, told, KEPT_S))
 
-        if os.getpid() == process and not afterwards(release):  # in a child it stays the parent's
+        if os.getpid() == process and not afterwards(release):  # a forked child leaves it to the parent
             beat.end()
 
 
@@ -199,25 +199,25 @@ def _replaced(tier: Electoral, key: str, before: str, after: str, kept_s: float)
 
 
 class _Beat:
-    """Signs of life of a builder, from a thread of their own."""
+    """Renew a builder's token from a thread, as a sign of life."""
 
     def __init__(self, tier: Electoral, key: str, token: str, tell: Ask) -> None:
         self._tier, self._key, self._token, self._tell = tier, key, token, tell
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="numba_kcache-lease", daemon=True)
-        with suppress(RuntimeError):  # no more threads: the lease runs out, and somebody may build it a second time
+        with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build it too
             self._thread.start()
 
     def end(self) -> str:
-        """Give no more of them; the token that stands there."""
+        """Stop renewing. Returns the last token."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(LEASE_S)
         return self._token
 
     def _work(self) -> None:
-        with suppress(Exception):  # it will be said when something is handed on
-            self._tier.ready()  # while the build goes on, which need not wait for it then
+        with suppress(Exception):  # the upload will raise and report the same
+            self._tier.ready()  # imports the client during the build, so that the upload need not wait for that
         number = 0
         while not self._ended.wait(min(BEAT_S, LEASE_S / 3)):
             number += 1

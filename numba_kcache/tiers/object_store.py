@@ -1,15 +1,14 @@
 """Object storage as a tier: S3 and what speaks it, Google Cloud Storage, Azure Blob.
 
 Promise     A request ends within `timeout_s`, connecting and body included, and is not repeated. No object above the
-            limit is fetched: its size is looked at before its body. Nothing that is raised or shown holds a secret.
+            limit is fetched: its size is checked before its body is read. Errors and reports hold no secret.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
-            of each cloud looks for them (environment, metadata server); there is no room for them in the URL.
-            A manifest is replaced on the condition that nobody else has, where the service knows conditions (S3,
-            Google and Azure do).
+            of each cloud looks for them (environment, metadata server); the URL cannot hold any.
+            A manifest is replaced by a conditional put, where the service supports it (S3, Google and Azure do).
 Not here    Leases: not every object store has the conditional put that they need. A tier of Redis beside it has them.
-Ground      obstore takes 3 ms to import beyond what any program has imported, and is one file of 15 MB; s3fs, gcsfs and
-            adlfs, one package and one set of dependencies for each cloud, take 0.3 to 0.7 s of CPU, and ten times the
-            CPU for an object (docs/performance-fleet.md).
+Ground      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
+            for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
+            (docs/performance-fleet.md).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Result = TypeVar("Result")
 TIMEOUT_S = 3.0
 
 _pid = 0
-"""The process in which obstore was first used. A forked child lacks its threads, and even a new client
-there would wait for them for ever (obstore 0.8 and 0.9): a child goes without object stores."""
+"""The process in which obstore was first used. A forked child lacks its threads, and even a new client in the child
+would wait for them for ever (obstore 0.8 and 0.9): a child therefore does not use object stores."""
 
 _KINDS = {
     ENTRY: "entries",
@@ -44,12 +43,12 @@ class ObjectTier:
 
     Args:
         url: `s3://bucket/path`, `gs://bucket/path`, `az://container/path`.
-        readonly: Whether nothing is put there.
-        timeout_s: Longest wait for one request.
+        readonly: Whether writing is refused.
+        timeout_s: Longest wait for one request, in seconds.
         endpoint: URL of the service, where it is not the cloud's own.
-        region: Of the bucket; "" for what the environment says.
-        limit_bytes: Of an entry or manifest.
-        is_vouched: Whether it is believed without signatures.
+        region: Region of the bucket; "" for that of the environment.
+        limit_bytes: Largest size of an entry or manifest.
+        is_vouched: Whether its files are trusted without signatures.
     """
 
     is_remote = True
@@ -84,13 +83,13 @@ class ObjectTier:
         return self._asked(work)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Keep an entry or a signature."""
+        """Write an entry or a signature."""
         if len(data) > self._limit_bytes:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
         self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Keep the file of a manifest in place of `before`; False where the service says that another stands there."""
+        """Replace the manifest `before`; False where the service reports that it has another one."""
         path = _path(MANIFEST, family)
 
         def work(obstore: Any, store: Any) -> bool:
@@ -107,7 +106,7 @@ class ObjectTier:
             except obstore.exceptions.BaseError as error:
                 if not _knows_no_conditions(error):
                     raise
-                obstore.put(store, path, data, use_multipart=False)  # of two that do this at once, the first is lost
+                obstore.put(store, path, data, use_multipart=False)  # of two writers at once, the first one's is lost
             return True
 
         return bool(self._asked(work))
@@ -126,17 +125,19 @@ class ObjectTier:
         _obstore()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._store = None
 
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
-        """Return what obstore answers, None for what is not there; raise its errors as kinds of OSError."""
+        """Run `work` with obstore and return its result, None for a missing object; raise its errors as OSError."""
         global _pid
         obstore = _obstore()
         errors = obstore.exceptions
         _pid = _pid or os.getpid()
         if _pid != os.getpid():
-            raise ConnectionError("the process was forked from one that had used it, which its client does not survive")
+            raise ConnectionError(
+                "this process was forked from one that had used its client, which does not work after a fork"
+            )
         try:
             if self._store is None:
                 self._store = self._opened()
@@ -151,7 +152,7 @@ class ObjectTier:
     def _opened(self) -> Any:
         from obstore.store import from_url
 
-        opened: Any = from_url  # the URL decides which of its overloads applies
+        opened: Any = from_url  # untyped: which of its overloads applies depends on the URL
         timeout = f"{round(self._timeout_s * 1000)}ms"
         allow_http = self._config.get("endpoint", "").startswith("http:")
         client = {"timeout": timeout, "connect_timeout": timeout, "allow_http": allow_http}
@@ -163,7 +164,7 @@ def _path(kind: int, key: str) -> str:
 
 
 def _knows_no_conditions(error: Exception) -> bool:
-    """Check whether a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
+    """Check whether a service refused a put because it does not support conditions: status 501, as S3 specifies."""
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 

@@ -1,10 +1,10 @@
 """A bundle in an OCI image layout: found by its tag, each blob checked against its digest, unpacked within bounds.
 
-Promise     Nothing of a blob is read as anything before its size and sha256 are what the manifest says. No link inside
-            the layout is followed, and no name in it is used as a path. What is unpacked is a file without a name, at
-            most `_RATIO` times the size of the layer, and then a bundle like any other, refused or served as a whole.
+Promise     No blob is parsed before its size and sha256 were found to be those in the manifest. No link inside the
+            layout is followed, and no name in it is used as a path. The layer is unpacked into an anonymous file of at
+            most `_RATIO` times the layer's size, which is then a bundle like any other, refused or used as a whole.
 Method      The layer is a tar archive of which one regular file is taken, the one whose name ends in .kcache. Headers
-            have 512 bytes each and are read one at a time; what else is in it is passed over.
+            have 512 bytes each and are read one at a time; all other members are skipped.
 Not here    Writing one (bundles.image), and registries: skopeo, oras and podman move layouts there and back.
 Ground      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
 """
@@ -36,7 +36,7 @@ DEFAULT_TAG = "latest"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 GZIP_LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 MAX_LAYER_FILE_BYTES = (8 << 30) - 1
-"""The kinds of file that the header of an archive can name."""
+"""Largest file that the header of a tar archive can describe, in bytes."""
 
 _MANIFEST_TYPES = (MANIFEST_TYPE, "application/vnd.docker.distribution.manifest.v2+json")
 _GZIP_TYPES = (GZIP_LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar.gzip")
@@ -65,7 +65,7 @@ def open_layout(place: LayoutPlace, trusted: TrustedKeys) -> Bundle:
 
 
 class _Unpacked:
-    """A file without a name. Where the program has closed it, it is unpacked again."""
+    """An anonymous file with the unpacked bundle. Where the program closed its descriptor, it is unpacked again."""
 
     def __init__(self, unpack: Callable[[], Descriptor]) -> None:
         self._unpack = unpack
@@ -140,10 +140,10 @@ def _manifest(root: int, tag: str | None) -> dict[str, Any]:
 
 
 def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int) -> IO[bytes]:
-    """Open a blob that was found to be what its descriptor says."""
+    """Open a blob after checking its size and digest against its descriptor."""
     digest, size_bytes = descriptor["digest"], descriptor["size"]
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        raise ValueError(f"{digest[:100]!r} in it is no digest of a blob")
+        raise ValueError(f"{digest[:100]!r} in it is not the digest of a blob")
     if not 0 <= size_bytes <= limit_bytes:
         raise ValueError(f"a blob of {size_bytes} bytes is in it")
     file = _opened(root, *BLOBS, digest[7:])
@@ -164,7 +164,7 @@ def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int) -> IO[bytes]:
 
 
 def _opened(root: int, *names: str) -> IO[bytes]:
-    """Open a regular file below an open folder, through no link."""
+    """Open a regular file below an open folder without following links."""
     folders: list[int] = []
     try:
         for name in names[:-1]:
@@ -181,7 +181,7 @@ def _opened(root: int, *names: str) -> IO[bytes]:
 
 
 def _bundle_in(root: int, layer: dict[str, Any]) -> Descriptor:
-    """Copy the one bundle of a layer into a file without a name."""
+    """Copy the one bundle of a layer into an anonymous file."""
     kind = layer["mediaType"]
     if kind not in (*_GZIP_TYPES, *_TAR_TYPES):
         raise ValueError(f"its layer is of the type {kind[:100]!r}, and neither tar nor tar+gzip")
@@ -227,7 +227,7 @@ class _Archive:
 
 
 def _copy_bundle(archive: _Archive, copy: IO[bytes]) -> int:
-    """Copy the regular files that are called bundles, one behind the other; return their number."""
+    """Copy the regular files with a bundle's suffix, one after the other. Returns their number."""
     found = 0
     while (header := archive.take(_BLOCK_BYTES)).strip(b"\0"):
         if header[257:262] != b"ustar" or _octal(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:

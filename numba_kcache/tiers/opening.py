@@ -1,4 +1,4 @@
-"""From addresses in the settings, and from what users hand over, to tiers."""
+"""Open tiers from the addresses in the settings, and bundles from what users pass."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SERVER_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endpoint": ("endpoint", str),
     "region": ("region", str),
 }
-"""The parameter for each option of a server's URL; which server takes which was checked when the URL was read."""
+"""The keyword argument for each option of a server's URL, whose options were checked when the URL was parsed."""
 
 
 def open_tiers(settings: Settings) -> tuple[Tier, ...]:
-    """The tiers of these settings, in order. Nothing is connected to and no file is opened before the first look-up."""
+    """Make the tiers of these settings, in order. No connection and no file is opened before the first look-up."""
     return tuple(_open(address, settings) for address in settings.tiers)
 
 
@@ -62,7 +62,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:
-    """The bundle at a path, in an image layout, in a package's resource, or behind a Traversable; signed as is asked.
+    """Open the bundle at a path, in an image layout, in a package's resource or a Traversable, and check its signature.
 
     Raises:
         BundleError: It is refused.
@@ -94,7 +94,7 @@ def open_any(source: Any, settings: Settings) -> Bundle:
 
 
 def find_layout(source: Any) -> LayoutPlace | None:
-    """The image layout that is meant: by its prefix, or because one is there. None for anything else."""
+    """Recognise an image layout by the prefix `oci:`, or by the layout at the path; None for anything else."""
     if isinstance(source, str) and source.startswith(OCI_PREFIX):
         return parse_layout(_absolute(source.removeprefix(OCI_PREFIX)))
     if not isinstance(source, (str, os.PathLike)):
@@ -113,5 +113,5 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 def _is_resource(text: str) -> bool:
     try:
         return parse_tier(text).kind == "resource"
-    except ValueError:  # with options, or what else no tier has: a file may be called so
+    except ValueError:  # not the address of a tier, but it may be the name of a file
         return False

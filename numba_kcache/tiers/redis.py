@@ -1,13 +1,13 @@
 """A Redis or Valkey server, or a cluster of them, as a tier.
 
-Promise     An operation ends within `timeout_s`, counted from its start for what a launch waits for; no answer above
-            the limit is taken into memory. Nothing that is raised or shown holds user or password. A token that was
-            claimed is renewed and released by its owner alone.
-Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE makes the
-            server itself cut what is too long. Launches wait for tiers.resp; what is off their path goes through
-            redis-py, whose import costs more than all that a warm launch may. In a cluster the first question about
-            each of its slots is redirected, and remembered; redis-py asks for all of them when it connects.
-Not here    When to ask, what to believe, and whose turn it is (tiers.checked_tier, tiers.breaker, tiers.lease).
+Promise     An operation ends within `timeout_s`, counted from its start for reads that a launch waits for; no answer
+            above the limit is read into memory. Errors and reports hold neither user nor password. Only the owner of a
+            claimed token can renew and release it.
+Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE has the
+            server truncate what is too long. Reads of a launch use tiers.resp; all other operations use redis-py,
+            whose import takes longer than a warm launch. In a cluster the first request for each slot is redirected,
+            and the node remembered; redis-py asks for all slots when it connects.
+Not here    When to ask, verification, and the protocol of leases (tiers.checked_tier, tiers.breaker, tiers.lease).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TIMEOUT_S = 1.0
 WAIT_S = 60.0
 PREFIX = "numba_kcache"
 LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
-"""Of one string in a server that was not told otherwise."""
+"""Largest string in a server with the default configuration, in bytes."""
 
 _HOPS = 4
-"""Nodes of a cluster that one operation asks."""
+"""Most nodes of a cluster that one operation asks."""
 
 _SLOTS = 16384
 _LEASE = 0
@@ -56,16 +56,16 @@ class RedisTier:
 
     Args:
         url: `redis://` or, with TLS, `rediss://`; may hold user and password.
-        readonly: Whether nothing is put there.
-        ttl_s: Seconds after which the server forgets what was put; None: when it likes.
-        timeout_s: Longest wait for one operation.
-        wait_s: Longest wait for a kernel that another node builds.
-        prefix: What its keys begin with.
-        limit_bytes: Of an entry or manifest.
-        is_vouched: Whether it is believed without signatures.
+        readonly: Whether writing is refused.
+        ttl_s: Seconds after which entries expire; None: the server's own policy.
+        timeout_s: Longest wait for one operation, in seconds.
+        wait_s: Longest wait for a kernel that another node builds, in seconds.
+        prefix: Prefix of its keys.
+        limit_bytes: Largest size of an entry or manifest.
+        is_vouched: Whether its files are trusted without signatures.
 
     Raises:
-        ValueError: It is no such URL; the message holds no secret.
+        ValueError: It is not such a URL; the message holds no secret.
     """
 
     is_remote = True
@@ -100,13 +100,13 @@ class RedisTier:
         return data or None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Keep an entry or a signature."""
+        """Write an entry or a signature."""
         self._check_size(data)
         name = self._name(kind, key)
         self._run(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
+        """Replace the manifest `before`, None for none; False where the server has another one by now."""
         self._check_size(data)
         arguments = self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0
         return bool(self._run(lambda client: client.eval(_REPLACE, 1, *arguments)))
@@ -118,30 +118,30 @@ class RedisTier:
         found = self._run(lambda client: list(client.scan_iter(match=asked, count=1000)))
         return (name[len(start) :].decode("latin-1") for name in found)
 
-    # -- whose turn it is: what stands under a name is a token, or what became of the one that had it -------------
+    # -- leases: the value of a name is the builder's token, or the outcome of its build ---------------------------
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
-        """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
+        """Set `name` to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
         lease = self._name(_LEASE, name).encode()
         if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s)) is not None:
             return token
         return self.standing(name)
 
     def standing(self, name: str) -> str:
-        """The value that stands under `name`; "" for nothing."""
+        """The value of `name`; "" for none."""
         return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Put `after` in place of `before`, for `kept_s`; whether that stood there."""
+        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
         arguments = self._name(_LEASE, name), before, after, _ms(kept_s)
         return bool(self._run(lambda client: client.eval(_TURN, 1, *arguments)))
 
     def ready(self) -> None:
-        """Import redis-py, which cannot be done any more when the process ends."""
+        """Import redis-py, which is too late once the interpreter shuts down."""
         _redis()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close connections."""
         while self._idle:
             for connection in self._idle.popitem()[1]:
                 connection.close()
@@ -149,10 +149,10 @@ class RedisTier:
         if client is not None:
             client.close()
 
-    # -- what a launch waits for ------------------------------------------------------------------------------------
+    # -- reads that a launch waits for ------------------------------------------------------------------------------
 
     def _ask(self, *words: bytes) -> bytes | None:
-        """The answer to a command whose second word is a key, from whichever node of a cluster has it."""
+        """The answer to a command whose second word is a key, from the node of the cluster that holds it."""
         if self._pid != os.getpid():  # a child must not read its parent's answers
             self._idle, self._pid = {}, os.getpid()
         deadline_s, server, is_lasting = time.monotonic() + self._timeout_s, self._node(words[1]), True
@@ -169,7 +169,7 @@ class RedisTier:
         raise RedisError(f"the cluster redirected more than {_HOPS - 1} times")
 
     def _node(self, key: bytes) -> Server:
-        if not self._slots:  # this is no cluster, as far as is known
+        if not self._slots:  # no cluster, or no redirection yet
             return self._server
         from binascii import crc_hqx
 
@@ -178,7 +178,7 @@ class RedisTier:
     def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
         idle = self._idle.setdefault(server, [])
         asked = (words,) if is_lasting else ((b"ASKING",), words)
-        with suppress(IndexError, ConnectionError):  # none is idle, or the server restarted or hung up on it
+        with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
             return _last_answer(idle.pop(), idle, deadline_s, asked)
         return _last_answer(Connection(server, deadline_s, self._limit_bytes + 1), idle, deadline_s, asked)
 
@@ -189,13 +189,13 @@ class RedisTier:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
 
     def _run(self, work: Callable[[Any], Result]) -> Result:
-        """redis-py's answer; its errors as those that the readers raise."""
+        """Run `work` with redis-py; its errors are raised as those of `tiers.resp`."""
         redis = _redis()
         try:
             client = self._client = self._client or self._connected()
             return work(client)
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
-            self._client = None  # a refused password is among them, and a cluster in which another node is master now
+            self._client = None  # connect anew: the password was refused, say, or another node is master now
             raise ConnectionError(_without_address(error)) from None
         except redis.RedisError as error:
             raise RedisError(_without_address(error)) from None
@@ -208,7 +208,7 @@ class RedisTier:
         times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(self._url, **options)
-        with suppress(redis.ResponseError):  # a user without the right to ask has no cluster
+        with suppress(redis.ResponseError):  # a user who may not ask is treated as one without a cluster
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
                 return redis.RedisCluster.from_url(self._url, **options)

@@ -1,11 +1,11 @@
-"""Ask a Redis server for bytes, within a time and a size: the half of its protocol that a launch waits for.
+"""A small client for Redis' protocol, bounded in time and memory, for the reads that a launch waits for.
 
 Promise     An `ask` ends within its time however slowly the server answers, and takes no more memory than its limit
             whatever length the server claims. After any failure the connection is closed, so that no answer is taken
-            for that of another question. What is raised names no user and no password.
-Method      One question, one answer, over a socket whose timeout is what is left of the time.
-Not here    Everything that nobody waits for, servers' ways beyond this, which redis-py knows, and following a cluster's
-            redirections (tiers.redis).
+            for that of another request. Errors name no user and no password.
+Method      One request, one answer, over a socket whose timeout is the time left.
+Not here    Background work and the rest of the protocol, which redis-py does; and following a cluster's redirections
+            (tiers.redis).
 Ground      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
             of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
             a whole: its timeout begins anew with every packet.
@@ -27,11 +27,11 @@ _NO_REDIS = "what answers does not speak the protocol of Redis"
 
 
 class RedisError(ValueError):
-    """The server answered that it could not."""
+    """The server answered with an error."""
 
 
 class Redirection(RedisError):
-    """Another node of a cluster has it: for good (MOVED), or for this question while it moves (ASK)."""
+    """Another node of a cluster has the key: permanently (MOVED), or for this request while it moves (ASK)."""
 
     def __init__(self, line: str) -> None:
         super().__init__(f"the cluster redirects: {line}")
@@ -39,7 +39,7 @@ class Redirection(RedisError):
         self.is_lasting = kind == "MOVED"
 
     def server(self, asked: Server) -> Server:
-        """The node that it names, for who was let in by another."""
+        """The node that it names, with the credentials used for `asked`."""
         host, _, port = self.address.rpartition(":")
         if not (port.isdigit() and self.slot.isdigit()):
             raise ConnectionError(_NO_REDIS)
@@ -47,11 +47,11 @@ class Redirection(RedisError):
 
 
 class Server(NamedTuple):
-    """Address of a server and who asks.
+    """Address of a server and the credentials for it.
 
     Args:
         host: Name or address.
-        port: Of the server.
+        port: TCP port.
         database: Its number.
         user: "" for the server's default.
         password: "" for none.
@@ -70,7 +70,7 @@ def server_of(url: str) -> Server:
     """The server of a `redis://` or `rediss://` URL.
 
     Raises:
-        ValueError: It is none; the message holds no secret.
+        ValueError: It is not such a URL; the message holds no secret.
     """
     try:
         parts = urlsplit(url)
@@ -88,12 +88,12 @@ class Connection:
     """One connection.
 
     Args:
-        server: Where to.
-        deadline_s: Of `time.monotonic`, for connecting.
-        limit_bytes: Of an answer.
+        server: The server to connect to.
+        deadline_s: Deadline for connecting, on the clock `time.monotonic`.
+        limit_bytes: Largest size of an answer.
 
     Raises:
-        OSError: It cannot be had: not reached in time, or not let in.
+        OSError: The server was not reached in time, or refused the credentials.
     """
 
     def __init__(self, server: Server, deadline_s: float, limit_bytes: int) -> None:
@@ -113,7 +113,7 @@ class Connection:
             raise
 
     def _connected(self, server: Server) -> socket.socket:
-        """Reach one of the addresses of a host, all of them together in the time of one."""
+        """Connect to one of the host's addresses; all attempts together share one deadline."""
         host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
         failed = OSError("it has no address")
         for *_, address in _addresses(host, server.port, self._left()):
@@ -137,29 +137,29 @@ class Connection:
                 raise PermissionError(str(error)) from None
 
     def ask(self, deadline_s: float, *words: bytes) -> bytes | None:
-        """The answer to one command whose answer is a string or nothing.
+        """Send a command whose answer is a string or nil, and return the answer.
 
         Raises:
-            Redirection: It is to be asked elsewhere.
-            RedisError: The server could not, or said what this cannot be the answer to.
-            OSError: It did not answer in time, or in full.
+            Redirection: Another node has the key.
+            RedisError: The server answered with an error, or with a value of another type.
+            OSError: It did not answer in time, or not completely.
         """
         self._deadline_s = deadline_s
         try:
             return self._exchange(words)
         except Redirection:
-            raise  # an answer as good as another
+            raise  # a complete answer: the connection stays open
         except BaseException:
             self.close()
             raise
 
     @property
     def is_open(self) -> bool:
-        """Check whether another question may be asked."""
+        """Check whether another command may be sent."""
         return self._socket.fileno() >= 0
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
     def __del__(self) -> None:
@@ -187,13 +187,13 @@ class Connection:
         return None if int(text) < 0 else self._answer(bytearray(rest), int(text))
 
     def _answer(self, data: bytearray, size: int) -> bytes:
-        """The string of `size` bytes, of which `data` has come."""
+        """Receive the rest of a string of `size` bytes, of which `data` has arrived."""
         if size > self._limit_bytes:
             raise RedisError(f"an answer of {size} bytes is above the limit of {self._limit_bytes}")
         while len(data) < size + 2:
             data += self._receive(max(_REPLY_BYTES, min(size + 2 - len(data), 1 << 20)))
         if data[size:] != b"\r\n":
-            raise ConnectionError("the answer has another length than it says")
+            raise ConnectionError("the answer has another length than it declares")
         return bytes(memoryview(data)[:size])
 
     def _receive(self, most: int) -> bytes:

@@ -1,11 +1,11 @@
-"""Sign code that goes elsewhere, and check who signed it: Ed25519 signatures over key, digest, size and target.
+"""Sign entries and bundles, and check their signatures: Ed25519 over key, digest, size and target.
 
 Promise     A signature that `TrustedKeys.check` accepts was made, by the holder of a key that is trusted here, over
-            exactly this statement. A secret key is read from its file when something is signed, and kept nowhere.
+            exactly this statement. A secret key is read from its file for each signature, and not kept in memory.
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).
-Ground      RFC 8032. `cryptography` takes 8 ms to import, and is imported where there is something to sign or check.
+Ground      RFC 8032. `cryptography` takes 8 ms to import, and is imported at the first signature made or checked.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ..errors import SettingsError, ToolchainMissingError
 from ..keys import encode, sha256
 
 SIGNATURE_BYTES = 8 + 64
-"""Bytes of one signature: which key, and what it says."""
+"""Bytes of one signature: the id of the key, and the Ed25519 signature."""
 
 _PURPOSE = "numba_kcache signature 1"
 
 
 class Unsigned(ValueError):
-    """There is no signature of a trusted key over this; the message says what there is instead."""
+    """There is no signature of a trusted key over this statement; the message says why."""
 
 
 def statement(*, key: str, digest: bytes, size_bytes: int, target: str) -> bytes:
     """The statement that is signed.
 
     Args:
-        key: Under which it is found.
+        key: Key of the entry or manifest.
         digest: sha256 of its bytes.
-        size_bytes: Their number.
-        target: What the code is for.
+        size_bytes: Number of its bytes.
+        target: Target of the code.
     """
     return encode([_PURPOSE, key, digest, size_bytes, target])
 
@@ -42,7 +42,7 @@ def sign(path: str, said: bytes) -> bytes:
     """The signature of a statement by the secret key in the PEM file `path`.
 
     Raises:
-        SettingsError: The file holds no Ed25519 key.
+        SettingsError: The file does not hold an Ed25519 key.
         ToolchainMissingError: `cryptography` is not installed.
     """
     serialization, ed25519 = _cryptography()
@@ -59,7 +59,7 @@ def sign(path: str, said: bytes) -> bytes:
 
 
 class TrustedKeys:
-    """The public keys that are believed.
+    """The public keys whose signatures are accepted.
 
     Args:
         keys: Name and 32 bytes of each.

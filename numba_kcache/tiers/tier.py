@@ -1,8 +1,7 @@
-"""The interface of a store behind the local one: it moves whole files by key, and is not believed.
+"""The interface of a store behind the local one: it transfers whole files by key, and is not trusted.
 
-Promise     A tier hands over the bytes of an entry or manifest as `store.entry.encode_entry` made them, whoever keeps
-            them and wherever. It may fail in any way and at any time: its caller (tiers.checked_tier) takes every
-            exception for a miss.
+Promise     A tier stores and returns the bytes of `store.entry.encode_entry` unchanged. It may fail in any way and at
+            any time: its caller (tiers.checked_tier) treats every exception as a miss.
 Not here    Verification, back-fill, counting (tiers.checked_tier).
 """
 
@@ -18,14 +17,14 @@ class Tier(Protocol):
     """A store behind the local one.
 
     No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before checking it against that.
-    What is not there is None; whatever else is wrong is an exception of any kind. A file is named by its kind, `ENTRY`
+    A missing file is None; every other failure is an exception of any kind. A file is named by its kind, `ENTRY`
     or `MANIFEST`, and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
 
     Attributes:
-        name: As it is shown to people; holds no secret.
-        readonly: Nothing is put there. From such a tier any compiler's code will do, and a lesser target's.
-        is_remote: It may be slow or away: what is put there is handed on behind the launch, and it has a breaker.
-        is_vouched: What it hands over needs no signature of its own, whoever is trusted.
+        name: Its name in reports; holds no secret.
+        readonly: Writing is refused. From such a tier code of any compiler, and for a lower target, is accepted.
+        is_remote: It may be slow or unreachable: writes happen in the background, and it has a breaker.
+        is_vouched: Its files need no signature of their own, even where keys are trusted.
     """
 
     name: str
@@ -37,32 +36,32 @@ class Tier(Protocol):
         """Read a file."""
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Keep an entry or a signature."""
+        """Write an entry or a signature."""
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
+        """Replace the manifest `before`, None for none; False where there is another one by now."""
 
     def keys(self, kind: int) -> Iterable[str]:
         """List the keys of all entries or manifests, in no order."""
 
     def ready(self) -> None:
-        """Do what writing needs and what cannot be done when the process ends: import."""
+        """Prepare for writing: import what cannot be imported any more while the interpreter shuts down."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
 
 
 class TierReport(NamedTuple):
-    """Counts of a tier in this process; they may be those of all processes.
+    """Counts of a tier, of this process or of all processes.
 
     Args:
-        name: As it is shown to people.
-        readonly: Nothing is put there.
-        hits: Entries that it had and that were whole.
+        name: Its name in reports.
+        readonly: Whether writing is refused.
+        hits: Entries that it had and that passed verification.
         misses: Entries that it did not have.
-        errors: What failed, and what arrived damaged.
-        bytes_read: Of entries and manifests that arrived.
-        bytes_written: Of entries and manifests that it took.
+        errors: Operations that failed, and files that arrived damaged.
+        bytes_read: Bytes of entries and manifests that arrived.
+        bytes_written: Bytes of entries and manifests that it accepted.
         latency_s: Seconds of one operation on average; 0 before the first.
         is_reachable: The last operation succeeded; None before the first.
     """

@@ -1,8 +1,8 @@
-"""Try a tier as a launch would use it, and say in its own words what is in the way.
+"""Test a tier by writing and reading a small file, and report its error.
 
-Promise     What is written is one small file under a name that no entry and no manifest has, the same one each time,
-            and only where entries are written too.
-Not here    What is made of a failure (doctor); a launch, which goes on without the tier (tiers.checked_tier).
+Promise     It writes one small file, under a name that no entry and no manifest can have, the same one each time, and
+            only to a tier that entries are written to.
+Not here    The presentation of a failure (doctor).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Trial(NamedTuple):
     """The outcome of a trial.
 
     Args:
-        seconds: The slower of writing and reading took.
-        why: What failed; "" for nothing.
-        hint: What to do about it, where the tier knows.
+        seconds: Duration of the slower of writing and reading.
+        why: The failure; "" for none.
+        hint: The next step for the user, where the tier's error has one.
     """
 
     seconds: float
@@ -47,6 +47,6 @@ def round_trip(tier: Tier) -> Trial:
             slowest_s = max(slowest_s, time.perf_counter() - start)
     except KCacheError as error:
         return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
-    except Exception as error:  # whatever a server, a client library or a disk does
+    except Exception as error:  # servers, client libraries and disks may raise anything
         return Trial(slowest_s, (str(error) or type(error).__name__).splitlines()[0])
     return Trial(slowest_s)

@@ -1,10 +1,10 @@
-"""Signatures of what a tier hands over: one beside each file, checked before the file is read.
+"""Signature records of the files in a tier: one beside each file, checked before the file is decoded.
 
-Promise     Where keys are trusted, nothing of a tier is unpacked, kept or run before one of them was found to have
+Promise     Where keys are trusted, no file of a tier is unpacked, stored or run before one of them was found to have
             signed exactly these bytes under exactly this key, and the target in them is the one that was signed.
-Method      A record is a signature and the target's name. It stands beside the file, whose bytes are the same
-            everywhere. A manifest has no target and a key of its own kind, so that it cannot be taken for an entry.
-Not here    Signatures (tiers.signing). A bundle's is over the whole of it (tiers.bundle).
+Method      A record is a signature and the target's name, kept beside the file, whose own bytes are not changed by
+            signing. The statement for a manifest has no target and marks its key, so that it cannot pass for an entry.
+Not here    Signatures (tiers.signing). A bundle has one signature over all of it (tiers.bundle).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..store.entry import ENTRY
 from .signing import SIGNATURE_BYTES, TrustedKeys, Unsigned, sign, statement
 
 SIGNATURE = 16
-"""Added to the kind of a file: the record that stands beside it."""
+"""Number added to the kind of a file to name its signature record."""
 
 
 class Trust:
-    """Keys of which one must have signed, and the key to sign with.
+    """The keys whose signatures are required, and the key to sign with.
 
     Args:
-        trusted: Keys of which one must have signed; none: nothing must be.
+        trusted: Keys of which one must have signed each file; none: no signature is required.
         signing_key: PEM file of the key to sign with; None: nothing is signed.
     """
 
@@ -31,7 +31,7 @@ class Trust:
         self.demands, self.signs = bool(trusted), signing_key is not None
 
     def record(self, kind: int, key: str, data: bytes, target: str) -> bytes:
-        """Make what stands beside a file that is handed on; b"" where nothing is signed.
+        """Make the signature record for a file to upload; b"" where there is no key to sign with.
 
         Raises:
             SettingsError, ToolchainMissingError: It cannot be signed.
@@ -52,19 +52,19 @@ class Trust:
         return target
 
     def is_own(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
-        """Check whether the key to sign with here has made a record: of the same it always makes the same."""
+        """Check whether this process's own signing key made a record, by making it again (Ed25519 is deterministic)."""
         return bool(record) and record == self.record(kind, key, data, _target(record))
 
 
 def trust_of(settings: Settings) -> Trust:
-    """Keys and rules that the settings ask for."""
+    """The trust that the settings ask for."""
     return Trust(TrustedKeys(settings.trusted_keys), settings.signing_key)
 
 
 def _target(record: bytes) -> str:
     text = record[SIGNATURE_BYTES:]
     if len(text) > 64 or not text.isascii():
-        raise Unsigned("what stands beside it is no signature")
+        raise Unsigned("its signature record is malformed")
     return text.decode("ascii")
 
 

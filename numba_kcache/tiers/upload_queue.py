@@ -1,10 +1,10 @@
 """Queue of uploads: entries go to a server while the launch goes on, in a thread of their own, within bounds.
 
-Promise     `add` never waits. Works are done one after the other, in order. What is waiting is bounded in number and in
-            bytes; what does not fit is refused. At the end of the process what waits is given `FLUSH_S` seconds.
-Method      A daemon thread that is there while there is work. A forked child begins with an empty queue: the parent
-            does its own.
-Not here    What a work's failure means: a work does not raise (tiers.checked_tier).
+Promise     `add` never waits. Tasks run one after the other, in order. The queue is bounded in number and in bytes;
+            a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.
+Method      A daemon thread that exists while there are tasks. A forked child begins with an empty queue: the parent
+            runs its own tasks.
+Not here    Failures of a task: a task must not raise (tiers.checked_tier).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from contextlib import suppress
 from ..store import renewed_in_children
 
 PAUSE_S = 0.01
-"""Head start that a launch has before a new thread competes with it for the interpreter."""
+"""Seconds that the thread sleeps first, so that it does not compete with the launch for the interpreter."""
 
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
 HURRIED_S = 1.0
-"""In place of `FLUSH_S`, where the server is slow."""
+"""Used instead of `FLUSH_S` where the server is slow, in seconds."""
 
 
 class UploadQueue:
     """One queue.
 
     Args:
-        most: Works that may wait.
-        most_bytes: Bytes that they may hold together.
+        most: Most tasks in the queue.
+        most_bytes: Most bytes that they may hold together.
 
     Attributes:
-        flush_s: Seconds that it is given at most when the process ends.
+        flush_s: Longest time that it gets when the process ends, in seconds.
     """
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
@@ -47,7 +47,7 @@ class UploadQueue:
         queues.add(self)
 
     def after_fork(self) -> None:
-        """Begin with nothing: what waits is the parent's."""
+        """Empty the queue in the child: its tasks are the parent's."""
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
@@ -55,10 +55,10 @@ class UploadQueue:
         self._worker = 0
 
     def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
-        """Have `work` done; whether there was room for it.
+        """Queue a task. Returns True if there was room for it.
 
         Args:
-            work: Does not raise.
+            work: The task; must not raise.
             size_bytes: Bytes that it holds.
         """
         with self._changed:
@@ -77,8 +77,8 @@ class UploadQueue:
         return True
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
-        """Wait until nothing waits any more, or for `wait_s`; whether nothing does."""
-        if self._worker == threading.get_ident():  # a subscriber that was called from a work
+        """Wait until the queue is empty, at most `wait_s` seconds. Returns True if it is."""
+        if self._worker == threading.get_ident():  # called by a subscriber from within a task
             return False
         with self._changed:
             self._is_awaited = True
@@ -96,7 +96,7 @@ class UploadQueue:
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]
-            with suppress(Exception):  # it raises only for want of memory or the like: the next ones are done
+            with suppress(Exception):  # a task raises only for lack of memory or the like: the next ones still run
                 work()
             with self._changed:
                 self._waiting.popleft()
@@ -104,11 +104,11 @@ class UploadQueue:
 
 
 queues: weakref.WeakSet[UploadQueue] = weakref.WeakSet()
-"""Those of this process."""
+"""All queues of this process."""
 
 
 def flush_all() -> None:
-    """Wait until no queue of this process has anything waiting, or for `FLUSH_S`; done by itself as Python ends."""
+    """Wait until all queues of this process are empty, or for `FLUSH_S`. Registered with atexit."""
     deadline = time.monotonic() + FLUSH_S
     for each in list(queues):
         each.flush(min(each.flush_s, max(0.0, deadline - time.monotonic())))

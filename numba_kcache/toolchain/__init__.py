@@ -1,14 +1,15 @@
 """Find the compiler libraries and headers that this process would use, and identify the build of each.
 
 Promise     A library is identified by its GNU build-id (its content's digest where it has none), never by
-            `nvrtcVersion`, which knows only major.minor. What is mapped into this process, or imported, counts,
-            wherever it came from; so once a compile is done, this says who compiled. For the rest it is what this
-            process would load: the record says so while each file's device, inode, size, mtime and ctime, and the
-            folders in which packages get installed, are as they were. Each question looks at them, and loads nothing.
-Method      A known identity costs a few stats, and a look for libraries that are mapped already. Where the record does
-            not hold, cuda.pathfinder says where the library is, and its notes which build it is.
-Not here    The place of the record: the caller hands in `load` and `save`. Files (locating), builds (build_id), what is
-            mapped (loaded), versions and contents of packages (packages).
+            `nvrtcVersion`, which has only major.minor. A library mapped into this process, or a package imported,
+            counts, wherever it came from; so after a compile this identifies what compiled. Otherwise it is the one
+            that this process would load, taken from a stored record as long as the device, inode, size, mtime and ctime
+            of each file, and the folders of installed packages, are unchanged. They are checked at each call, which
+            loads nothing.
+Method      A recorded identity costs a few stats, and a search for libraries that are mapped. Where the record is
+            outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
+Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), mapped
+            libraries (loaded), versions and contents of packages (packages).
 Ground      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
 
@@ -35,13 +36,13 @@ SOUGHT = {
     "nvJitLink": ("nvJitLinkVersion", "libnvJitLink.so.13", "libnvJitLink.so.12"),
     "nvvm": ("nvvmVersion", "libnvvm.so.4", "libnvvm.so"),
 }
-"""For each library a function of it, and the names under which cuda.pathfinder finds one that is mapped, in order."""
+"""For each library one of its functions, and the file names by which cuda.pathfinder finds a mapped one, in order."""
 
 PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
-"""For each distribution a module that it alone has, and its folder beside the metadata, where they have other names."""
+"""For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
 _BEGAN_NS = time.time_ns()
-"""Packages whose files changed later may be in this process as they were before."""
+"""Time at which this module was imported: a package whose files changed later may have been imported before that."""
 
 
 class Library(NamedTuple):
@@ -57,11 +58,11 @@ class Toolchain:
     """The compilers of this process, identified lazily and remembered in a record.
 
     Args:
-        load: Gives the variants of the manifest of a name; one of them holds the record that was saved under it.
-        save: Keeps a record under a name; may fail silently.
+        load: Returns the variants of the manifest of a name; one of them holds the record saved under it.
+        save: Stores a record under a name; may fail silently.
 
     Attributes:
-        is_dirty: Something was found that is not on record; `settle` saves it.
+        is_dirty: An identity was found that is not on record; `settle` saves it.
     """
 
     def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
@@ -110,7 +111,7 @@ class Toolchain:
             return builds, versions
 
     def settle(self) -> None:
-        """Save what was found since the record was saved."""
+        """Save identities found since the record was last saved."""
         with self._lock:
             if self.is_dirty:
                 self._save()
@@ -131,7 +132,7 @@ class Toolchain:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
         links, as `"numba.cuda:cudadevrt"`; None where it is absent.
 
-        Unless it `saves`, what is found is put on record by the next question.
+        Without `saves`, a new identity is stored by the next call that saves, or by `settle`.
         """
         with self._lock:
             row = self._remembered(is_checked=True)["libraries"].get(name)
@@ -160,7 +161,7 @@ class Toolchain:
         return Library(name, path, row[1], tuple(identity))
 
     def version(self, distribution: str) -> str | None:
-        """Return the version of a distribution: of what is imported, else of what is installed; None where absent."""
+        """Return the version of a distribution: the imported one, else the installed one; None where absent."""
         with self._lock:
             self._remembered()
             if sys.modules.get(PACKAGES.get(distribution, (distribution,))[0]) is not None:
@@ -199,10 +200,10 @@ class Toolchain:
         return tuple(self._known("folders", "", installed_include_dirs) or ())
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
-        """List further header folders, remembered under a name; `find` raises ImportError or RuntimeError for none."""
+        """List further header folders, recorded under a name; `find` raises ImportError or RuntimeError for none."""
         try:
             return tuple(self._known("folders", name, lambda: list(find()), is_fresh=is_fresh) or ())
-        except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
+        except (ImportError, RuntimeError):  # no NVRTC: stored code of another compiler may still be found
             return ()
 
     def header_trees(self) -> tuple[str, ...]:
@@ -210,12 +211,12 @@ class Toolchain:
         return tuple(_topmost(self.include_dirs()))
 
     def forget(self) -> None:
-        """Read the record again at the next question."""
+        """Read the record again at the next call."""
         with self._lock:
             self._record = None
 
     def _remembered(self, *, is_checked: bool = False) -> Record:
-        """Return the record; `is_checked` if the folders of packages are to be as they were when it was made."""
+        """Return the record; with `is_checked`, an empty one if the folders of packages changed since it was made."""
         record = self._record
         if record is None:
             self._folders, found_by = toolchain_surroundings()
@@ -234,7 +235,7 @@ class Toolchain:
         return record
 
     def _known(self, table: str, name: str, find: Callable[[], Any], *, is_fresh: bool = False) -> Any:
-        """Take a value from the record, or find it and remember it; not one that is absent or empty."""
+        """Take a value from the record, or find and record it; absent and empty values are not recorded."""
         with self._lock:
             known = self._remembered()[table].get(name)
             found = find() if known is None or is_fresh else known
@@ -243,7 +244,7 @@ class Toolchain:
             return found
 
     def _keep(self, table: str, name: str, row: Any, *, saves: bool = True) -> None:
-        """Put a row into the record, and save that unless `settle` is to."""
+        """Put a row into the record, and save it now or leave that to `settle`."""
         record = self._remembered()
         self._facts = self._facts or _facts(record)
         record[table][name] = row
@@ -265,11 +266,11 @@ class Toolchain:
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None}
-"""Tables of a record, and how many fields of a row come before the identity of its file; None for all."""
+"""Tables of a record, and the number of fields in a row before the identity of its file; None: no identity."""
 
 
 def _facts(record: Record) -> dict[str, dict[str, Any]]:
-    """Give what a record says, without the identities of files."""
+    """The values of a record, without the identities of files."""
     return {table: {name: row[:end] for name, row in record[table].items()} for table, end in _TABLES.items()}
 
 
@@ -287,9 +288,9 @@ def _is_sound(record: Record) -> bool:
 
 
 def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
-    """Return device, inode, size, mtime and ctime of each file, which a change of it changes; [] where there is none.
+    """Return device, inode, size, mtime and ctime of each file; [] for a missing one. A changed file has other ones.
 
-    A ctime cannot be set: images whose times are all one, and files that are put back with their old mtime, differ.
+    Programs cannot set a ctime: it differs even for files that were restored with their old mtime.
     """
     identities = []
     for path in paths:
@@ -303,7 +304,7 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
 
 
 def mapped(names: Sequence[str]) -> list[str]:
-    """List those libraries that are in this process, where the bindings look for them first. Loads nothing."""
+    """List those of the libraries that are mapped into this process, where the bindings find them. Loads nothing."""
     import _ctypes  # a launch imports it anyway
 
     if _has_loaded():
@@ -313,7 +314,7 @@ def mapped(names: Sequence[str]) -> list[str]:
         if name == "libdevice":
             numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
             found += [name] if getattr(numbas, "_cache_", None) is not None else []
-        sought = "nvrtc" if name == "nvrtc-builtins" else name  # of which they are a part
+        sought = "nvrtc" if name == "nvrtc-builtins" else name  # the builtins are part of NVRTC
         if sought in found:
             found.append(name)
         if sys.platform == "win32" or sought in _absent or sought in found or sought not in SOUGHT:
@@ -334,14 +335,14 @@ def mapped(names: Sequence[str]) -> list[str]:
 
 
 _absent: set[str] = set()
-"""Libraries that were not in this process when `_has_loaded` was last true: each search for them takes 50 us."""
+"""Libraries not mapped when `_has_loaded` was last true; remembered because each search takes 50 us."""
 
 _newest: list[int] = []
-"""The `struct link_map` of the object that was loaded last; it stays loaded, so that its `l_next` can be read."""
+"""Address of the `struct link_map` of the last object loaded, which is kept loaded so that `l_next` can be read."""
 
 
 def _has_loaded() -> bool:
-    """Check whether this process may have loaded anything since the last time."""
+    """Check whether this process may have loaded a library since the last call."""
     if sys.platform != "linux" or (_newest and not ctypes.c_void_p.from_address(_newest[0] + 24).value):
         return sys.platform != "linux"
     import _ctypes
@@ -378,7 +379,7 @@ def installed_include_dirs() -> list[str]:
 
 
 def _topmost(folders: Sequence[str]) -> list[str]:
-    """List those folders that lie in none of the others."""
+    """List the folders that are not inside another one of them."""
     return [
         each
         for each in dict.fromkeys(folders)

@@ -1,7 +1,7 @@
 """Identify the build of a library by the GNU build-id in its ELF notes.
 
-Promise     A file has one identity wherever it lies: its build-id, or its content's digest where it has none. Nothing
-            is loaded. What is mapped is read from memory: its file may have been replaced since.
+Promise     A file has one identity at any path: its build-id, or its content's digest where it has none. Nothing is
+            loaded. A mapped library is read from memory, since its file may have been replaced.
 Ground      ELF gABI "Note Section", "Program Header".
 """
 
@@ -15,7 +15,7 @@ _PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
 _MAX_NOTES_BYTES = 1 << 16
 
 _Read = Callable[[int, int], bytes]
-"""Gives bytes by offset and size; fewer where there are no more."""
+"""Returns bytes by offset and size, or fewer at the end."""
 
 
 def build_of(path: str) -> str:
@@ -40,11 +40,11 @@ def build_of(path: str) -> str:
 
 
 def build_at(address: int, path: str) -> str:
-    """Return the identity of a library that is mapped from this address on.
+    """Return the identity of a mapped library.
 
     Args:
-        address: Of its ELF header.
-        path: Its file, which counts where it has no build-id and is still the one that is mapped.
+        address: Address of its ELF header.
+        path: Its file; its content is used where there is no build-id and the file is still the one mapped.
     """
     import ctypes
 
@@ -53,7 +53,7 @@ def build_at(address: int, path: str) -> str:
         return found
     if _is_mapped_from(path, address):
         return build_of(path)
-    return f"unknown:{os.urandom(16).hex()}"  # of a file that is gone: nothing may be found under it again
+    return f"unknown:{os.urandom(16).hex()}"  # the file is gone: a random identity is never a hit
 
 
 def _build_id(read: _Read, *, is_mapped: bool) -> str:
@@ -79,7 +79,7 @@ def _build_id(read: _Read, *, is_mapped: bool) -> str:
 
 
 def _is_mapped_from(path: str, address: int) -> bool:
-    """Check whether the file at this path is the one that is mapped there."""
+    """Check whether the file at this path is the one mapped at this address."""
     try:
         found = os.stat(path)
         with open("/proc/self/maps") as file:

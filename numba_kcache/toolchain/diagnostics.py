@@ -1,11 +1,11 @@
-"""Point a compiler's message at the line of the user's own file, and say how a header got there.
+"""Rewrite positions in a compiler's log to lines of the user's file, and add the chain of includes to an error.
 
-Promise     A position is rewritten only where the file really shows the source there; otherwise the log
-            stays as the compiler wrote it.
-Method      Each line of the source is looked for in the file, which votes for the offset between the two. A line
-            belongs to the offset with most votes among those at which it was found; one that was not found, to that
-            of its neighbours. That serves plain, raw, indented, dedented, concatenated and formatted strings alike (a
-            placeholder stands for any text, of several lines too), and needs no parsing of Python.
+Promise     A position is rewritten only where the file has this text of the source at that line; otherwise the log
+            is unchanged.
+Method      Each line of the source is searched for in the file; each match votes for the offset between the two. A line
+            gets the offset with most votes among its matches; a line without a match, that of its neighbours. This
+            works for plain, raw, indented, dedented, concatenated and formatted strings alike (a placeholder matches
+            any text, of several lines too), and needs no parsing of Python.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from itertools import pairwise
 from ..model.request import Origin
 
 _SHORT = 3
-"""Characters up to which a line (`}`, `);`) stands in too many places to say anything."""
+"""Length up to which a line (`}`, `);`) matches in too many places to vote."""
 
 _LONG = 12
-"""Characters from which a line that is found in one place alone needs no other to agree with it."""
+"""Length from which a line with a single match is placed even if no other line votes for its offset."""
 
 _PLACEHOLDER = r"(\{\{|\}\}|\{[^{}]*\})"
 _QUOTES = r"^.*?(?:'''|\"\"\")|(?:'''|\"\"\").*$"
 _INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
 _MOST_HEADERS = 2000
 MAX_LOG_BYTES = 1 << 20
-"""Bytes of a log that are kept with the code; a template error alone can take hundreds of MB."""
+"""Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
 
 _COLUMNS = 160
 """Columns at which long lines of a compiler are folded."""
 
 
 class _Overlay:
-    """A source laid over the file of its definition. Lines count from 0.
+    """The mapping from lines of a source to lines of the file that defines it. Lines count from 0.
 
     Attributes:
-        place_of: The line of the file for each line of the source of which it is known.
+        place_of: The line of the file for each line of the source where it is known.
     """
 
     def __init__(self, source: str, origin: Origin) -> None:
@@ -58,7 +58,7 @@ class _Overlay:
         for index in self._wanted:
             likely = [each for each in offsets[index] if self._telling[each] >= enough]
             if not likely and len(lines[index]) >= _LONG and len(offsets[index]) == 1:
-                likely = offsets[index]  # nobody agrees with it, but it stands nowhere else
+                likely = offsets[index]  # no other line votes for it, but it matches nowhere else
             if likely:
                 self.place_of[index] = index + max(likely, key=self._likelihood)
         self._fill()
@@ -69,7 +69,7 @@ class _Overlay:
         return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
 
     def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
-        """Lines at which the file shows each text: on a line of its own, beside quotes, or through placeholders."""
+        """Lines of the file that contain each text: on a line of its own, beside quotes, or through placeholders."""
         alone: dict[str, set[int]] = {}
         quoted: list[tuple[int, str]] = []
         formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
@@ -94,7 +94,7 @@ class _Overlay:
         return {text: sorted(lines_of(text)) for text in texts}
 
     def _fill(self) -> None:
-        """A line that the file does not show, between lines that it shows together, stands between them."""
+        """Place lines without a match between their neighbours, where these are adjacent in the file as well."""
         known = sorted(self.place_of)
         for before, after in pairwise(known):
             if self.place_of[after] - self.place_of[before] == after - before:
@@ -102,7 +102,7 @@ class _Overlay:
                     self.place_of[index] = self.place_of[before] + index - before
 
     def first_line(self) -> int | None:
-        """The line for the first line of the source at the one offset that most lines share, if at least half do."""
+        """The line of the file for the source's first line, by the offset of at least half of all lines."""
         likely = [each for each in self._votes if each >= self._first and self._fits(each)]
         best = max(likely, key=lambda each: (self._votes[each], -each), default=None)
         return None if best is None or self._votes[best] * 2 < len(self._wanted) else best
@@ -112,11 +112,11 @@ class _Overlay:
 
 
 def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
-    """Meaning of a line of a string literal: `{{` for `{`, two backslashes for one, `{n}` for anything.
+    """Interpret a line of a string literal: `{{` as `{`, two backslashes as one, `{n}` as any text.
 
     Returns:
-        How the text begins, where that is known; and the text itself where there is no placeholder, a pattern where
-        there is one, None where it says too little.
+        The known start of the text; and the text itself where there is no placeholder, a pattern where there is one,
+        None where it is too short to match.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
         return "", None
@@ -134,7 +134,7 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None where there is no file that shows it."""
+    """The line of `origin.path` that holds the first line of `source`; None where no file contains it."""
     if origin.is_whole_file:
         return 1
     if origin.is_cell:
@@ -144,15 +144,15 @@ def first_line(source: str, origin: Origin) -> int | None:
 
 
 def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
-    """The log in the user's terms: lines of files, else of "the source of" its label; and how each header got there.
+    """Rewrite a log for the user: positions in files, else in "the source of" the label; and the includes of headers.
 
     Args:
         log: As the compiler wrote it.
-        program_name: What the compiler calls the source. There is no such file.
-        source: What was compiled.
-        origin: Where it stands.
-        label: What messages call it.
-        folders: Searched for headers in order, the source's own first.
+        program_name: The compiler's name for the source, which is not the name of a file.
+        source: The source that was compiled.
+        origin: Its place in the user's files.
+        label: Its name in messages.
+        folders: The include folders in order, the source's own first.
     """
     log = with_includes(remap(log, program_name, source, origin), source, origin, program_name, folders)
     if origin.is_whole_file:
@@ -191,7 +191,7 @@ def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
 
 
 def remap_ptx(log: str, source: str, origin: Origin) -> str:
-    """The log of an assembler with the lines of the user's PTX turned into lines of the file that shows it."""
+    """The log of ptxas with the lines of the user's PTX turned into lines of the file that holds it."""
     lines, text = _user_lines(source, origin), source.splitlines()
 
     def place(match: re.Match[str]) -> str:
@@ -204,21 +204,21 @@ def remap_ptx(log: str, source: str, origin: Origin) -> str:
 
 
 def _user_lines(source: str, origin: Origin) -> dict[int, int]:
-    """The line of the user's file for each line of the source of which it is known, both from 1."""
+    """The line of the user's file for each line of the source where it is known, both counted from 1."""
     if origin.is_whole_file:
         return {number: number for number in range(1, source.count("\n") + 3)}
     return {index + 1: place + 1 for index, place in _Overlay(source, origin).place_of.items()}
 
 
 def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:
-    """The log with, after each error in a header, the includes that led there.
+    """Add to the log, after each error in a header, the includes that led to that header.
 
     Args:
-        log: Remapped.
-        source: What was compiled.
-        origin: Where it stands.
-        program_name: What the compiler calls it.
-        folders: Searched for headers in order, the source's own first.
+        log: The log, already remapped.
+        source: The source that was compiled.
+        origin: Its place in the user's files.
+        program_name: The compiler's name for it.
+        folders: The include folders in order, the source's own first.
     """
     heads = dict.fromkeys(re.findall(r"(?m)^(\S.*?)\(\d+\): (?:catastrophic )?error\b", log))
     wanted = {os.path.realpath(each): each for each in heads if each not in (origin.path, program_name)}
@@ -242,7 +242,7 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
 
 
 def _chains(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """For each header (by real path) the includes that lead to it, nearest first: file, "" for the source, and line."""
+    """For each header (by real path) the includes that lead to it, nearest first: (file or "" for the source, line)."""
     found: dict[str, tuple[tuple[str, int], ...]] = {}
     waiting: list[tuple[str, str, tuple[tuple[str, int], ...]]] = [("", source, ())]
     for path, text, chain in waiting:
@@ -278,7 +278,7 @@ def summary(log: str) -> str:
 
 
 def bounded(log: bytes) -> bytes:
-    """A log as it is kept: at most `MAX_LOG_BYTES`, with what came first and what came last."""
+    """Cut a log down to `MAX_LOG_BYTES`, keeping its beginning and its end."""
     if len(log) <= MAX_LOG_BYTES:
         return log
     half = MAX_LOG_BYTES // 2
@@ -286,7 +286,7 @@ def bounded(log: bytes) -> bytes:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """A screenful of a log: the errors first, where there is not room for all of it; long lines folded, none cut."""
+    """At most `limit` lines of a log; where it is longer, errors come first. Long lines are folded, not cut."""
     lines = log.splitlines()
     if len(lines) > limit:
         blocks = re.split(r"\n[ \t]*\n", log)
@@ -297,12 +297,12 @@ def excerpt(log: str, limit: int = 20) -> str:
 
 
 def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Lines of at most `_COLUMNS`; a caret stays below what it points at."""
-    from textwrap import wrap  # a compile that succeeds goes without it
+    """Fold lines to `_COLUMNS`; a caret stays below the text that it marks."""
+    from textwrap import wrap  # here: not needed where a compile succeeds
 
     carets = False
     for line, below in pairwise([*lines, ""]):
-        if carets:  # of these carets, which went with the line above
+        if carets:  # this line of carets was written with the line above it
             carets = False
             continue
         carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))

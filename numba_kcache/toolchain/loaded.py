@@ -1,13 +1,12 @@
-"""Find the compilers that are in this process, by the very functions that the CUDA bindings call, and load them.
+"""Identify the compiler libraries mapped into this process by the functions that the CUDA bindings call; load them.
 
-Promise     A library is the one whose code runs when the bindings call it: of two NVRTCs in a process, that one counts.
-            Its build is read from memory. Nothing is loaded but by `begin_loading` and `load_compilers`.
-Method      The bindings take a function from the global scope of the process, else from the library that
-            cuda.pathfinder gives them, which is one that is mapped under a known name before any other. Once they have
-            their functions they keep them, so they are asked; before, what they would find is looked for in the same
-            places. dladdr says which library an address lies in. NVRTC opens its builtins by name: they are what is
-            mapped under that name.
-Not here    Compilers that are not in the process (Toolchain, which looks on its record and on disk).
+Promise     A library is the one whose code runs when the bindings call it, also where a process has two NVRTCs. Its
+            build is read from memory. Only `begin_loading` and `load_compilers` load anything.
+Method      The bindings look a function up in the global scope of the process, else in the library that
+            cuda.pathfinder gives them, which prefers one that is mapped under a known name. Once they have their
+            function pointers they keep them, so these are read; before that, the same places are searched. dladdr finds
+            the library of an address. NVRTC opens its builtins by name: they are the library mapped under that name.
+Not here    Compilers that are not in the process (Toolchain, which looks into its record and on disk).
 Ground      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first); cuda-pathfinder 1.9,
             `check_if_already_loaded_from_elsewhere`; dladdr(3), dlinfo(3), dlopen(3).
 """
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from . import Library
 
 _LOAD = {"nvrtc": "nvrtcVersion", "nvJitLink": "version", "nvvm": "version"}
-"""A function of the bindings that makes them load each library."""
+"""For each library, a function of its bindings whose call loads it."""
 
 _RTLD_DI_LINKMAP = 2
 
@@ -53,18 +52,18 @@ _mapping: list[threading.Thread] = []
 
 
 def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]) -> None:
-    """Have a thread map the NVRTC that the bindings will load, which takes as long as a third of a small compile.
+    """Start a thread that maps the NVRTC that the bindings will load: mapping takes a third of a small compile's time.
 
     Args:
         names: The libraries that will be loaded.
-        library: Identifies one.
+        library: Returns path and build of a library, by name.
     """
     if "nvrtc" not in names or mapped(("nvrtc",)):
         return
     found = library("nvrtc")
     if found is not None:
-        # a function of C: other threads run meanwhile, which they do not while Python itself opens a library
-        with contextlib.suppress(AttributeError, RuntimeError):  # no such function, or the interpreter ends
+        # dlopen by ctypes, which releases the GIL; CPython's own loading of a library does not
+        with contextlib.suppress(AttributeError, RuntimeError):  # no such function, or the interpreter shuts down
             wanted = os.fsencode(found.path), os.RTLD_NOW
             thread = threading.Thread(target=ctypes.CDLL(None).dlopen, args=wanted, daemon=True)
             thread.start()
@@ -72,16 +71,16 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
 
 
 def load_compilers(names: Iterable[str]) -> None:
-    """Let the bindings load these libraries, as far as they are installed: who compiles is certain from here on."""
+    """Have the bindings load these libraries, where installed: from then on the compilers are certain."""
     while _mapping:
         _mapping.pop().join()
     for name in names:
         if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped((name,)):
-            continue  # it is called without them
+            continue  # NVRTC is called without the bindings (nvrtc_calls)
         if name in _LOAD:
             try:
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
-            except Exception:  # of many kinds, by the bindings' version: whoever needs the library says what is missing
+            except Exception:  # its type depends on the bindings' version; the caller that needs the library reports it
                 continue
 
 
@@ -102,7 +101,7 @@ def loaded_library(name: str) -> tuple[str, str] | None:
 
 @functools.cache
 def _real(path: bytes, _base: int | None) -> str:
-    """The path of a mapped library without links, as they are when it is first asked for there."""
+    """The real path of a mapped library, resolved at the first call for its address."""
     return os.path.realpath(os.fsdecode(path))
 
 
@@ -113,7 +112,7 @@ def _function(name: str) -> int:
     if bindings is not None:
         try:
             return int(bindings._inspect_function_pointer(f"__{symbol}"))
-        except Exception:  # older bindings have no such function, others raise what they like where there is no library
+        except Exception:  # older bindings have no such function, others raise various errors without the library
             pass
     handle = mapped_handle(name)
     if not handle:
@@ -125,7 +124,7 @@ def _function(name: str) -> int:
 
 
 def mapped_handle(name: str) -> int:
-    """Open the library that the bindings would find in this process, whose caller closes it; 0 where none is."""
+    """Open the library that the bindings would find mapped in this process; the caller closes it. 0 for none."""
     symbol, *sonames = SOUGHT[name]
     for soname in (None, *sonames):
         try:
@@ -142,7 +141,7 @@ def mapped_handle(name: str) -> int:
 
 
 def _builtins() -> tuple[str, str] | None:
-    """Find the builtins that the NVRTC of this process has opened, or else those that it will."""
+    """Find the builtins library that the NVRTC of this process has opened, or else the one that it will open."""
     address, nvrtc = _function("nvrtc"), loaded_library("nvrtc")
     if not address or nvrtc is None:
         return None
@@ -157,9 +156,9 @@ def _builtins() -> tuple[str, str] | None:
         if os.path.isfile(beside):
             return beside, build_of(beside)
         try:
-            handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # from where NVRTC will get them
+            handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # by the name that NVRTC will use
         except OSError:
-            return "", "absent"  # not None, which says that there is no compiler: this one says itself what it lacks
+            return "", "absent"  # not None, which means no compiler: NVRTC itself reports missing builtins
     try:
         mapped = ctypes.POINTER(_LinkMap)()
         ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))
@@ -170,7 +169,7 @@ def _builtins() -> tuple[str, str] | None:
 
 
 def _libdevice() -> tuple[str, str] | None:
-    """Find the bitcode that Numba has read: it keeps the bytes, and goes on giving them to NVVM."""
+    """Find the libdevice bitcode that Numba has read and keeps in memory for NVVM."""
     content = getattr(getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None), "_cache_", None)
     if type(content) is not bytes:
         return None

@@ -1,8 +1,8 @@
-"""Find the files of the compilers that this process would load, before it has loaded any and without loading them.
+"""Find the files of the compiler libraries that this process would load, without loading them.
 
-Promise     What is found is what the bindings would load: cuda.pathfinder is asked, by its own steps. Only where those
-            find nothing on disk is it asked as the bindings do, which loads the library: then the system's loader alone
-            knows.
+Promise     The file found is the one that the bindings would load: cuda.pathfinder's own search steps are used. Only
+            where those find nothing on disk, the library is loaded as the bindings do, since only the system's loader
+            can find it then.
 Ground      cuda-pathfinder 1.9, `load_nvidia_dynamic_lib`: `EARLY_FIND_STEPS` (wheels, conda) come before the system's
             loader. These names are private: in a version that lacks them, the library is loaded.
 """
@@ -25,7 +25,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
     Args:
         name: As for `Toolchain.library`.
-        library: Identifies another library, beside which it lies.
+        library: Identifies another library, in whose folder it is.
     """
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
@@ -36,19 +36,19 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
 
 def _numbas_libdevice() -> str:
-    """Ask Numba, which looks in other places and in another order; "" where it is not imported."""
+    """Ask Numba for libdevice, which it searches in other places and another order; "" where it is not imported."""
     find = getattr(sys.modules.get("numba.cuda.cuda_paths"), "_get_libdevice_path", None)
     try:
         return str(find().info or "") if find is not None else ""
-    except Exception:  # a private name, of a version that is not known
+    except Exception:  # a private name, which an unknown version may lack
         return ""
 
 
 def _static_library(package: str, name: str) -> str | None:
-    """Ask the Numba that links an archive, which no process maps; None where it finds none."""
+    """Ask a Numba for a static library that it links, which is never mapped; None where it finds none."""
     try:
         return str(imported(f"{package}.cudadrv.libs").get_cudalib(name, static=True))
-    except Exception:  # as above; or the archive is not installed
+    except Exception:  # a private name, or the archive is not installed
         return None
 
 
@@ -59,13 +59,13 @@ def on_disk(name: str) -> str | None:
         from cuda.pathfinder._dynamic_libs.search_steps import EARLY_FIND_STEPS, SearchContext, run_find_steps
 
         found = run_find_steps(SearchContext(LIB_DESCRIPTORS[name]), EARLY_FIND_STEPS)
-    except Exception:  # another version, without these private names or with other ones
+    except Exception:  # a version without these private names
         return None
     return str(found.abs_path) if found is not None else None
 
 
 def _beside(nvrtc: str) -> str | None:
-    """Find the builtins in NVRTC's folder, where NVRTC looks first; of several, the one whose name NVRTC holds."""
+    """Find the builtins in NVRTC's folder, where NVRTC looks first; of several, the one named inside NVRTC's file."""
     folder = os.path.dirname(os.path.realpath(nvrtc))
     try:
         names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]

@@ -1,8 +1,8 @@
-"""Say what to write or install where a compiler's message is about a header, or a name, that it has not.
+"""Give a hint where a compile failed for a missing header or an undeclared name: what to write or to install.
 
-Method      NVRTC has no headers of the host compiler. CCCL has those of the C++ library that make sense on a device,
-            under `cuda/std/`, so a header is looked for there. NVIDIA's other headers are known by name and package.
-            All else is the user's own, and the folders are listed in which it was looked for.
+Method      NVRTC has no headers of the host compiler. CCCL has the device versions of C++ library headers under
+            `cuda/std/`, so a header is looked up there. NVIDIA's other headers are known by name and package.
+            All others count as the user's own, for which the hint lists the folders searched.
 Ground      The wheels of CUDA 13.5 and 12.9; NVRTC User Guide, "Language", for what is built in.
 """
 
@@ -20,7 +20,7 @@ _BUILT_IN = {
     "cstdlib": "malloc and free", "new": "placement new", "math.h": "sinf and its like", "cmath": "sinf and its like",
     "stddef.h": "size_t", "cstddef": "size_t", "memory.h": "memcpy and memset",
 }  # fmt: skip
-"""Headers of the host compiler that need not be included, and what NVRTC knows without them."""
+"""Headers of the host compiler that need not be included, and the names that NVRTC has built in."""
 
 _OTHER_NAMES = {"complex.h": "complex", "stdalign.h": "cstddef", "inttypes.h": "cstdint", "cinttypes": "cstdint"}
 
@@ -28,7 +28,7 @@ _OF_THE_HOST = (
     r"[a-z_]+\Z|(errno|fcntl|fenv|locale|omp|pthread|setjmp|signal|stdint|limits|float|time|unistd|wchar|sys/\w+)\.h\Z"
     r"|(cublas|cufft|cusparse|cusolver|cudnn|nccl|nvml|npp|nvtx|cuda_profiler|cudaProfiler|nvtx3/)"
 )
-"""Names of the host compiler's headers (those of the C++ library have no suffix), and of libraries for the host."""
+"""Headers of the host compiler (those of the C++ library have no suffix), and of libraries for host code."""
 
 _PACKAGES = (
     (r"crt/", "nvidia-cuda-crt"),
@@ -36,7 +36,7 @@ _PACKAGES = (
     (r"(cub|thrust|nv|cuda)/", "nvidia-cuda-cccl"),
     (r"mma\.h$|cooperative_groups|(cuda|vector|device|driver|math|sm|surface|texture)_\w+\.h", "nvidia-cuda-runtime"),
 )
-"""Prefixes of NVIDIA's header names, and the package that has them; for CUDA 12 all end in `-cu12`."""
+"""Prefixes of NVIDIA's header names, and the package with them; for CUDA 12 all package names end in `-cu12`."""
 
 _CUDA_12 = {"nvidia-cuda-crt": "nvidia-cuda-nvcc"}
 
@@ -46,12 +46,12 @@ _TYPES = {"cuda/std/cstdint": r"u?int(_fast|_least)?(8|16|32|64)_t|u?int(ptr|max
 
 
 def hint_of(log: str, own_folders: Sequence[str], toolkit_folders: Sequence[str]) -> str:
-    """The next step after a compile that failed for want of a header or a name; "" where the log tells of neither.
+    """The hint for a failed compile; "" where the log reports neither a missing header nor an undeclared name.
 
     Args:
-        log: What NVRTC said.
-        own_folders: The user's, in which headers were looked for, in order.
-        toolkit_folders: The toolkit's, which were searched after those.
+        log: NVRTC's log.
+        own_folders: The user's include folders, in order.
+        toolkit_folders: The toolkit's include folders, which were searched after those.
     """
     if found := re.search(_MISSING, log):
         return _for_header(found[1], found[2], f'"{found[2]}"' in found[3], own_folders, toolkit_folders)
@@ -105,7 +105,7 @@ def _for_header(
 
 
 def _for_release(package: str, toolkit_folders: Sequence[str]) -> str:
-    """The name of a package for the CUDA whose headers are there."""
+    """The name of a package for the CUDA release whose headers are installed."""
     if any("/nvidia/" in each and "/nvidia/cu13/" not in f"{each}/" for each in toolkit_folders):
         return f"{_CUDA_12.get(package, package)}-cu12"
     return package

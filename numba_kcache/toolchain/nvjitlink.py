@@ -1,4 +1,4 @@
-"""Run nvJitLink once: PTX, LTO-IR, objects and the like in, a cubin out.
+"""Run nvJitLink once: link PTX, LTO-IR, objects and the like to a cubin.
 
 Promise     Always `-no-cache` (otherwise it calls cuInit and keeps a hidden cache). Works without a driver.
 Ground      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInputType".
@@ -17,8 +17,8 @@ from ..waiting import imported
 from . import missing
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-"""Names that the linker is given: the bindings let go of an input's name before the linker reads it, and only the bytes
-of a single character stay where they are (CPython keeps one object for each)."""
+"""Names given to the linker's inputs. The bindings free a name before the linker reads it; only bytes objects of one
+character stay alive, because CPython caches them."""
 
 _INPUT = r" in '(.)'"
 
@@ -54,7 +54,7 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
         names = dict(zip(_NAMES, (each.name for each in inputs), strict=False))
         for number, each in enumerate(inputs):
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
-            is_bare = each.kind == "object" and is_cubin(data)  # as an object it would be passed over in silence
+            is_bare = each.kind == "object" and is_cubin(data)  # as an object it would be silently ignored
             kind = kinds["cubin" if is_bare else each.kind]
             name = _NAMES[number] if number < len(_NAMES) else "-"
             _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), name)

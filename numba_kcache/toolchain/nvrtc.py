@@ -1,7 +1,7 @@
-"""Run NVRTC once: a source and flags in, code, lowered names and the log out.
+"""Run NVRTC once: compile a source with flags to code, lowered names and a log.
 
-Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden cache that makes cold
-            figures lie) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
+Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden cache, which falsifies measured
+            compile times) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
             Works without a driver. A refused source is a result, not an exception.
 Not here    The flags of an option (frontends.source) and the file that a line of the log is about (diagnostics).
 Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
@@ -22,7 +22,7 @@ from .loaded import mapped_handle
 from .nvrtc_calls import NvrtcCalls
 
 PRECOMPILED_BYTES = 512 << 20
-"""Of the precompiled headers of a process: CUB takes 310 MB. What is not used is not taken."""
+"""Address space for a process's precompiled headers, of which CUB takes 310 MB; unused pages take no memory."""
 
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
@@ -47,7 +47,7 @@ def run_nvrtc(
 
     Args:
         source: CUDA C++; bytes that are not UTF-8 as surrogate escapes (`decoded`).
-        program_name: What the log and `__FILE__` call it.
+        program_name: Its name in the log and in `__FILE__`.
         flags: NVRTC flags, in order; the two that are always given come on top.
         outputs: Which of "cubin", "ptx" and "ltoir" to fetch.
         expressions: Name expressions whose lowered names are wanted.
@@ -81,7 +81,7 @@ _SOURCE_FAULTS = (5, 6, 9, 10)
 
 
 def reserve_precompiled() -> bool:
-    """Reserve memory for precompiled headers, which NVRTC has from 12.8 on; whether it has them."""
+    """Reserve memory for precompiled headers. Returns True if this NVRTC supports them (12.8 and later)."""
     try:
         (status,) = _bindings().nvrtcSetPCHHeapSize(PRECOMPILED_BYTES)
     except (AttributeError, RuntimeError, ToolchainMissingError):
@@ -99,13 +99,13 @@ def supported_targets() -> tuple[int, ...]:
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Major and minor version of NVRTC: enough to know what it can do, not which build it is."""
+    """Major and minor version of NVRTC: tells its features, not its build."""
     _status, major, minor = _bindings().nvrtcVersion()
     return int(major), int(minor)
 
 
 def _bindings() -> Any:
-    """The bindings' module where it is imported, else the same functions of the library that is mapped already."""
+    """The bindings' module where it is imported, else the same functions of the mapped library by ctypes."""
     if "cuda.bindings.nvrtc" not in sys.modules and (handle := mapped_handle("nvrtc")):
         return NvrtcCalls(handle)
     try:
@@ -126,7 +126,7 @@ def _getters(nvrtc: Any, kind: str) -> tuple[Any, Any]:
 
 def _fetch(size_of: Any, get: Any, program: Any) -> bytes:
     size = int(_checked(size_of(program)))
-    buffer = bytes(size + 1)  # never of one byte: CPython shares those, and NVRTC writes into the buffer
+    buffer = bytes(size + 1)  # NVRTC writes into it; never of one byte, since CPython shares those objects
     _checked(get(program, buffer))
     return buffer[:size]
 

@@ -1,7 +1,7 @@
-"""Call the NVRTC that is in this process as the CUDA bindings do, where nobody has imported those.
+"""Call the mapped NVRTC by ctypes with the interface of the CUDA bindings, where these are not imported.
 
-Promise     The functions are in the library in which the bindings would look for them first. They take and return what
-            the bindings' own do: a tuple of the status and what was asked for. Other threads run meanwhile.
+Promise     The functions are those of the library in which the bindings would look first. They take and return the same
+            as the bindings' own: a tuple of the status and the results. The GIL is released meanwhile.
 Method      Importing cuda.bindings.nvrtc brings the driver's bindings too, whose enumerations take as long as a small
             compile. ctypes calls the dozen functions that are needed.
 Ground      NVRTC User Guide, "NVRTC - Runtime Compilation": prototypes.
@@ -26,7 +26,7 @@ class NvrtcCalls:
     """The functions that `toolchain.nvrtc` uses, under the names that they have in cuda.bindings.nvrtc.
 
     Args:
-        handle: Of the library, as dlopen gives it; it stays open.
+        handle: Handle of the library, as dlopen returns it; it stays open.
     """
 
     class nvrtcResult:

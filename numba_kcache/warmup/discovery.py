@@ -1,7 +1,7 @@
-"""Find the cached kernels of a module, and what else in it can be built ahead.
+"""Find the cached kernels of a module, and other libraries' objects in it that can be built ahead.
 
-Promise     Whatever a module, or a class in it, holds under some name is found once; so is what stands in a list,
-            tuple, set, dict or simple namespace there, however deep. A file is run as it would be by `import`, never as
+Promise     Each kernel that is an attribute of the module or of a class in it, or is in a list, tuple, set, dict or
+            simple namespace there, however deep, is found once. A file is executed as by `import`, never as
             `__main__`, and not again if it was imported already.
 """
 
@@ -20,17 +20,17 @@ from ..kernel import Kernel
 from ..module import CachedModule
 
 Cached = Kernel | CachedModule
-"""What can be compiled ahead."""
+"""The objects of this package that can be compiled ahead."""
 
 
 class Builder(Protocol):
     """An object of another library that can be built ahead: its class has `__warm_up__`."""
 
     def __warm_up__(self, targets: Sequence[str] | None) -> object:
-        """Build, by `get_or_build`, what it stands for.
+        """Build its code with `get_or_build`.
 
         Args:
-            targets: As they were asked for, `"sm_90"`; None for its own, or the device.
+            targets: The requested targets, `"sm_90"`; None for its own, or the device's.
         """
 
 
@@ -48,26 +48,27 @@ def find_kernels(module_or_file: Any) -> list[Cached]:
 
 
 def kernels_of(given: Any) -> list[Cached]:
-    """The kernels that a user means.
+    """List the kernels in what a user passed.
 
     Args:
-        given: A kernel, what `find_kernels` takes, or a list of these.
+        given: A kernel, an argument of `find_kernels`, or a list of these.
 
     Raises:
-        OptionError, EntryError: It is none of these, or holds no kernel.
+        OptionError, EntryError: It is none of these, or contains no kernel.
     """
     return _kernels_among(warmable(given))
 
 
 def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]:
-    """The kernels that a user means, and other libraries' objects that can be built ahead.
+    """List the kernels, and other libraries' objects that can be built ahead, in what a user passed.
 
     Args:
-        given: One of these, what `find_kernels` takes, or a list of these.
-        built: Grows by what a module builds while it is imported, which is enough to be found in it.
+        given: One of these, an argument of `find_kernels`, or a list of these.
+        built: A list that grows when code is built while a module is imported; a module that builds some need not
+            contain kernels.
 
     Raises:
-        OptionError, EntryError: It is none of these, or holds nothing of the kind.
+        OptionError, EntryError: It is none of these, or contains nothing to build.
     """
     if _is_warmable(given):
         return [given]
@@ -105,10 +106,10 @@ _NAMES = "name a module that can be imported from here, or a file that ends in .
 
 
 def load_module(module_or_file: Any) -> ModuleType:
-    """The module, imported if need be; a file under its stem, with its folder on the path as for a script.
+    """Import a module if need be; a file under its stem, with its folder on `sys.path` as for a script.
 
     Raises:
-        OptionError: It is no module, name or path.
+        OptionError: It is not a module, name or path.
         EntryError: There is no such module or file.
     """
     if isinstance(module_or_file, ModuleType):
@@ -124,7 +125,7 @@ def load_module(module_or_file: Any) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise  # it is there, and what it imports is not
+            raise  # the module exists, but one that it imports does not
         raise EntryError(f"cannot import {name}", str(error), _NAMES) from None
 
 
@@ -157,7 +158,7 @@ def _values_of(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[C
         if _is_warmable(value):
             yield value
         elif id(value) in seen:
-            continue  # a list that holds itself
+            continue  # seen before: a list may contain itself
         elif isinstance(value, type) and value.__module__ == module:
             seen.add(id(value))
             yield from _values_of(vars(value).values(), module, seen)

@@ -13,12 +13,12 @@ from ..errors import plain
 from ..observe.text import seconds_text
 
 Tell = Callable[[str, str, float], None]
-"""What was done, `"saxpy for sm_90"`; how it went, `"built"`; and in how many seconds."""
+"""Takes the request, `"saxpy for sm_90"`; its status, `"built"`; and its duration in seconds."""
 
 
 @contextmanager
 def meter(total: int, *, shown: bool) -> Iterator[Tell]:
-    """A function to call at the end of each of `total` kernels; with `shown=False` it says nothing."""
+    """Yield the function to call at the end of each of `total` kernels; with `shown=False` it does nothing."""
     if not shown or not total:
         yield lambda _what, _how, _seconds: None
     elif sys.stderr is not None and sys.stderr.isatty():

@@ -1,12 +1,12 @@
 """`warm_up`: compile many kernels for many targets ahead, in parallel.
 
-Promise     Each request is compiled once, however often it is named. What fails is told at the end, after all else is
-            done. Ctrl-C, and whatever else ends it early, leaves no worker and no torn entry.
-Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
-            serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
-            at a time each. What cannot travel, or arrives there as something else, is compiled here. Of the processes
-            of a node that warm up one directory, one has workers at a time; the others then find what it stored.
-Not here    A worker (worker), the processes (workers), finding kernels (discovery), what is shown meanwhile (meter).
+Promise     Each request is compiled once, however often it is listed. Failures are raised at the end, after all other
+            requests are done. Ctrl-C, or any other early end, leaves no worker and no incomplete entry.
+Method      This process keys each request and looks it up; misses go to workers. NVRTC's front end is serialised
+            within a process, and delays Ctrl-C until it is done: so workers are processes, each with one kernel at a
+            time. A kernel that cannot be pickled, or differs after unpickling, is compiled here. Of the processes of
+            a node that warm up one directory, one has workers at a time; the others then find its entries.
+Not here    The code of a worker (worker), the processes (workers), finding kernels (discovery), progress (meter).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from .workers import Job, in_workers
 
 _PAUSE_S = 0.02
 _warming: list[int] = []
-"""Threads that warm up now."""
+"""Identifiers of the threads that are in `warm_up`."""
 
 
 class Warmed(NamedTuple):
     """One request of a warm-up.
 
     Args:
-        kernel: What people call it.
-        target: Its target, `"sm_90"`; `"any"` of what another library built.
+        kernel: Label of the kernel.
+        target: Its target, `"sm_90"`; `"any"` for an object of another library.
         signature: Argument types of a Numba kernel; "" for others.
         status: `"built"`, `"hit"` or `"failed"`.
         seconds: Time of its look-up or compile.
-        error: Why it failed; "" where it did not.
+        error: The error of a failed one; "" for others.
     """
 
     kernel: str
@@ -66,8 +66,8 @@ class WarmUpReport(NamedTuple):
 
     Args:
         results: Each request, in the order in which it was done.
-        seconds: Time of the whole.
-        workers: Processes that compiled.
+        seconds: Time of the whole warm-up.
+        workers: Number of worker processes.
     """
 
     results: tuple[Warmed, ...]
@@ -76,17 +76,17 @@ class WarmUpReport(NamedTuple):
 
     @property
     def built(self) -> tuple[Warmed, ...]:
-        """Kernels that were compiled."""
+        """Requests that were compiled."""
         return tuple(each for each in self.results if each.status == "built")
 
     @property
     def hit(self) -> tuple[Warmed, ...]:
-        """Kernels that were there."""
+        """Requests that were in the cache."""
         return tuple(each for each in self.results if each.status == "hit")
 
     @property
     def failed(self) -> tuple[Warmed, ...]:
-        """Kernels that could not be compiled."""
+        """Requests that could not be compiled."""
         return tuple(each for each in self.results if each.status == "failed")
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class _Wanted(NamedTuple):
 
 
 def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True) -> WarmUpReport:
-    """`KernelCache.warm_up`."""
+    """Implement `KernelCache.warm_up`, which documents it."""
     start = time.perf_counter()
     if workers is not None and (type(workers) is not int or workers < 1):
         raise SettingsError(
@@ -141,7 +141,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                     done(each, "hit", time.perf_counter() - begin)
                     continue
                 data = _packed(each)
-            except Exception as error:  # of this kernel: its source function's, Numba's, ours
+            except Exception as error:  # of this kernel: raised by its source function, by Numba or by this package
                 done(each, "failed", time.perf_counter() - begin, error)
                 continue
             if data is None:
@@ -169,10 +169,10 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
 def _built_ahead(
     kernels: Any, targets: Sequence[Target] | None
 ) -> tuple[list[Warmed], list[BaseException], list[Cached]]:
-    """Build what other libraries make, in this process; that of their modules while those are imported.
+    """Build other libraries' objects in this process, including code that their modules build when imported.
 
     Returns:
-        Their results, with the errors of those that failed, and the kernels that are to be compiled.
+        Their results, the errors of those that failed, and the kernels that remain to be compiled.
     """
     results: list[Warmed] = []
     errors: list[BaseException] = []
@@ -185,12 +185,12 @@ def _built_ahead(
             begin = time.perf_counter()
             try:
                 each.__warm_up__(names)
-            except Exception as error:  # of the other library
+            except Exception as error:  # raised by the other library
                 results.append(
                     Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin, str(error))
                 )
                 errors.append(error)
-        for first in {each.key: each for each in given[::-1]}.values():  # what came first counts
+        for first in {each.key: each for each in given[::-1]}.values():  # the first result of each key
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
             results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
     return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]
@@ -199,7 +199,7 @@ def _built_ahead(
 def _wanted(
     kernels: Sequence[Cached], arch: list[Target] | None, refused: Callable[[Cached, OptionError], None]
 ) -> Iterator[_Wanted]:
-    """Yield each request once. Of several kernels, one that has none (no signature) goes to `refused`."""
+    """Yield each request once. Where there are several kernels, one without a signature goes to `refused`."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
@@ -219,7 +219,7 @@ def _wanted(
             each = _Wanted(kernel, target, types)
             try:
                 name = id(cache), key_of(*each)
-            except Exception:  # told when it is looked up
+            except Exception:  # raised again, and reported, when it is looked up
                 name = id(kernel), f"{target} {types}"
             if name not in seen:
                 seen.add(name)
@@ -227,22 +227,22 @@ def _wanted(
 
 
 def _packed(wanted: _Wanted) -> bytes | None:
-    """The message for a worker; None where it has to be compiled here."""
+    """Pack the task for a worker; None where it has to be compiled here."""
     key = key_of(*wanted)
     if not wanted.kernel._session().store.directory:
-        return None  # kept in memory: a worker's memory is of no use
+        return None  # a cache in memory: a worker has its own
     try:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
-    except Exception:  # a lambda, an open file among its options: whatever the user's objects raise
+    except Exception:  # a lambda, an open file among its options: user objects may raise anything
         return None
 
 
 def _beginning(wanted: _Wanted) -> str:
-    """Give what kernels have in common that can share precompiled headers: target, and text up to what they include."""
+    """A value that is equal for kernels that can share precompiled headers: target, and text up to its last include."""
     try:
         kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)
         (query,) = kernel._request(wanted.target, wanted.types).headers
-    except Exception:  # there are none, or those of several texts; or what is told when it is compiled
+    except Exception:  # no includes, or several texts; other errors are reported when it is compiled
         return ""
     beginning = "" if query.has_lines or wanted.types is not None else beginning_of(query.text)
     return beginning and f"{wanted.target}\n{beginning}"
@@ -250,12 +250,12 @@ def _beginning(wanted: _Wanted) -> str:
 
 @contextmanager
 def _alone(session: Session) -> Iterator[float]:
-    """Wait, in bounds, until no other process of the node warms up this directory: each would start as many workers.
+    """Wait, in bounds, until no other process of the node warms up this directory, so that only one has workers.
 
-    The context is how many seconds that took.
+    The context is the number of seconds that it waited.
     """
     locks, thread, start_s = session.store.locks.apart(), threading.get_ident(), time.monotonic()
-    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s  # a handler, in the middle of one
+    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s  # 0: a handler interrupted a warm-up
     while True:
         with locks.place(1, WARM_UPS) as is_had:
             waited_s = time.monotonic() - start_s
@@ -270,9 +270,9 @@ def _alone(session: Session) -> Iterator[float]:
 
 
 def _is_hit(wanted: _Wanted, done: Any) -> bool:
-    """Check whether another process has stored it meanwhile, and count that."""
+    """Check whether another process has stored it meanwhile, and count a hit."""
     begin, is_stored = time.perf_counter(), False
-    with suppress(Exception):  # told when it is compiled
+    with suppress(Exception):  # raised again, and reported, when it is compiled
         is_stored = wanted.kernel._count_if_stored(wanted.target, wanted.types)
     if is_stored:
         done(wanted, "hit", time.perf_counter() - begin)
@@ -284,7 +284,7 @@ def _build_here(wanted: _Wanted, done: Any) -> None:
     try:
         compile_request(*wanted)
         done(wanted, "built", time.perf_counter() - begin)
-    except Exception as error:  # the user's, as in a worker
+    except Exception as error:  # user code may raise anything, as in a worker
         done(wanted, "failed", time.perf_counter() - begin, error)
 
 

@@ -1,11 +1,11 @@
-"""A process that compiles what it is sent, for a warm-up.
+"""The code of a worker process, which compiles the kernels that a warm-up sends it.
 
-Promise     What goes wrong with one kernel, even an abort of the compiler, is told or ends this process alone. It ends
-            when its parent does, after the compile that it is at. Ctrl-C is the parent's.
+Promise     An error with one kernel is reported; an abort of the compiler ends only this process. It ends when its
+            parent does, after the current compile. Ctrl-C is handled by the parent.
 Method      `python -c` with the parent's path, so that the user's `__main__` is not run again. Kernels arrive pickled
-            from the parent, over a socket that nobody else has; nothing that was read from a store is. What the cache
-            reports while compiling goes back, and counts there.
-Not here    What to compile and who gets it (pool).
+            from the parent, over a private socket; nothing read from a store is unpickled. The cache's events during
+            the compile are sent back and counted there.
+Not here    The choice of kernels and of the worker for each (pool, workers).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
-"""First byte of a task: if another process builds it already, pass it over, or wait for that process."""
+"""First byte of a task: where another process builds it already, skip it, or wait for that process."""
 
 FORK = b"f"
-"""Request of the parent to fork another worker, for which it hands over a connection."""
+"""Request of the parent to fork another worker; a connection for that one follows."""
 
 
 class Task(NamedTuple):
@@ -36,7 +36,7 @@ class Task(NamedTuple):
 
     Args:
         kernel: A kernel or a module, as the parent pickled it.
-        target: What to compile for.
+        target: The target to compile for.
         types: Types of a Numba kernel's arguments; None for other kinds.
         key: The key of the request in the parent.
     """
@@ -51,11 +51,11 @@ class Outcome(NamedTuple):
     """The outcome of a task.
 
     Args:
-        status: `"done"`; `"failed"`; `"unlike"`, where the kernel here is not the one in the parent, or cannot be
-            imported; `"busy"`, where another process builds it; `"died"`, which the parent writes for a lost worker.
+        status: `"done"`; `"failed"`; `"unlike"`, where the kernel here has another key than in the parent, or cannot be
+            imported; `"busy"`, where another process builds it; `"died"`, set by the parent for a lost worker.
         seconds: Time that it took.
-        error: What was raised.
-        events: What the cache reported meanwhile.
+        error: The exception of a failed one.
+        events: The events of the cache meanwhile.
     """
 
     status: str
@@ -68,14 +68,14 @@ def main(fd: int, precompiled_in: str = "") -> None:
     """Serve until the parent closes the connection; never returns.
 
     Args:
-        fd: Of the socket to the parent. What comes first are the settings that it has configured.
-        precompiled_in: Folder for headers that are precompiled; "" for none.
+        fd: Descriptor of the socket to the parent, which first sends its configured settings.
+        precompiled_in: Folder for precompiled headers; "" for none.
     """
     import signal
     import warnings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # what there is to say, the parent says
+    warnings.simplefilter("ignore")  # the parent warns
     from ..engine.session import configure_process
 
     connection = Connection(fd)
@@ -89,7 +89,7 @@ def main(fd: int, precompiled_in: str = "") -> None:
                 connection = _forked(connection)
             else:
                 connection.send_bytes(_packed(_serve(data)))
-    except (EOFError, OSError):  # the parent is done, or gone
+    except (EOFError, OSError):  # the parent has finished or died
         with suppress(OSError):  # until there are no more
             while True:
                 os.wait()  # for forked workers, which end as this one does
@@ -99,11 +99,11 @@ def main(fd: int, precompiled_in: str = "") -> None:
 
 
 def _forked(connection: Connection) -> Connection:
-    """Fork another worker where precompiled headers are worth it. Returns the connection to serve: in the child the new
-    one, here the one that was given."""
+    """Fork another worker where precompiled headers were made. Returns the connection to serve: in the child the new
+    one, in this process the given one."""
     fd, pid = recv_handle(connection), 0
     _flush()
-    with suppress(OSError):  # no more processes, or no such system: the parent starts workers then
+    with suppress(OSError):  # the fork failed: the parent starts workers instead
         if precompiled.are_made() and len(os.listdir("/proc/self/task")) == threading.active_count():
             pid = os.fork()
             if not pid:
@@ -116,17 +116,17 @@ def _forked(connection: Connection) -> Connection:
 
 
 def _flush() -> None:
-    """Wait until what was compiled is uploaded to the tiers, where there are any."""
+    """Wait until the compiled entries are uploaded to the tiers, where there are any."""
     uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
     if uploads is not None:
         uploads.flush_all()
 
 
 def pack(task: Task | dict[str, Any]) -> bytes:
-    """A task, or settings, as they are sent.
+    """Pickle a task, or settings, to send.
 
     Raises:
-        Exception: It cannot be: whatever the user's objects raise.
+        Exception: It cannot be pickled; user objects may raise anything.
     """
     return bytes(ForkingPickler.dumps(task))
 
@@ -136,7 +136,7 @@ def _packed(outcome: Outcome) -> bytes:
         data = bytes(ForkingPickler.dumps(outcome))
         ForkingPickler.loads(data)  # an exception may pickle and not unpickle
         return data
-    except Exception:  # the error is of the user's making and cannot travel: its words can
+    except Exception:  # a user's exception that cannot be pickled: send its text
         error = outcome.error
         told = KCacheError(f"{type(error).__name__}: {error}") if error is not None else None
         return bytes(ForkingPickler.dumps(outcome._replace(error=told, events=())))
@@ -149,7 +149,7 @@ def _serve(data: bytes) -> Outcome:
         task = ForkingPickler.loads(data[1:])
         if key_of(task.kernel, task.target, task.types) != task.key:
             return Outcome("unlike", time.perf_counter() - start, None, ())
-    except Exception as problem:  # a module that is not importable here, a function that is another one
+    except Exception as problem:  # a module that cannot be imported here, or a function that differs
         return Outcome("unlike", time.perf_counter() - start, problem, ())
     session, turns.waits = task.kernel._session(), data[:1] == PATIENTLY
     end = session.events.subscribe(events.append)
@@ -158,7 +158,7 @@ def _serve(data: bytes) -> Outcome:
         compile_request(task.kernel, task.target, task.types)
     except BusyError:
         return Outcome("busy", time.perf_counter() - start, None, ())
-    except Exception as problem:  # told in the parent, with those of all other kernels
+    except Exception as problem:  # reported by the parent, with those of all other kernels
         raised = problem
     finally:
         end()
@@ -169,7 +169,7 @@ def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) 
     """Compile one request of a kernel or module, and store it.
 
     Raises:
-        KCacheError: What was compiled could not be stored: no room on the disk, or the entry is above the limit.
+        KCacheError: The artifact could not be stored: no space on the disk, or the entry is above the limit.
     """
     events: list[Event] = []
     end = kernel._session().events.subscribe(events.append)
@@ -188,5 +188,5 @@ def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) 
 
 
 def key_of(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> str:
-    """The digest of one request of a kernel or module."""
+    """The key of one request of a kernel or module, as text."""
     return str(kernel.key(target) if types is None else kernel.key(target, types))

@@ -1,13 +1,14 @@
-"""The processes of a warm-up: started anew, or forked from the one that has precompiled what many kernels include.
+"""Start, feed and end the worker processes of a warm-up; some are forked to inherit precompiled headers.
 
-Promise     No process is left at the end, however it comes. One that dies costs what it was at, and another takes its
-            place.
-Method      Where enough kernels begin with the same files, one process compiles the first of them, with precompiled
-            headers; those that compile the others are forked from it, and inherit them. It compiles nothing more: it
-            forks, and ends last. Where it cannot fork, has none, or needs longer than `HEAD_START_S`, it is one worker
-            among others, which are started anew. What a forked one died of is tried once more in one of those.
-Not here    The work itself (worker), and what there is to do (pool).
-Ground      NVRTC's precompiled headers hold addresses of the process that made them, which a forked one shares.
+Promise     No process is left at the end, however it ends. A worker that dies loses its current kernel only, and is
+            replaced.
+Method      Where enough kernels begin with the same includes, one process (the source) compiles the first of them, with
+            precompiled headers; the workers for the others are forked from it and inherit them. It then compiles
+            nothing more, forks, and ends last. Where it cannot fork, made none, or takes longer than `HEAD_START_S`, it
+            is one worker among others that are started as new processes. A kernel whose forked worker died is tried
+            once more in one of those.
+Not here    The code of a worker (worker), and the list of kernels (pool).
+Ground      NVRTC's precompiled headers contain addresses of the process that made them, which a forked one shares.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from ..settings import worker_environment
 from .worker import FORK, IN_PASSING, PATIENTLY, Outcome, pack
 
 WORTHWHILE = 3
-"""Kernels of each worker from which on precompiled headers are made: one takes as long as they save for another."""
+"""Kernels per worker from which precompiled headers are made: making them takes as long as they save for one kernel."""
 
 HEAD_START_S, LONGEST_HEAD_START_S = 6.0, 60.0
-"""Seconds that others wait for the one that makes them: by what it has had of the cores, and at most."""
+"""Seconds that other workers wait for the one that makes them: of its CPU time, and of wall time at most."""
 
 _PATIENCE_S = 10.0
-"""Seconds that a worker with nothing to do may take to end by itself: longer than a server may keep it waiting."""
+"""Seconds that an idle worker may take to exit by itself: longer than an upload may wait for a server."""
 
 
 class Job(NamedTuple):
-    """One thing to have done.
+    """One kernel to compile in a worker.
 
     Args:
-        wanted: Who asked for what.
-        label: What people call it.
-        data: As a worker gets it.
-        beginning: What it has in common with others that can share precompiled headers; "" for nothing.
+        wanted: The caller's own object, returned with the outcome.
+        label: Name of the kernel in messages.
+        data: The task, packed for a worker.
+        beginning: Equal for kernels that can share precompiled headers; "" for none.
     """
 
     wanted: Any
@@ -62,24 +63,24 @@ class Job(NamedTuple):
 
 
 class _Worker:
-    """One process, and what it is at."""
+    """One process, and its current job."""
 
     def __init__(self, ours: socket.socket) -> None:
         self.connection = Connection(ours.detach())
         self.job: Job | None = None
 
     def send(self, data: bytes) -> None:
-        """Send, though it may have died meanwhile: that is found by the next reading."""
+        """Send data. If the process has died, that shows at the next read."""
         with suppress(OSError):
             self.connection.send_bytes(data)
 
     def begin(self, job: Job, how: bytes) -> None:
-        """Have a job done."""
+        """Send it a job."""
         self.job = job
         self.send(how + job.data)
 
     def outcome(self) -> tuple[Job, Outcome]:
-        """Await the end of its job."""
+        """Wait for the outcome of its job."""
         job, self.job = self.job, None
         assert job is not None
         try:
@@ -89,20 +90,20 @@ class _Worker:
             return job, Outcome("died", 0.0, KCacheError(f"cannot compile {job.label}", why, hint), ())
 
     def fate(self) -> str:
-        """Await its end, and say how it ended."""
+        """Wait for its end, and say how it ended: exit code or signal."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """End it, and all that were forked from it: a compiler does not listen to anything gentler."""
+        """Kill it and all processes forked from it: a compiler does not react to gentler signals."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End it by itself if it has nothing to do, at once otherwise."""
+        """Let it exit by itself if it is idle, kill it otherwise."""
         self.connection.close()
 
 
 class Started(_Worker):
-    """A process of its own, and a group of processes.
+    """A worker started as a new process, in a process group of its own.
 
     Args:
         precompiled_in: Folder for precompiled headers; "" for none.
@@ -145,13 +146,13 @@ class Started(_Worker):
 
 
 class Forked(_Worker):
-    """A process that another has forked.
+    """A worker forked from another one.
 
     Args:
-        source: That one; it has nothing to do.
+        source: The process to fork, which must be idle.
 
     Raises:
-        OSError, EOFError: It cannot.
+        OSError, EOFError: It cannot fork.
     """
 
     def __init__(self, source: Started) -> None:
@@ -172,7 +173,7 @@ class Forked(_Worker):
 
 
 def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome], None, None]:
-    """Have all done by `count` processes, and yield each outcome as it comes; no process is left at the end."""
+    """Do all jobs in `count` processes, and yield each outcome as it comes; no process is left at the end."""
     first, waiting = _sorted(jobs, count)
     workers: list[_Worker] = []
     source, folder, forks = None, "", False
@@ -182,7 +183,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 folder = tempfile.mkdtemp(prefix="numba_kcache-warm-")
             source = Started(folder)
             yield from _head_start(source, first, waiting)
-            forks = source.job is None and not source.connection.closed  # it takes not too long, and has not died
+            forks = source.job is None and not source.connection.closed  # its head start is over, and it is alive
             workers += [source] if source.job is not None else []
         while waiting or any(each.job for each in workers):
             idle = [each for each in workers if each.job is None]
@@ -202,7 +203,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 if outcome.status == "died" and isinstance(worker, Forked):
                     waiting.appendleft((job, IN_PASSING))
                     forks = False
-                elif outcome.status == "busy":  # another process builds it: its result is looked for at the end
+                elif outcome.status == "busy":  # another process builds it: its result is looked up at the end
                     waiting.append((job, PATIENTLY))
                 else:
                     yield job.wanted, outcome
@@ -227,7 +228,7 @@ def _forked(source: Started) -> Forked | None:
 
 
 def _sorted(jobs: Sequence[Job], count: int) -> tuple[deque[Job], deque[tuple[Job, bytes]]]:
-    """Tell those that make precompiled headers from the others."""
+    """Separate the jobs that make precompiled headers from the others."""
     counts = Counter(each.beginning for each in jobs if each.beginning)
     common = {beginning for beginning, number in counts.most_common(MOST) if number >= WORTHWHILE * count}
     first = {each.beginning: each for each in reversed(jobs) if each.beginning in common}
@@ -238,7 +239,7 @@ def _sorted(jobs: Sequence[Job], count: int) -> tuple[deque[Job], deque[tuple[Jo
 def _head_start(
     source: Started, first: deque[Job], waiting: deque[tuple[Job, bytes]]
 ) -> Generator[tuple[Any, Outcome], None, None]:
-    """Have one process compile what makes precompiled headers, before there are others."""
+    """Compile the jobs that make precompiled headers in one process, before others are started."""
     while first:
         source.begin(first.popleft(), IN_PASSING)
         latest_s = time.monotonic() + LONGEST_HEAD_START_S
@@ -248,7 +249,7 @@ def _head_start(
         if not has_ended:
             break
         job, outcome = source.outcome()
-        if outcome.status == "busy":  # another process builds this one: then the next
+        if outcome.status == "busy":  # another process builds this kernel: take the next one
             waiting.append((job, PATIENTLY))
             alike = (each for each in waiting if each[0].beginning == job.beginning and each[1] is IN_PASSING)
             following = next(alike, None)
@@ -264,7 +265,7 @@ def _head_start(
 
 
 def _cpu_s(pid: int) -> float:
-    """Give the seconds that a process has had of the cores; proc_pid_stat(5): fields 14 and 15."""
+    """CPU time of a process in seconds; proc_pid_stat(5), fields 14 and 15."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

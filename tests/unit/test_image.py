@@ -318,8 +318,8 @@ UP = "sha256:" + "../" * 21 + "x"
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"row": {"digest": UP}}, "is no digest of a blob"),
-        ({"row": {"digest": "sha512:" + "0" * 128}}, "is no digest of a blob"),
+        ({"row": {"digest": UP}}, "is not the digest of a blob"),
+        ({"row": {"digest": "sha512:" + "0" * 128}}, "is not the digest of a blob"),
         ({"row": {"digest": "sha256:" + "0" * 64}}, "it is no whole OCI image layout"),
         ({"row": {"size": 1 << 40}}, "a blob of 1099511627776 bytes is in it"),
         ({"row": {"size": -1}}, "a blob of -1 bytes is in it"),
@@ -330,7 +330,7 @@ UP = "sha256:" + "../" * 21 + "x"
         ({"index": {"manifests": {}}}, "index.json is malformed"),
         ({"manifest": {"layers": []}}, "a config and one layer"),
         ({"manifest": {"config": None}}, "a config and one layer"),
-        ({"layer_row": {"digest": UP}}, "is no digest of a blob"),
+        ({"layer_row": {"digest": UP}}, "is not the digest of a blob"),
         ({"layer_row": {"size": 1 << 62}}, "a blob of"),
         ({"kind": TAR + "+zstd"}, "neither tar nor tar"),
         ({"layer": b"no gzip"}, "Not a gzipped file"),
