@@ -92,8 +92,7 @@ class Kernel(Launches):
             values: Parameters of the function that returns the source, by name.
 
         Raises:
-            OptionError: The function has no such parameter, a value is not hashable, or the kernel was not made of a
-                function.
+            OptionError: No such parameter, a value that is not hashable, or a kernel not made of a function.
         """
         from .verbs import instantiate
 

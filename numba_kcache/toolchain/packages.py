@@ -1,11 +1,12 @@
 """Find the version of a Python distribution: in its metadata, or by its content where the metadata cannot be trusted.
 
-Promise     A package that is imported from where no installer put it (an editable install, a checkout on `PYTHONPATH`)
-            counts by the content of its files; folders of tests are none of them while no test is imported. If a file
-            changed since this process began, nobody can know what was imported, and the answer is random: no other
-            process gets it.
-Method      The record lists folders and files. While the stats of all are as they were, nothing was added, and nothing
-            is listed or read: a start takes a stat for each of them, a thousand for Numba and what it needs.
+Promise     A package imported from a folder that no installer wrote (an editable install, a checkout on `PYTHONPATH`)
+            is identified by the content of its files, without folders of tests while no test is imported. If a file
+            changed since this process began, the imported content is unknown, and the identity is random: no other
+            process has the same.
+Method      The record lists folders and files. While the stats of all are unchanged, no file was added, and no folder
+            is listed and no file read: a start takes a stat for each of them, a thousand for Numba and its
+            dependencies.
 Not here    Which modules are imported, and the record of what was found (Toolchain).
 Ground      PyPA, "Recording installed projects": a `.dist-info` folder lies beside the package that it describes.
 """
@@ -84,12 +85,12 @@ def content_digest(package: str, known: list[str] | None, began_ns: int) -> tupl
 
     Args:
         package: Its folder.
-        known: Digests of stats and of bytes, folders and files, as they were found before: while the stats are the
-            same, no folder is listed and no file is read.
-        began_ns: When this process began: what changed later may have been imported as it was before.
+        known: Digests of stats and of bytes, folders and files, from the record: while the stats are the same, no
+            folder is listed and no file is read.
+        began_ns: When this process began: a file changed later may have been imported in its earlier state.
 
     Returns:
-        These four as they are now, and what the package counts by.
+        These four as they are now, and the identity of the package.
     """
     now_ns = time.time_ns()
     of_tests = any(".tests" in name for name in sys.modules)

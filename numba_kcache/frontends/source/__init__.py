@@ -1,8 +1,8 @@
 """CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules: their definition, and the front end that makes it.
 
-Promise     An option that cannot be used is an `OptionError` at decoration. Nothing of the user's is called before the
-            first use, and then once.
-Not here    What a source is (source), compile options (model.options), and the components of a request (request).
+Promise     An invalid option is an `OptionError` at decoration. The user's function is called at the first use, and
+            only once.
+Not here    Sources (source), compile options (model.options), and the components of a request (request).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .module import ModuleDefinition
 
 OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
-"""Options that are no compile options."""
+"""Options other than compile options."""
 
 _TYPES = {"name": str, "signature": str, "strict": bool, "strided": bool}
 
@@ -37,16 +37,16 @@ class SourceDefinition(Definition):
     """A source kernel, or a source as a module.
 
     Args:
-        thing: What the user wraps.
-        source: The source that it stands for.
-        options: Of `cached_kernel`.
-        module: Which entries, where all of a module are wanted; None for one kernel.
+        thing: The object that the user wraps.
+        source: The source found in it.
+        options: Options of `cached_kernel`.
+        module: The entries of a module; None for one kernel.
 
     Attributes:
-        compile_options: How to compile.
+        compile_options: The compile options.
         entry_name: The entry that the user asked for (`name=`); None to find it.
         link, depends: As the user gave them.
-        signature: C++ types of the parameters; None for the compiler's word alone.
+        signature: C++ types of the parameters, as the user gave them; None to use those the compiler reports.
         strict: Refuse rather than run uncached.
         is_lazy: Whether it is a module whose kernels are linked one by one.
     """
@@ -87,11 +87,11 @@ class SourceDefinition(Definition):
         self._text: str | bytes | None = None
 
     def text(self) -> str | bytes:
-        """The source; asked of the user's function once."""
+        """The source; the user's function is called for it once."""
         text = self._text
         if text is None:
             text = self.source.text()
-            self._text = text = text if self._text is None else self._text  # a signal handler may have asked meanwhile
+            self._text = text = text if self._text is None else self._text  # a signal handler may have set it meanwhile
         return text
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant = None) -> Request:
@@ -123,14 +123,14 @@ class SourceDefinition(Definition):
         return {**defaults, **values}
 
     def __reduce__(self) -> Any:
-        """Pickle by content: the text, where it stood, and the options."""
+        """Pickle by content: the text, its origin, and the options."""
         text = self.text()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
         return type(self), (text, self.source._replace(text=give), self.options, self.module)
 
 
 class SourceResolutions(Resolutions):
-    """The artifacts of a source: linked from stored PTX, where they go by PTX and that is there."""
+    """The artifacts of a source; those that are built by way of PTX are linked from stored PTX where there is some."""
 
     definition: SourceDefinition
 
@@ -146,7 +146,7 @@ class SourceResolutions(Resolutions):
     def _build_from_ptx(
         self, request: Request, ptx_target: Target, toolchain: Toolchain, headers: Folders | None
     ) -> Artifact:
-        """Build from the PTX alone, where `compile` has stored it."""
+        """Link the PTX that `compile` has stored; where there is none, compile."""
         stored = None
         if not request.uncacheable:
             stored = self.session().find(self.definition.request(ptx_target, None))
@@ -189,7 +189,7 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
     """Define a module of these entries; `depth` as for a front end.
 
     Raises:
-        OptionError: The thing is no source, or it or an option cannot be used.
+        OptionError: The thing is not a source, or it or an option cannot be used.
     """
     from .module import ModuleDefinition
 
@@ -204,9 +204,9 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
 
 
 def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
-    """The source that a thing stands for; None for none."""
+    """The source in a wrapped object; None for an object of another kind."""
     if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
-        thing, kind = thing[0], "ptx"  # of `numba.cuda.compile_ptx`, with its return type
+        thing, kind = thing[0], "ptx"  # the result of `numba.cuda.compile_ptx`: (PTX, return type)
     if isinstance(thing, (str, bytes)):
         return define_text(thing, kind, depth + 1)
     if isinstance(thing, Path):

@@ -1,11 +1,11 @@
-"""From a source request to an artifact: flags, NVRTC, the linker, and what the cubin then says of itself.
+"""Build the artifact of a source request: flags, NVRTC, the linker, and the description of the cubin.
 
-Promise     The artifact's entry is the one that was asked for, or the only one there is; otherwise EntryError
-            lists the candidates. Its parameters are those that the compiler reports (prototype), checked against the
-            ELF. The code is what NVRTC and nvJitLink make of source and options alone, and NVRTC runs once.
-Method      The text is read for what to ask about (declarations), and NVRTC asked in the compile itself. Only where it
-            refuses a question, the source is compiled once more without that: if this passes, the question was at fault
-            and the ELF decides; if not, the source is, and its log names the user's own lines.
+Promise     The artifact's entry is the requested one, or the only one in the source; otherwise EntryError lists the
+            candidates. Its parameters are those that the compiler reports (prototype), checked against the ELF. The
+            code is the same as NVRTC and nvJitLink make from source and options alone, and NVRTC runs once.
+Method      A scan finds kernels and variables (declarations), and NVRTC reports their types in the compile itself, by
+            name expressions appended to the source. Only if it rejects one, the source is compiled again without: if
+            that succeeds, the ELF gives the parameters; if not, the error is the source's, with the user's own lines.
 Not here    Keys, stores, includes that need tracking (headers).
 """
 
@@ -34,13 +34,13 @@ from .prototype import PROBE, SIGNATURE, Probe, make_probe
 
 
 class Compiled(NamedTuple):
-    """Code of a source, made by NVRTC, or by another compiler before it came here.
+    """Code made from a source by NVRTC, or given as compiled code by the user.
 
     Args:
         result: The code, and symbols by name expression.
-        types: Mangled names that tell types, as `prototype.Probe.types` gives them.
-        declared: What the text declares.
-        refusal: Why a name of the user's is none, in NVRTC's words; "" where none was refused.
+        types: Mangled names that contain types, as `prototype.Probe.types` returns them.
+        declared: Declarations found in the text.
+        refusal: NVRTC's message for a name of the user's that it rejected; "" for none.
     """
 
     result: NvrtcResult
@@ -53,13 +53,13 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
     """Compile and link one request.
 
     Args:
-        request: What to build.
+        request: The request.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
+        headers: The folders in which headers of the source and of link inputs are read; None for the user's own.
 
     Raises:
-        CompileError, LinkError: The compilers refused the source; `.log` has all they said.
-        EntryError: The entry is not there, or there are several.
+        CompileError, LinkError: The compilers refused the source; `.log` has their whole log.
+        EntryError: The source does not have the entry, or has several candidates.
         OptionError: The compilers do not know the target, an option or the signature.
         ToolchainMissingError: A library is not installed.
     """
@@ -86,7 +86,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
 
 
 def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
-    """The code for a device of what was compiled to PTX before, as a compile by way of that PTX would give it.
+    """Link an artifact of PTX for a device, with the same result as a compile by way of that PTX.
 
     Raises:
         LinkError: nvJitLink refused it.
@@ -116,7 +116,7 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
 
 
 def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
-    """Data kept beside the cubin: the compilers' words, and the PTX where it is wanted."""
+    """The extras of the artifact: the compilers' log, and the PTX where `keep_ptx` asks for it."""
     log = "\n".join(filter(None, (result.log, link_log)))
     extras = {"log": log.encode()} if log else {}
     if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
@@ -128,7 +128,7 @@ def check_target(target: Target) -> None:
     """Refuse a target that the installed NVRTC does not compile for.
 
     Raises:
-        UnknownTargetError: It is not among NVRTC's.
+        UnknownTargetError: NVRTC does not support it.
     """
     known = supported_targets()
     if target.major * 10 + target.minor not in known:
@@ -143,7 +143,7 @@ def check_target(target: Target) -> None:
 def _compile(
     request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[str | None, Compiled]:
-    """The entry's name if it is known by now, and what NVRTC made of the source."""
+    """Compile the source. Returns the entry's name, if it is known already, and the code."""
     declared = declared_in(request)
     kernels = [each for each in declared if each.is_kernel]
     names = list(dict.fromkeys(each.own_name for each in kernels))
@@ -162,13 +162,13 @@ def _compile(
 
 
 def names_to_ask(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
-    """Pick the names whose symbol only NVRTC can tell: instances of templates, and what the text does not declare."""
+    """Choose the names whose symbols NVRTC must report: template instances, and names without a declaration found."""
     known = {name for each in declared if each.is_kernel for name in (each.name, each.own_name)}
     return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
 
 
 def declared_in(request: SourceRequest) -> tuple[Declaration, ...]:
-    """Find what the source and its own headers declare."""
+    """Find the kernels and variables that the source and the user's headers declare."""
     options = request.options
     given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
     macros = [*options.defines, *((name, text if equals else None) for name, equals, text in given)]
@@ -194,15 +194,15 @@ def compile_asking(
     names: Iterable[str],
     asked: Iterable[Declaration],
 ) -> Compiled:
-    """Compile a source, and ask for symbols and types in the same run.
+    """Compile a source, with name expressions for symbols and types in the same run.
 
     Args:
-        request: With the source.
+        request: The request with the source.
         toolkit_dirs: The toolkit's own header folders.
-        headers: What NVRTC is told of the user's folders; None for the folders themselves.
-        declared: All that the text declares.
+        headers: The include folders to use in place of the user's; None for the user's own.
+        declared: All declarations found in the text.
         names: Name expressions of the user's.
-        asked: Kernels and variables whose types are wanted.
+        asked: Kernels and variables whose types are requested.
 
     Raises:
         CompileError, OptionError: NVRTC refused the source, an option or the signature.
@@ -224,7 +224,7 @@ def compile_asking(
 
 
 def _faults(log: str) -> tuple[bool, bool]:
-    """Check whether NVRTC found faults in the source or the options, and if it found some in what it was asked."""
+    """Check whether NVRTC's log has errors in the source or options, and whether it has some in appended names."""
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         return True, False
     blocks = [each for each in log.split("\n\n") if re.match(r"\S.*\(\d+\): (?:catastrophic )?error\b", each)]
@@ -233,24 +233,24 @@ def _faults(log: str) -> tuple[bool, bool]:
 
 
 _NAME_MAP = "__nv_name_map"
-"""NVRTC's name for the text in which it puts name expressions."""
+"""NVRTC's file name for the text that it makes of name expressions."""
 
 
 def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
-    """Run NVRTC on the request's source with the questions of a probe."""
+    """Run NVRTC on the request's source with the text and name expressions of a probe."""
     headers = headers or Folders()
     flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
     result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if not result.ok or _NAME_MAP not in result.log:
         return result
     blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
-    return result._replace(log="\n\n".join(blocks))  # warnings about what was asked are none of the user's
+    return result._replace(log="\n\n".join(blocks))  # without warnings about the appended text
 
 
 def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
-    """Name of the source for NVRTC. Where files are included, with the folder in which quoted names are looked for.
+    """The source's program name for NVRTC. Only where files are included, it has the folder for quoted includes:
 
-    Nowhere else: `__FILE__` and assert would put the folder into the code. A line table names the user's own file.
+    elsewhere `__FILE__` and assert would put the folder into the code. A line table uses the user's own file.
     """
     if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
@@ -260,7 +260,7 @@ def _program_name(request: SourceRequest, headers: Folders | None = None) -> str
 
 
 def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
-    """The error for a source that NVRTC refused with this log; raised at once where an option is at fault."""
+    """Make the error for a source that NVRTC refused with this log; for a refused option, raise OptionError."""
     program = _program_name(request)
     folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
     hint = hint_of(log, folders, toolkit_dirs)
@@ -275,9 +275,9 @@ def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> Co
 
 
 def _with_lines(request: SourceRequest) -> str:
-    """The source; where line tables are wanted and it is a part of the user's file, under that file and line.
+    """The source; with line tables, and where it is part of a file, it starts with `#line` for that file and line.
 
-    Nowhere else: `#line` would put the user's line numbers into the code through __LINE__ and assert.
+    Not otherwise: `#line` would put the user's line numbers into the code through __LINE__ and assert.
     """
     if request.origin.is_whole_file or not request.options.has_lines:
         return request.source
@@ -318,8 +318,8 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
 def linked(
     request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[bytes, str]:
-    """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
-    its own compute capability: nothing else says what its kernels take."""
+    """Link the code of NVRTC or of the user's compiler. Returns the cubin and the linker's log. For a virtual target
+    the cubin is for the same compute capability, since only a cubin lists the parameters of its kernels."""
     made = result.code.get("cubin")
     if made and not request.link and not is_relocatable(made):
         return made, ""
@@ -340,7 +340,7 @@ def linked(
 def _linkable(
     item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> LinkInput:
-    """The input as the linker takes it: CUDA C++ is compiled first, with the kernel's own options."""
+    """Prepare an input for the linker: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
     headers = headers or Folders()
@@ -360,9 +360,9 @@ def _linkable(
 
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
-    """The options as nvJitLink takes them."""
-    level = 0 if options.debug and options.opt == 3 else options.opt  # PTX is not optimised for debugging
-    flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # its own are these two
+    """The flags of nvJitLink for these options."""
+    level = 0 if options.debug and options.opt == 3 else options.opt  # not with debug information
+    flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # nvJitLink's own -O has these two levels
     for wanted, flag in (
         (lto, "-lto"),
         (options.max_registers, f"-maxrregcount={options.max_registers}"),
@@ -378,13 +378,13 @@ def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
 
 
 def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> dict[str, str]:
-    """The type of the user's signature, for code that a compiler made before; nothing where there is none."""
+    """The mangled type of the user's signature, for compiled code; empty where there is no signature."""
     if request.signature is None:
         return {}
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
     includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
     probe = make_probe((), (), signature=request.signature)
-    request = request._replace(options=request.options._replace(base_dir=""))  # no header of the user's
+    request = request._replace(options=request.options._replace(base_dir=""))  # without the user's headers
     flags = _nvrtc_flags(request, toolkit_dirs)
     result = run_nvrtc(includes + probe.text, _program_name(request), flags, (), probe.expressions)
     if not result.ok:

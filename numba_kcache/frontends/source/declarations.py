@@ -1,11 +1,12 @@
-"""Find the kernels and variables that a text of CUDA C++ declares, by the names and namespaces it gives them.
+"""Scan CUDA C++ for declarations of kernels and variables, with their qualified names.
 
-Promise     A guess that is never relied on: what is found names things to ask the compiler about (prototype), and what
-            is missed costs a kernel its types, not its code. Macros of the text, of its own headers and of the
-            options are expanded where declarations stand, so that kernels which macros make are found too.
+Promise     A heuristic that correctness does not depend on: its names are used to ask the compiler for types
+            (prototype); a declaration that it misses costs a kernel its types, not its code. Macros of the text, of
+            the user's headers and of the options are expanded, so that kernels declared by macros are found too.
 Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, each with
-            the brackets that were open at its `#if`; only what a macro means follows the branch that looks taken.
-Not here    What may be included (headers.scanner), and the kernels that there really are (model.cubin).
+            the brackets that were open at its `#if`; macro definitions are taken only from the branch that seems
+            active.
+Not here    Includes (headers.scanner), and the kernels in the compiled code (model.cubin).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _NOT_NAMES = frozenset((
     "__declspec", "__align__", "alignas", "decltype", "sizeof", "alignof", "noexcept", "requires", "explicit",
     "__nv_pure__",
 ))  # fmt: skip
-"""Words before a parenthesis that open no list of parameters."""
+"""Words whose following parenthesis is not a parameter list."""
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _KNOWN = frozenset(("__cplusplus", "__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__", "__NVCC__"))
 _EXPANDED = "<expanded>"
-"""The path of what macros stand for, in which nothing is left to expand."""
+"""The path used for expanded macros, whose text is not expanded again."""
 
 _MOST_CHARACTERS = 1 << 18
-"""Characters of headers that are read; in a header beyond these no names are looked for."""
+"""Limit of the characters of headers that are read; further headers are ignored."""
 
 _MOST_NESTED = 32
 
@@ -46,12 +47,12 @@ class Declaration(NamedTuple):
     """A kernel or a variable, as the text declares it.
 
     Args:
-        name: How it is called from outside, `"ns::axpy"`; unnamed namespaces have no part in it.
-        scope: The namespaces that it stands in, "" for an unnamed one.
+        name: Its qualified name, `"ns::axpy"`, without unnamed namespaces.
+        scope: The namespaces that contain it, "" for an unnamed one.
         is_kernel: Whether it is a kernel; otherwise a variable.
-        has_c_name: Whether its symbol is its name, without its types.
+        has_c_name: Whether its symbol is its unmangled name (`extern "C"`).
         is_template: Whether it is a template, an instance of one, or a specialisation.
-        parameters: The declaration of each parameter; None where macros or conditions had a part in them.
+        parameters: The declaration of each parameter; None where macros or conditions are involved.
     """
 
     name: str
@@ -68,18 +69,18 @@ class Declaration(NamedTuple):
 
 
 Include = Callable[[str, str], "tuple[str, str] | None"]
-"""From the name in quotes or angles, and the path of the file that has it, to the path and text of the header."""
+"""Maps the name in quotes or angle brackets, and the path of the including file, to path and text of the header."""
 
 
 def declarations(
     source: str, macros: Iterable[tuple[str, str | None]] = (), include: Include = lambda _name, _of: None
 ) -> tuple[Declaration, ...]:
-    """Find what a text declares, in its order.
+    """Find the declarations in a text, in order.
 
     Args:
         source: CUDA C++.
-        macros: Definitions that the options give: name, with parameters, and text.
-        include: Gives the headers to read as well; none by itself.
+        macros: Macros defined by options: name, with parameters, and text.
+        include: Returns the headers to read as well; default none.
     """
     reader = _Reader(include)
     for name, text in macros:
@@ -115,9 +116,9 @@ class _Reader:
         self._read: set[str] = set()
         self._open_files: list[str] = []
         self._blocks: list[str | None] = []  # namespaces; None for extern "C"
-        self._skipped = 0  # braces that are open around what is skipped
-        self._is_body = False  # whether the declaration ends with what is skipped
-        self._nesting: list[str] = []  # brackets that are open in the declaration
+        self._skipped = 0  # depth of open braces in the block being skipped
+        self._is_body = False  # whether the skipped block ends the declaration
+        self._nesting: list[str] = []  # open brackets in the declaration
         self._start_over()
 
     def _start_over(self) -> None:
@@ -157,7 +158,7 @@ class _Reader:
                 self._take(found[0])
 
     def end(self) -> None:
-        """Take a declaration that the end of the text cuts off behind its parameters."""
+        """Accept a last declaration that the end of the text cuts off after its parameters."""
         if not self._nesting and not self._skipped:
             self._declared()
 
@@ -194,7 +195,7 @@ class _Reader:
                 self._nesting.append(_CLOSERS[token])
 
     def _open(self) -> None:
-        """Take a brace that opens a block, a body, or an initialiser."""
+        """Process a brace that opens a block, a body, or an initialiser."""
         top = [each for each, _ in _top(self._head)]
         if self._is_initialiser:
             self._nesting.append("}")
@@ -232,7 +233,7 @@ class _Reader:
             self._add(next((each for each in pointer if re.fullmatch(WORD, each)), ""), words, False, None)
         elif _SPACES & set(words) and function is None and "typedef" not in words and "using" not in words:
             if any(one in _CLASSES and other == "{}" for one, other in pairwise(words)):
-                return  # a type without a name is none to ask about
+                return  # an unnamed type cannot be used in a name expression
             for part in _split(words):
                 names = [index for index, each in enumerate(part) if re.fullmatch(WORD, each)]
                 if names:
@@ -271,7 +272,7 @@ class _Reader:
             self._read_header(rest, path)
 
     def _holds(self, line: str) -> bool:
-        """Check whether a condition looks true; one that is not understood does."""
+        """Check whether a condition seems true; an unknown one counts as true."""
         found = re.match(_CONDITION, line)
         if found is None:
             return True
@@ -303,7 +304,7 @@ class _Reader:
 
 
 def _top(head: list[str]) -> list[tuple[str, int]]:
-    """The tokens of a declaration outside all brackets, with their indices; of a group in brackets the opening one."""
+    """The tokens of a declaration outside brackets, with their indices; a bracketed group gives its opening bracket."""
     found, closers = list[tuple[str, int]](), list[str]()
     for index, token in enumerate(head):
         if closers:
@@ -329,7 +330,7 @@ def _inside(head: list[str], start: int) -> list[str]:
 
 
 def _function(words: list[str]) -> tuple[int, int] | None:
-    """Find the tokens of the top that are a function's name and its parameters; None where none is declared."""
+    """Find the indices of a function's name and its parameter list among top-level tokens; None for no function."""
     for group in (index for index, word in enumerate(words) if word == "(" and index):
         index = group - 1
         if words[index] == ">":  # a specialisation, or an instance
@@ -347,7 +348,7 @@ def _qualified(words: list[str], at: int) -> str:
 
 
 def _split(words: list[str]) -> Iterator[list[str]]:
-    """The declarators between commas, without their extents; commas in angle brackets separate none."""
+    """Split declarators at commas outside angle brackets, without their array extents."""
     part: list[str] = []
     depth = 0
     for word in words:
@@ -376,7 +377,7 @@ def _parameters(tokens: list[str]) -> tuple[str, ...]:
 
 
 def _joined(tokens: list[str]) -> str:
-    """Tokens as a text, with blanks where they would run together."""
+    """Join tokens to a text, with blanks where they would run together."""
     text = ""
     for token in tokens:
         text += f" {token}" if re.match(r"[\w$]", token) and re.search(r"[\w$]\Z", text) else token

@@ -1,11 +1,11 @@
-"""Choose the kernel of a source that a request means, and tell its parameters.
+"""Choose the kernel of a source that a request means, and describe its parameters.
 
-Promise     The entry is the one that was asked for, or the only one there is; otherwise EntryError lists the
-            candidates. Its parameters are the compiler's own word, or the user's signature where it does not
-            contradict that word.
-Method      The cubin says which kernels exist. A scan of the text only guesses which one to ask NVRTC about, gives
-            the parameters their names, and in C++03, which has no decltype, the types of `extern "C"` kernels, where
-            all of them are the language's own and agree with the cubin.
+Promise     The entry is the requested one, or the only one in the source; otherwise EntryError lists the candidates.
+            Its parameters have the types that the compiler reports, or those of the user's signature where they do not
+            contradict the compiler.
+Method      The cubin lists the kernels that exist. A scan of the text only guesses which one to ask NVRTC about, finds
+            the names of parameters, and in C++03, which has no decltype, the types of `extern "C"` kernels, where all
+            of them are builtin types and agree with the cubin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPE_WORDS = frozenset(("int", "long", "short", "char", "unsigned", "signed", "
 
 
 def kernels_in(source: str) -> tuple[str, ...]:
-    """Names that the text declares as `__global__`, without namespaces; those that its macros make, too."""
+    """Names that the text declares as `__global__`, without namespaces, including those declared by its macros."""
     return tuple(dict.fromkeys(each.own_name for each in declarations(source) if each.is_kernel))
 
 
@@ -35,12 +35,12 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
     """Names of a kernel's parameters for messages, as its declarations have them.
 
     Args:
-        declared: What the text declares.
+        declared: The declarations found in the text.
         kernel: The kernel's name, without namespace and template arguments.
-        count: Parameters it has.
+        count: Number of its parameters.
 
     Returns:
-        A name for each; "" where none is written, where macros write it, or where declarations disagree.
+        A name for each; "" where it has none, where a macro writes it, or where declarations disagree.
     """
     lists = [each.parameters or () for each in declared if each.is_kernel and each.own_name == kernel]
     columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
@@ -75,7 +75,7 @@ def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
 
 
 def _mangled(declaration: str) -> str | None:
-    """The type of one parameter, as Itanium C++ names write it; None where it is not made of the language's own."""
+    """The type of one parameter in Itanium C++ mangling; None where it is not a builtin type or pointer to one."""
     tokens = [each for each in re.findall(r"[\w$]+|\S", declaration.partition("=")[0]) if each not in _IGNORED]
     if len(tokens) > 1 and tokens[-1] not in _TYPE_WORDS | {"const", "*"}:
         tokens.pop()  # the name
@@ -104,13 +104,13 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
     """The kernel that the request means.
 
     Args:
-        request: With the user's `name`, and the `guess` that the Python function's name makes.
-        cubin: The kernels there are.
-        wanted: The entry that NVRTC was asked about; None where none was.
+        request: The request, with the user's `name`, and the Python function's name as `guess`.
+        cubin: The compiled code.
+        wanted: The entry that NVRTC was asked about; None for none.
         lowered: Symbols by name expression.
 
     Raises:
-        EntryError: It is not there, or several are.
+        EntryError: There is no such kernel, or several.
     """
     by_symbol = {each.symbol: each for each in cubin.kernels}
     by_name: dict[str, list[CubinKernel]] = {}
@@ -129,7 +129,7 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
         named = [by_symbol[lowered[wanted]]]
     else:
         named = by_name.get(wanted, [])
-        if len(named) > 1:  # `k` is the one outside of all namespaces, where there is one
+        if len(named) > 1:  # `k` means the one outside all namespaces, if there is one
             named = [each for each in named if kernel_name(each.symbol) == wanted] or named
     if len(named) == 1:
         return named[0]
@@ -145,7 +145,7 @@ _MARKED = {
 
 
 def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
-    """The error that says which kernels there are, and how to name one."""
+    """Make the error that lists the kernels, with a hint how to name one."""
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     places = {name: place for place, name in enumerate(declared)}
     names = [kernel_name(each.symbol) for each in cubin.kernels]
@@ -188,8 +188,8 @@ def describe_kernel(
     """The kernel with its parameters.
 
     Args:
-        types: Mangled names that tell types (prototype.Probe.types); the one of the user's signature among them.
-        declared: What the text declares.
+        types: Mangled names that contain types (prototype.Probe.types), including that of the user's signature.
+        declared: The declarations found in the text.
 
     Raises:
         OptionError: The signature contradicts the compiler.

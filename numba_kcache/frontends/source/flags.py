@@ -1,11 +1,11 @@
-"""Read the raw flags of NVRTC that a user gave: what each does beyond its own text, which is in the key as it stands.
+"""Parse a user's raw NVRTC flags: find the files and macros that they add to a compile beyond their own text.
 
-Promise     A flag is taken only if its effect is known: it depends on nothing but its text, or what it depends on is
-            returned. All others are `unknown`, with the reason. A file that a flag names is read once; the compiler is
-            handed those bytes.
-Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value behind "=" or as
-            the next element, -D and -U directly too; what stands behind -Xptxas is an element for ptxas.
-Not here    Flags that are refused at decoration (model.options), and what files that are included depend on (headers).
+Promise     A flag is accepted only if its effect is known: it depends on its text alone, which is in the key, or its
+            further inputs are returned. All others are `unknown`, with the reason. A file that a flag names is read
+            once, and the compiler gets those bytes.
+Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value after "=" or as
+            the next element, after -D and -U directly too; the value of -Xptxas is an element for ptxas.
+Not here    Flags that are refused at decoration (model.options), and dependencies of included files (headers).
 Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; checked with
             NVRTC 13.5 by tests/unit/test_flags.py.
 """
@@ -47,11 +47,11 @@ _VALUED = frozenset((
 _OF_LINKING = (
     "--device-c", "-dc", "--relocatable-device-code", "-rdc", "--compile-only", "-compile-only", "-c", "--c",
 )  # fmt: skip
-"""Flags of NVRTC and of ptxas for code that is linked before it is a cubin; a file of options may have one."""
+"""Flags of NVRTC and ptxas for relocatable code; a file of options may contain one."""
 
 _FOR_PTXAS = ("--ptxas-options", "-Xptxas")
 _JOINED = ("-D", "-U")
-"""Those whose value may follow at once."""
+"""Flags whose value may follow without a separator."""
 
 _PTXAS_SWITCHES = frozenset((
     "verbose", "v", "warn-on-spills", "warn-spills", "warn-on-local-memory-usage", "warn-lmem-usage",
@@ -78,11 +78,11 @@ class RawFlags(NamedTuple):
     """The effects of a list of flags.
 
     Args:
-        unknown: Reason for which they cannot be keyed; "" where they can.
+        unknown: Reason why they cannot be keyed; "" where they can.
         forced: Files that they include before the text, in order.
         definitions: Macros that they define; None stands for no value.
         files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
-        is_relocatable: Whether they may ask for code that is linked before it is a cubin.
+        is_relocatable: Whether they may ask for relocatable code.
     """
 
     unknown: str = ""
@@ -130,7 +130,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
 
 
 def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = False) -> tuple[str, tuple[FlagFile, ...]]:
-    """Read elements for ptxas, each with its index: reason for which they cannot be keyed, and the files they name."""
+    """Parse elements for ptxas, each with its index. Returns the reason why they cannot be keyed, and files named."""
     files: list[FlagFile] = []
     rest = iter(flags)
     for index, flag in rest:
@@ -158,7 +158,7 @@ def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = Fal
 
 
 def _unknown_in(content: bytes) -> str:
-    """Reason for which a file of flags for ptxas cannot be keyed; "" where it can. Quotes and nested files cannot."""
+    """Reason why a file of flags for ptxas cannot be keyed (quotes and nested files among others); "" where it can."""
     words = content.decode("utf-8", "surrogateescape").split()
     odd = next((each for each in words if not each.isprintable() or not set(each).isdisjoint("\"'\\#$@")), None)
     return _unknown(odd) if odd else _read_ptxas_flags([*enumerate(words)], is_nested=True)[0]
@@ -174,7 +174,7 @@ def _unknown(flag: str) -> str:
 
 @contextmanager
 def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tuple[str, ...]]:
-    """Give the flags with private copies of the files in place of those that they name: what was keyed is compiled."""
+    """Yield the flags with private copies of the named files, so that the bytes that were keyed are compiled."""
     with ExitStack() as stack:
         written = list(flags)
         for index, path, content in files:
@@ -186,7 +186,7 @@ def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tupl
 
 
 def working_folder() -> str:
-    """Return the folder by which NVRTC completes paths in line tables: under the shell's name, if it has one for it.
+    """Return the folder by which NVRTC completes paths in line tables: $PWD where that is the working directory.
 
     Ground: LLVM, `sys::fs::current_path`: PWD where it leads to the folder that this process is in.
     """

@@ -1,8 +1,8 @@
-"""Expand the macros of CUDA C++ as far as names of declarations need it.
+"""Expand the macros of CUDA C++ for the scan of declarations.
 
-Promise     Object-like and function-like macros, arguments expanded before they are put in, # and ##, variadic ones.
-            What is not well formed stays as it is: the compiler has the last word.
-Not here    Where macros are expanded, and directives other than #define and #undef (declarations).
+Promise     Object-like, function-like and variadic macros, arguments expanded before substitution, # and ##.
+            Malformed text is left unchanged: the compiler will report it.
+Not here    Finding macro calls, and directives other than #define and #undef (declarations).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN = re.compile(rf"(?P<blank>\s+|{COMMENT})|{TEXT}|{WORD}|{OTHER}", re.DOTAL
 _DEFINITION = rf"(?s)({WORD})(\([^()]*\))?[ \t]*(.*)"
 _MOST_NESTED = 32
 _MOST_CHARACTERS = 1 << 18
-"""Characters of all expansions together: macros that call each other twice would have no end."""
+"""Limit of the characters of all expansions together: macros that use each other twice grow exponentially."""
 
 
 class _Macro(NamedTuple):
@@ -39,13 +39,13 @@ class Macros:
         return name in self._named
 
     def define(self, text: str) -> None:
-        """Take what stands after `#define`."""
+        """Define a macro from the text after `#define`."""
         if found := re.match(_DEFINITION, text):
             names = tuple(each.strip() for each in found[2][1:-1].split(",")) if found[2] else None
             self._named[found[1]] = _Macro(names, found[3])
 
     def undefine(self, name: str) -> None:
-        """Take what stands after `#undef`."""
+        """Undefine the macro named after `#undef`."""
         self._named.pop(name, None)
 
     def expand(self, name: str, text: str, position: int) -> tuple[str | None, int]:
@@ -53,11 +53,11 @@ class Macros:
 
         Args:
             name: The macro.
-            text: Where its arguments are.
-            position: Where its name ends.
+            text: The text that contains its arguments.
+            position: Index of the end of its name.
 
         Returns:
-            What it stands for, None where it is not called; and where the call ends.
+            Its expansion, None where it is not called; and the index of the call's end.
         """
         return self._call(name, text, position, frozenset())
 
@@ -74,7 +74,7 @@ class Macros:
         return self._expanded(made, inner), position
 
     def _expanded(self, text: str, active: frozenset[str]) -> str:
-        """A text with all its macros expanded, but those that are being expanded."""
+        """Expand all macros in a text, except those in `active`."""
         made, position = [], 0
         while position < len(text):
             found = _TOKEN.match(text, position)
@@ -87,7 +87,7 @@ class Macros:
         return "".join(made)
 
     def _substituted(self, macro: _Macro, arguments: list[str], active: frozenset[str]) -> str:
-        """The body of a macro with its arguments in their places, names joined by ##."""
+        """Substitute arguments into a macro's body and apply ##."""
         names = macro.parameters or ()
         given = dict(zip(names, arguments, strict=False))
         if names and names[-1].endswith("..."):
@@ -109,7 +109,7 @@ class Macros:
 
 
 def _arguments(text: str, position: int) -> tuple[list[str], int] | None:
-    """The arguments in the parenthesis that opens next, and where it closes; None where none opens or closes."""
+    """The arguments in the next parentheses and the index of their end; None where there are none."""
     depth, found, start = 0, list[str](), 0
     for each in _TOKEN.finditer(text, position):
         if depth == 0 and each[0] != "(":

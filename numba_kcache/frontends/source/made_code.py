@@ -1,6 +1,6 @@
-"""Code that a compiler made before it came here: PTX, cubins, fatbins and LTO-IR as they are handed to the linker.
+"""Prepare code that was compiled elsewhere (PTX, cubins, fatbins, LTO-IR) for the linker.
 
-Not here    What is in a cubin (model.cubin) and in a fatbin (model.fatbin).
+Not here    Parsing a cubin (model.cubin) or a fatbin (model.fatbin).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ...toolchain.nvrtc import NvrtcResult
 
 
 def made_before(request: SourceRequest) -> NvrtcResult:
-    """Code that a compiler made of the request's source before it came here.
+    """Take the request's compiled code as if NVRTC had returned it.
 
     Raises:
-        OptionError: It is a cubin for another target, or none.
+        OptionError: It is a cubin for another target, or not a cubin.
     """
     if request.kind == "cubin":
         check_cubin(request.code, request)
     if request.kind == "fatbin" and not request.target.virtual:
-        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink passes over code that is linked
+        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink ignores linked code in a fatbin
         if cubin is not None:
             check_cubin(cubin, request)
             return NvrtcResult(True, "", {"cubin": cubin})
@@ -31,10 +31,10 @@ def made_before(request: SourceRequest) -> NvrtcResult:
 
 
 def check_cubin(code: bytes, request: SourceRequest) -> None:
-    """Refuse what is no cubin, or one that devices of the target do not load.
+    """Check that code is a cubin that devices of the target can load.
 
     Raises:
-        OptionError: It is so.
+        OptionError: It is not.
     """
     try:
         made_for = read_cubin(code).sm

@@ -1,8 +1,8 @@
 """The kernels of a module: all in one artifact, or each linked from the module's LTO-IR when it is first used.
 
-Promise     An eager module is one artifact: resolved once for each target in a process, loaded once on each device,
-            whichever of its kernels asks. Of a lazy module the LTO-IR is one artifact and each kernel another.
-Not here    How a module is compiled and a kernel linked (module_build), and the user's object (`CachedModule` in
+Promise     An eager module is one artifact for all its kernels: resolved once for each target in a process, loaded once
+            on each device. For a lazy module the LTO-IR is one artifact, and each kernel another.
+Not here    Compiling a module and linking a kernel (module_build), and the user's object (`CachedModule` in
             numba_kcache/module.py).
 """
 
@@ -57,7 +57,7 @@ class ModuleDefinition(SourceDefinition):
                 raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
 
     def find(self, artifact: Artifact, name: str) -> Entry:
-        """Find a kernel of this name, as `Artifact.entry` does; by a table: a module may have hundreds.
+        """Find a kernel by name, as `Artifact.entry` does, but in a table, since a module may have hundreds.
 
         Raises:
             EntryError: There is none.
@@ -78,7 +78,7 @@ class ModuleKernelDefinition(Definition):
     Args:
         of: The module.
         whole: The module's resolutions.
-        name: The kernel, as the user calls it.
+        name: The user's name for the kernel.
     """
 
     def __init__(self, of: ModuleDefinition, whole: Resolutions, name: str) -> None:
@@ -103,7 +103,7 @@ class ModuleKernelDefinition(Definition):
     def make_resolutions(
         definition: ModuleKernelDefinition, _session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> Resolutions:
-        """Return the module's resolutions, or for a kernel that is linked by itself those of its own."""
+        """Return the module's resolutions; for a kernel of a lazy module make its own."""
         whole = definition._whole
         return LinkedResolutions(definition, whole, choose) if definition._of.is_lazy else whole
 
@@ -130,7 +130,7 @@ class LinkedResolutions(Resolutions):
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
-        except Exception as error:  # stored LTO-IR may be at fault: link anew once; the user's own error comes again
+        except Exception as error:  # stored LTO-IR may be damaged: link once more from new; a user's error recurs
             if whole.source == "compiled":
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))
@@ -139,7 +139,7 @@ class LinkedResolutions(Resolutions):
         return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Make the request for keys and look-ups, as if the LTO-IR were made by these compilers of these headers."""
+        """Make the request for keys and look-ups, assuming LTO-IR of the present compilers and headers."""
         request = self._whole.request(target, ptx_target, variant)
         if request.uncacheable:
             return request
@@ -154,7 +154,7 @@ class LinkedResolutions(Resolutions):
         return self.session().explain(only(self.definition.link_request(linked_from, module.key)))
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Count the LTO-IR and the kernel as hits if they are stored; tell if both are."""
+        """Check whether the LTO-IR and the kernel are stored, and count hits for those that are."""
         return self._whole.count_if_stored(target, ptx_target, variant) and super().count_if_stored(
             target, ptx_target, variant
         )

@@ -1,13 +1,13 @@
-"""From the request of a module to an artifact with many kernels, and from LTO-IR to one of them.
+"""Build the artifact of a module, with many kernels, or link one kernel from a lazy module's LTO-IR.
 
-Promise     The entries are those that were asked for, in that order, or all that the source defines, also where macros
-            make them; what is missing is an EntryError that lists what there is. A kernel linked by itself never has
-            a copy of a variable that another kernel may write to.
-Method      Eager: one cubin, which says what it holds. Lazy: one compile to LTO-IR, whose kernels are read off the PTX
-            that nvJitLink makes of it without optimising; `build_lazy` links one (-kernels-used) and leaves out the
-            variables it does not use (-optimize-unused-variables), so that those in its cubin are those it uses. Types
-            are asked for in the compile, of all kernels and variables that the text and its own headers declare.
-Not here    One kernel of a source (build), and when a kernel of a lazy module is wanted (module).
+Promise     The entries are the requested ones, in that order, or all that the source defines, including those defined
+            by macros; for a missing one EntryError lists those that exist. A kernel linked by itself never has a copy
+            of a variable that another kernel may write to.
+Method      Eager: one cubin, which lists its kernels. Lazy: one compile to LTO-IR, whose kernels are listed by the PTX
+            that nvJitLink makes of it without optimising; `build_lazy` links one (-kernels-used) without unused
+            variables (-optimize-unused-variables), so that its cubin has exactly those it uses. The compile also
+            reports the types of all kernels and variables that the text and the user's headers declare.
+Not here    One kernel of a source (build), and resolving the kernels of a lazy module (module).
 Ground      nvJitLink documentation, "Supported Link Options".
 """
 
@@ -36,15 +36,15 @@ _GLOBAL = re.compile(
 )
 
 _USED = "-,{},-", "{}"
-"""Values of -kernels-used, tried in turn. nvJitLink 13 puts a * before and after the list, and takes the parts between
-commas for patterns: a name between two others is matched exactly, `axpy` alone would keep `axpy_arg` and `my_axpy` too.
-An nvJitLink that reads the list otherwise finds no kernel for the first value."""
+"""Values of -kernels-used, tried in turn. nvJitLink 13 puts a * before and after the list, and uses the parts between
+commas as patterns: a name between two others is matched exactly, `axpy` alone would keep `axpy_arg` and `my_axpy` too.
+An nvJitLink that parses the list differently finds no kernel for the first value."""
 
 _COMPILERS_OWN = (
     "$", ".", "__unnamed_", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
     "cooperative_groups::",
 )  # fmt: skip
-"""Prefixes of the names of the toolkit's own variables: tables, texts, constants. None is written to."""
+"""Prefixes of the names of the toolkit's own variables (tables, texts, constants), which are never written to."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
@@ -54,9 +54,9 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
     """Compile a module.
 
     Args:
-        request: What to build; `request.module` says which entries, and whether to stop at LTO-IR.
+        request: The request; `request.module` has the entries, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
+        headers: The folders in which headers of the source and of link inputs are read; None for the user's own.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
@@ -80,7 +80,7 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
 def _compile(
     request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> Compiled:
-    """Compile the source, and ask for the types of all that the text declares."""
+    """Compile the source, with name expressions for the types of all declarations found."""
     declared = declared_in(request)
     asked = [each for each in declared if each.has_c_name or not each.is_kernel]
     compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask(module.names, declared), asked)
@@ -104,7 +104,7 @@ def _eager(
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
     found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
-    found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # locals have no name outside
+    found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # drops local variables
     variables = []
     for name, each in found.items():
         code, shape, _const = read_variable(compiled.types.get(name, ""), each.size_bytes)
@@ -174,7 +174,7 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
     """Link one kernel of a lazy module.
 
     Args:
-        request: With the kernel's name, and the text in which names of parameters stand.
+        request: The request, with the kernel's name, and the text, for names of parameters.
         module: The artifact of the module, with its LTO-IR.
 
     Raises:

@@ -1,14 +1,14 @@
-"""Learn types of kernels and variables from the compiler itself, in the compile that makes the code.
+"""Get the types of kernels and variables from NVRTC, in the same run that compiles the code.
 
-Promise     What is reported is what the compiler resolved, typedefs and templates included, and it agrees
-            in number, order and size with the cubin; where the two disagree, or the name cannot be read, only
-            the cubin's offsets and sizes are reported and the entry is not `typed`. Asking leaves cubin, PTX and
-            LTO-IR as they are without it, byte by byte.
-Method      A template is declared after the source, and never defined: the name expression `PROBE<decltype(ENTRY)>`
-            makes NVRTC mangle ENTRY's whole type into a lowered name, and emits nothing. `extern "C"` kernels and
-            variables have no types in their own symbols, so this is the way to get them. A name that the source may
-            turn out not to have is declared in a namespace which a using-directive offers where it should stand: it
-            is found only if nothing else is, and then says so. The names are read with itanium_demangler.
+Promise     The reported types are those that the compiler resolved, typedefs and templates included, and agree
+            in number, order and size with the cubin; where the two disagree, or the name cannot be parsed, only
+            the cubin's offsets and sizes are reported and the entry is not `typed`. The appended text leaves cubin,
+            PTX and LTO-IR unchanged, byte by byte.
+Method      A template (the probe) is declared after the source, and never defined: the name expression
+            `PROBE<decltype(ENTRY)>` makes NVRTC mangle ENTRY's type into a lowered name, and emits no code. `extern
+            "C"` kernels and variables have no types in their own symbols, so this is the only way to get them. A name
+            that the source may not have is also declared in a namespace of ours, which a using-directive makes visible:
+            it is found only where the source has none, and is then recognised. Names are parsed with itanium_demangler.
             Tried: a variable template, and a definition of the function, put their own symbols into the code.
 Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
             [namespace.qual], 2: using-directives count only where a namespace itself does not declare the name.
@@ -51,23 +51,23 @@ _VECTOR_BASES = {
     "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
 _COMPLEX = r"(?:thrust|cuda::std)(?:::(?:THRUST_\w+|_\w+))*::complex<(float|double)>\Z"
-"""With the inline namespaces that carry a version and a target in the name: `thrust::THRUST_300102_SM_900_NS`."""
+"""Pattern with the inline namespaces for version and target: `thrust::THRUST_300102_SM_900_NS`."""
 
 
 _LITERAL = r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)"
 _UNIT = r"\b_(?:INTERNAL|GLOBAL__N)_\w*::"
-"""The namespace in which NVRTC puts what only this translation unit sees; the source does not name it."""
+"""NVRTC's namespace for names local to the translation unit, which is not in the source."""
 _QUALIFIERS = r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b"
 
 
 class Probe(NamedTuple):
-    """Questions that a compile answers beside its code.
+    """Name expressions to pass to NVRTC, and the text to append to the source for them.
 
     Args:
-        names: Name expressions of the user's: their symbols are wanted, and templates are instantiated by them.
-        asked: Name expressions that tell a type, by what they tell it of: the name of an instance, a kernel's
-            symbol, or the name of a variable.
-        declared: What must stand after the source for that.
+        names: The user's name expressions: for their symbols, and to instantiate templates.
+        asked: Name expressions whose lowered name contains a type, by the name of an instance, a kernel's symbol, or
+            the name of a variable.
+        declared: Declarations to append to the source.
     """
 
     names: tuple[str, ...] = ()
@@ -81,9 +81,9 @@ class Probe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Text to append to the source; two newlines first, for its last line may end in a backslash or a comment.
+        """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment.
 
-        Each line has a name of ours in it, so that a message about it can be told from one about the source.
+        Each line contains a name of ours, so that messages about it can be distinguished from those about the source.
         """
         if not self.asked:
             return ""
@@ -99,12 +99,12 @@ class Probe(NamedTuple):
         return "\n".join(lines) + "\n"
 
     def types(self, lowered: Mapping[str, str]) -> dict[str, str]:
-        """Pick the mangled names that tell a type, by what they tell it of."""
+        """The mangled names that contain a type, by instance, symbol or variable."""
         told = {of: lowered.get(expression, "") for of, expression in self.asked.items()}
         return {of: name for of, name in told.items() if name and _ABSENT not in name}
 
     def without(self, log: str) -> Probe:
-        """Leave out what NVRTC refused, according to its log."""
+        """Make a probe without the name expressions that NVRTC's log rejects."""
         refused = {each.strip() for each in re.findall(r"#pragma nv_mangled_name (.*)", log)}
         return Probe(
             tuple(each for each in self.names if each not in refused),
@@ -116,13 +116,13 @@ class Probe(NamedTuple):
 def make_probe(
     names: Iterable[str], declared: Iterable[Declaration], *, has_decltype: bool = True, signature: str | None = None
 ) -> Probe:
-    """Ask for the symbols of these names, and for the types of instances among them and of these declarations.
+    """Make a probe for the symbols of these names, and for the types of instances among them and of declarations.
 
     Args:
         names: Name expressions of the user's.
-        declared: Kernels and variables; of kernels, those whose symbol does not tell their types.
+        declared: Variables, and kernels whose symbol does not contain their types.
         has_decltype: Whether the language is C++11 or later.
-        signature: Types of a function's parameters, which are told under the key `SIGNATURE`.
+        signature: Types of a function's parameters, whose mangled form is returned under the key `SIGNATURE`.
     """
     names = tuple(dict.fromkeys(names))
     asked: dict[str, str] = {}
@@ -136,11 +136,12 @@ def make_probe(
 
 
 SIGNATURE = "signature="
-"""Name under which the type of the user's signature is asked for."""
+"""Key of the type of the user's signature."""
 
 
 def _expression(declared: Declaration) -> str:
-    """A variable in two parentheses, for managed ones have no type in one: as a reference."""
+    """The expression for a declaration's type. A variable has two parentheses, since decltype fails on managed
+    variables with one: the type is then a reference."""
     return f"{PROBE}<decltype({f'::{declared.name}' if declared.is_kernel else f'(::{declared.name})'})>"
 
 
@@ -148,7 +149,7 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
     """The parameters of a kernel, and whether their types are known.
 
     Args:
-        lowered: A mangled name that holds the kernel's type: its own, or the probe's; None where there is none.
+        lowered: A mangled name that contains the kernel's type: its own, or the probe's; None where there is none.
         layout: (offset, size) of each parameter, from the cubin.
     """
     types = plain_types(lowered) if lowered else None
@@ -165,7 +166,7 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
 
 
 def kernel_name(symbol: str) -> str:
-    """Name by which the source calls the kernel of this symbol: `ns::axpy<float>`; the symbol itself for extern "C"."""
+    """The name in the source of the kernel with this symbol: `ns::axpy<float>`; the symbol itself for extern "C"."""
     if not symbol.startswith("_Z"):
         return symbol
     tree = _parse(symbol)
@@ -174,13 +175,13 @@ def kernel_name(symbol: str) -> str:
 
 
 def overload_name(symbol: str) -> str:
-    """The name of a kernel with the types of its parameters, where its name alone is another's too: `ns::f(int)`."""
+    """The name of a kernel with the types of its parameters, `ns::f(int)`, for kernels that share a name."""
     types = argument_types(symbol)
     return symbol if types is None else f"{kernel_name(symbol)}({', '.join(map(_spelling, types))})"
 
 
 def variable_name(symbol: str) -> str:
-    """Name by which the source calls the variable of this symbol; the symbol itself for a local, which has none."""
+    """The name in the source of the variable with this symbol; the symbol itself for a local variable."""
     if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):
         return symbol
     tree = _parse(symbol)
@@ -190,7 +191,7 @@ def variable_name(symbol: str) -> str:
 def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], bool]:
     """(code of the element, shape, whether it is const) of a variable, from the probe's lowered name.
 
-    Where it is no array of a type that has a word, or sizes disagree: `"o"`, ().
+    `"o"`, () where its type has no code, or sizes disagree.
     """
     told = _told(_parse(lowered))
     if told is None:
@@ -213,7 +214,7 @@ def _parse(mangled: str) -> Any:
 
     try:
         return parse(mangled)
-    except Exception:  # the demangler meets a production it does not know in many ways; types are then unknown
+    except Exception:  # the demangler raises many errors for unsupported productions; types are then unknown
         return None
 
 
@@ -221,7 +222,7 @@ _PROBE_SYMBOL = f"_Z{len(PROBE)}{PROBE}I"
 
 
 def _told(tree: Any) -> Any:
-    """The type that the probe's lowered name tells; None for another name."""
+    """The type in the probe's lowered name; None for another name."""
     named = tree.name if tree is not None and tree.kind == "func" else None
     if named is None or named.kind != "qual_name" or str(named.value[0]) != PROBE:
         return None
@@ -243,15 +244,15 @@ def argument_types(mangled: str) -> list[Any] | None:
 
 
 def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
-    """Read the probe's lowered name of a function that takes numbers and pointers to them; None for any other.
+    """Parse the probe's lowered name of a function that takes numbers and pointers to them; None for any other.
 
-    As the demangler reads it, whose import takes as long as a tenth of a small compile.
+    The result is the demangler's; importing that takes a tenth of the time of a small compile.
     """
     if not mangled.startswith(f"{_PROBE_SYMBOL}Fv") or not mangled.endswith("EEvv"):
         return None
     text, at = mangled[len(_PROBE_SYMBOL) + 2 : -4], 0
     found: list[Callable[[int], tuple[str, str]]] = []
-    known: list[Callable[[int], tuple[str, str]] | None] = [None]  # S_ is the probe, S0_ what comes first after it
+    known: list[Callable[[int], tuple[str, str]] | None] = [None]  # S_ is the probe, S0_ the first type after it
     while at < len(text) and text != "v":
         if text[at] == "S":
             end = text.find("_", at)
@@ -310,7 +311,7 @@ def _unqualified(node: Any) -> tuple[Any, bool]:
 
 
 def _value_code(node: Any, size: int | None) -> str | None:
-    """The code of a value type; None where it is no builtin, vector or number class that is known."""
+    """The code of a value type; None where it is not a known builtin, vector or number class."""
     if node.kind == "builtin":
         if node.value in ("long", "unsigned long"):  # 8 bytes on Linux, 4 on Windows
             return ("u" if node.value.startswith("unsigned") else "i") + str(size or 8)
@@ -330,7 +331,7 @@ def _value_code(node: Any, size: int | None) -> str | None:
 
 
 def _spelling(node: Any) -> str:
-    """As C++ is written: the demangler casts every literal, and joins qualifiers in the order of a set."""
+    """The usual C++ spelling: the demangler casts every literal, and joins qualifiers in the order of a set."""
     text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
     text = re.sub(_LITERAL, lambda match: match[1] and "-", text)
     return re.sub(_QUALIFIERS, lambda match: " ".join(sorted(match[0].split())), text)

@@ -1,7 +1,7 @@
-"""From the definition of a source kernel and a target to a request.
+"""Make the request of a source kernel for a target: its key components, header queries and build function.
 
-Promise     A request's components hold everything that can change its code; what cannot be captured makes the request
-            uncacheable, with the reason. Nothing is compiled here.
+Promise     A request's components contain everything that can change its code; an input that cannot be captured makes
+            the request uncacheable, with the reason. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def source_request(
 
     Args:
         definition: The kernel.
-        text: Its source; bytes where it is code.
-        target: What to build for.
+        text: Its source; bytes for compiled code.
+        target: The target to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
 
     Raises:
@@ -96,16 +96,16 @@ def _components(
     *,
     asks_files: bool,
 ) -> tuple[Component, ...]:
-    """Name everything that can change the code. Two requests that compile to different code have different components.
+    """Make the components: requests that compile to different code have different ones.
 
-    docs/keys.md is the table of what is in and what is not, and why. Compilers, versions and headers are added by the
+    docs/keys.md lists what is in the key and what is not, and why. Compilers, versions and headers are added by the
     engine.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
     entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
-        entry |= {"guess": source.guess} if source.guess else {}  # NVRTC calls the source after it
+        entry |= {"guess": source.guess} if source.guess else {}  # NVRTC's name for the source contains it
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
@@ -128,31 +128,31 @@ def _components(
 
 
 def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
-    """Options that are not at their defaults: one that a later version adds then keeps older keys."""
+    """Options that differ from their defaults, so that an option added by a later version keeps older keys."""
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
         for name in CompileOptions._fields
         if name not in _APART and getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
-        # F and F(x) are one macro: of those the order counts, and sorting by the bare name keeps it
+        # F and F(x) define the same macro, so their order matters; sorting by the bare name (stable) keeps it
         in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
         chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
         flags = list(options.flags)
         for index, path, _content in given.files if given else ():
-            flags[index] = flags[index].removesuffix(path)  # the content counts: a checkout may lie elsewhere
+            flags[index] = flags[index].removesuffix(path)  # keyed by content, since a checkout may move
         chosen["flags"] = [*flags]
     return chosen
 
 
 _DEFAULT = CompileOptions()
 _APART = frozenset(("defines", "flags", "include_dirs", "base_dir"))
-"""Options whose form in the key is another than their value; folders count by the headers that are read in them."""
+"""Options whose form in the key differs from their value; folders count by the headers that are read from them."""
 
 
 def _link_input(item: LinkInput) -> Plain:
-    """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
+    """The form of a link input in the key: its content, and for CUDA C++ its name, which `__FILE__` may use."""
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
@@ -181,14 +181,14 @@ def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
 
 
 def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
-    """Make the request of one kernel of a lazy module; all that its code is made of is in the module's own key.
+    """Make the request of one kernel of a lazy module; the module's own key covers everything else in its key.
 
     Args:
         definition: The module.
-        text: Its source, where the names of parameters stand.
-        module: Its LTO-IR.
-        module_key: The key of that; "" where it cannot be cached.
-        name: The kernel, as the user calls it.
+        text: Its source, for the names of parameters.
+        module: Its artifact with the LTO-IR.
+        module_key: Key of that artifact; "" where it cannot be cached.
+        name: The user's name for the kernel.
     """
 
     def build(_toolchain: Toolchain, _headers: Folders | None) -> Artifact:
@@ -215,10 +215,11 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
 def _lines(
     source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, asks_files: bool
 ) -> tuple[Plain, ...]:
-    """Inputs of a line table beside the code: file, the source's first line in it, base folder, working directory.
+    """Inputs of line tables: file, the source's first line in it, base folder, working directory.
 
-    The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway. A text
-    that no file shows has the base folder in its name if it may include files; so has each CUDA C++ that it links.
+    The working directory is included where a file name may be relative, and with debug information and LTO-IR, which
+    always contain it. For a text that is in no file, and may include files, its name contains the base folder; so does
+    the name of each CUDA C++ link input.
     """
     from ...headers.scanner import has_line_directive
     from ...model.text import encoded
@@ -240,7 +241,7 @@ def _lines(
 def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
-    """The reason why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
+    """The reason why the request cannot be keyed, "" where it can; and queries for the headers of its texts."""
     from ...headers.scanner import has_certain_clock, scan_includes
     from ...headers.search import HeaderQuery
     from ...model.text import encoded
@@ -278,7 +279,7 @@ def _read_off(
 
 
 class _Depends:
-    """Read `depends`: values as they are, the content of each `pathlib.Path`."""
+    """Read `depends`: plain values, and the content of each `pathlib.Path`."""
 
     def __init__(self, given: Sequence[Any], base_dir: str) -> None:
         self._given = given
@@ -291,7 +292,7 @@ class _Depends:
         self.values = self._read()
 
     def change(self) -> str:
-        """Reason for which a flag may have read another file than the key has; "" where it has not."""
+        """Reason why a flag may have read other bytes than those in the key; "" for none."""
         try:
             is_same = [_stat(path) for path in self._paths] == self._stats and self._read() == self.values
         except OptionError:
@@ -320,7 +321,7 @@ class _Depends:
 
 
 def _stat(path: str) -> tuple[int, ...] | None:
-    """The part of a file's stat that a write changes; None for a file that is not there."""
+    """The fields of a file's stat that a write changes; None for a missing file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

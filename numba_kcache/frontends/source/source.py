@@ -33,16 +33,16 @@ _HAS_ARGS, _HAS_KEYWORDS = 0x04, 0x08
 
 
 class Source(NamedTuple):
-    """A source that can be asked for.
+    """A source, which is read when it is first needed.
 
     Args:
         kind: One of `SOURCE_KINDS` of model.request.
         label: Its name in messages, `"package.module.saxpy"`.
-        qualname: The function that gives it, with the values of a template; "" for text and files.
-        guess: The name that its entry probably has; None where nothing suggests one.
-        origin: Where it stands in the user's files.
+        qualname: The function that returns it, with the values of a template; "" for text and files.
+        guess: The probable name of its entry; None for no guess.
+        origin: Its place in the user's files.
         base_dir: The folder that relative paths start from.
-        text: Gives the source, or the bytes of code; may raise what the user's function raises.
+        text: Returns the source, or the bytes of compiled code; exceptions of the user's function pass through.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
-    """Check whether a Python function is one that returns source; otherwise it is a Numba kernel.
+    """Check whether a Python function returns source; otherwise it is a Numba kernel.
 
     Raises:
         OptionError: It has parameters and returns a string, but is not annotated `-> str`.
@@ -77,7 +77,7 @@ def returns_source(function: Callable[..., Any]) -> bool:
 
 
 def _returned(code: Any) -> set[Any]:
-    """Kind of value that a function's own returns give: None, str for text, `...` for anything else."""
+    """Kinds of value that a function's return statements return: None, str for text, `...` for others."""
     import dis
 
     found: set[Any] = set()
@@ -95,10 +95,10 @@ def _returned(code: Any) -> set[Any]:
 
 
 def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> Source:
-    """The source that a function returns, for these values of its parameters and the defaults of the others.
+    """Define the source that a function returns, for these values of its parameters and defaults for the others.
 
     Raises:
-        OptionError: It has parameters without a default, or the kind is one of code.
+        OptionError: It has parameters without a default, or the kind is one of compiled code.
     """
     code = function.__code__
     path = code.co_filename if os.path.isfile(code.co_filename) else ""
@@ -142,7 +142,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
 
 
 def _cell(name: str) -> str:
-    """The name under which Python shows a notebook's cell in tracebacks, if it is one; "" for what it cannot show."""
+    """The file name of a notebook's cell in tracebacks, if it is one; "" for source that tracebacks cannot show."""
     linecache = sys.modules.get("linecache")
     return name if linecache is not None and name in linecache.cache else ""
 
@@ -175,10 +175,10 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
-    """A source given as text, by the caller `depth` frames up.
+    """Define a source given as text, by the caller `depth` frames up.
 
     Raises:
-        OptionError: It looks like a path, or is no text.
+        OptionError: It looks like a path, or is not text.
     """
     frame = sys._getframe(depth)
     path, line = frame.f_code.co_filename, frame.f_lineno
@@ -202,11 +202,11 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
 
 
 def _is_ptx(text: str) -> bool:
-    return ".version" in text and re.search(_PTX, text) is not None  # to compile the pattern takes 0.1 ms
+    return ".version" in text and re.search(_PTX, text) is not None  # compiling the pattern takes 0.1 ms
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> Source:
-    """A source in a file of its own; a relative path starts from the caller's file, `depth` frames up.
+    """Define a source in a file of its own; a relative path refers to the folder of the caller, `depth` frames up.
 
     Raises:
         OptionError: Its suffix is not one of a source, or it does not exist.
@@ -259,7 +259,7 @@ def _checked_text(returned: Any, label: str, kind: str) -> str:
 
 
 def _fit(text: str | bytes, label: str, kind: str | None) -> str:
-    """Decode the text if it is bytes, and drop the NUL with which compilers end PTX.
+    """Decode the text if it is bytes, and drop the NUL at the end of compilers' PTX.
 
     Raises:
         OptionError: It has a NUL, or a lone surrogate that stands for no byte.
@@ -274,11 +274,11 @@ def _fit(text: str | bytes, label: str, kind: str | None) -> str:
 
 
 def normalised_ptx(text: str) -> str:
-    """PTX of one kernel, without the counters that Numba puts into mangled names by order of compilation: `B2v1`, an
-    ABI tag before the one with the compiler's flags.
+    """Renumber, in the PTX of one kernel, the counters that Numba puts into mangled names by order of compilation:
+    `B2v1`, an ABI tag before the one with the compiler's flags.
 
-    They are numbered by their first appearance, so that two texts with the same result differ by a one-to-one renaming
-    of generated names. Other names, and strings, stay as they are; and all do where there are several kernels.
+    They are numbered by first appearance, so that texts which differ only in these counters become equal. Other names
+    and strings are unchanged, and so is PTX with several kernels.
     """
     seen: dict[str, str] = {}
 
@@ -292,11 +292,11 @@ def normalised_ptx(text: str) -> str:
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
-    """The bytes of every link input, in order.
+    """Read every link input, in order.
 
     Args:
         links: Paths (of the suffixes of `link=`), or Numba's `LinkableCode` objects.
-        base_dir: Where relative paths start.
+        base_dir: The folder that relative paths refer to.
 
     Raises:
         OptionError: One is of an unknown kind or cannot be read.
