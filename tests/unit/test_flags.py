@@ -211,6 +211,21 @@ def test_raw_flag_for_line_tables_keys_where_the_source_stands(
     assert key_of(request_of(SAXPY, options=[flag])) != here
 
 
+@pytest.mark.parametrize(("directive", "counts"), [("", False), ('#line 3 "x.h"\n', True)], ids=["none", "#line"])
+def test_line_directive_keys_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directive: str, counts: bool
+) -> None:
+    """The name in it may be relative, and is then in the line table as one in that folder."""
+    keys = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        source = f'#include "a.h"\n{directive}{SAXPY}'
+        keys.append(key_of(request_of(source, lineinfo=True, base_dir=str(tmp_path))))
+
+    assert (keys[0] != keys[1]) == counts
+
+
 @pytest.mark.parametrize("options", [{"debug": True}, {"lineinfo": True}, {"options": ["-G"]}])
 def test_folder_of_line_tables_is_the_one_that_nvrtc_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

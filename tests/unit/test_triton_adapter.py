@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gc
 import hashlib
 import json
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -298,6 +299,20 @@ def test_files_of_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert len(kept_files()) <= 5
     assert CacheManager("module 6").get_file(LAUNCHER) is not None
+
+
+def test_old_file_that_cannot_be_removed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes it at the same time, or uses it: what is new is stored all the same."""
+    monkeypatch.setattr(host_files, "KEPT_LIMIT", 2)
+    for number in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rmdir", refuse)
+            CacheManager(f"module {number}").put(HOST_ELF, LAUNCHER)
+        assert CacheManager(f"module {number}").get_file(LAUNCHER) is not None
+
+
+def refuse(*_arguments: object, **_options: object) -> NoReturn:
+    raise OSError(errno.EBUSY, "busy")
 
 
 @pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])

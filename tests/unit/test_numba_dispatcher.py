@@ -1,0 +1,75 @@
+"""Numba's own dispatchers: which of them ask this cache, and what they hear of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from numba import cuda
+
+import numba_kcache
+from numba_kcache.errors import CompileError, NoDeviceError
+from numba_kcache.frontends.numba import dispatcher as numba_dispatcher
+from numba_kcache.frontends.numba.dispatcher import DispatcherCache
+from numba_kcache.model import Target
+
+
+@pytest.fixture
+def uninstalled() -> Iterator[None]:
+    """Whatever a test installs is gone after it."""
+    yield
+    numba_kcache.uninstall()
+
+
+def is_ours(kernel: Any) -> bool:
+    return isinstance(kernel._cache, DispatcherCache)
+
+
+@pytest.mark.usefixtures("uninstalled")
+def test_installed_cache_serves_kernels_that_ask_for_one() -> None:
+    """`cache=True` gets this cache while it is installed and Numba's own afterwards; other kernels are left alone."""
+
+    def made(**options: Any) -> Any:
+        def kernel(x: Any) -> None:
+            x[0] = 1
+
+        return cuda.jit(**options)(kernel)
+
+    before = made(cache=True)
+    numba_kcache.install()
+    cached, plain = made(cache=True), made()
+    assert [is_ours(each) for each in (before, cached, plain)] == [False, True, False]
+
+    numba_kcache.uninstall()
+    assert not is_ours(cached)
+    assert type(cached._cache) is type(before._cache)
+    assert not is_ours(made(cache=True))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_numbas", "is_raised"),
+    [
+        (CompileError("cannot link"), False, True),
+        (CompileError("cannot link"), True, False),
+        (NoDeviceError("no device"), False, False),
+    ],
+    ids=["linked code of a cached kernel", "linked code of Numba's kernel", "no device"],
+)
+def test_error_in_linked_code_is_left_to_numba_where_the_kernel_is_its_own(
+    error: Exception, is_numbas: bool, is_raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None has Numba compile the kernel itself, and raise what it raises; a kernel of this cache raises the error."""
+
+    def refuse(*_wanted: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(numba_dispatcher, "current_device", lambda: SimpleNamespace(target=Target(9, 0, "a")))
+    resolutions: Any = SimpleNamespace(known=lambda: (), for_device=refuse)
+    asked = DispatcherCache(resolutions, None, is_numbas=is_numbas)
+    if is_raised:
+        with pytest.raises(type(error)):
+            asked.load_overload((), None)
+    else:
+        assert asked.load_overload((), None) is None
