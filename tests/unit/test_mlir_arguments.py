@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numba_kcache import cached_kernel
 from numba_kcache.launch import devices
 from numba_kcache.model.artifact import Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, fake_cupy, fake_torch
+from tests.support.resolving import definition_of
 
-pytest.importorskip("numba_cuda_mlir")
+numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of
-from numba_kcache.frontends.mlir.internals import surface
-from numba_kcache.frontends.python.arguments import lay_out
+from numba_kcache.frontends.mlir import arguments  # noqa: E402
+from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
+from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
+from numba_kcache.frontends.python.arguments import lay_out  # noqa: E402
 
 ADDRESS = 0x7F0000001000
 
@@ -208,6 +211,55 @@ def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
     typed.launch(7, 4)
 
     assert typed.launches == [(0, struct.pack("<qq", 7, 3)), (0, struct.pack("<qq", 7, 4))]
+
+
+def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None:
+    """The type of `*args` has one for each argument, and the launch that many slots."""
+    types = surface().types
+    fast = Kernel([Parameter(0, 8, "?"), Parameter(8, 4, "?")])
+    refused: list[Any] = []
+
+    def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
+        loaded.entry.parameters = parameters
+        return make_launcher(
+            loaded, name, [types.StarArgTuple([types.int64, types.int32])], complete=lambda given: given,
+            otherwise=lambda config, given: refused.append(given), relaunch=lambda *given: False,
+        )  # fmt: skip
+
+    fast.launcher_class = make
+    fast.bind(native=native)(5, np.int32(6))
+
+    assert not refused
+    assert [b"".join(written) for *_, written in fast.driver.launches] == [struct.pack("<qi", 5, 6)]
+
+
+def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gets the address of the copy; a record of another type is handed on."""
+    made = np.zeros(2, [("a", "f4"), ("b", "i8")])
+    other = np.zeros(1, [("a", "f8")])
+    copies: list[Any] = []
+    monkeypatch.setattr(arguments, "copied", lambda value, call: (copies.append(value), (ADDRESS,))[1])
+    typed = Typed(surface().typeof(made[0]), native=native)
+
+    typed.launch(made[1])
+    typed.launch(other[0])
+
+    assert typed.launches == [(0, struct.pack("<Q", ADDRESS))]
+    assert len(typed.refused) == 1
+    assert {each.dtype for each in copies} == {made.dtype}
+
+
+def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_name() -> None:
+    """Its own words name no kernel: a note does."""
+
+    def kernel(x: Any) -> None:
+        x[0] = 1
+
+    made = cached_kernel(numba_cuda_mlir.cuda.jit(kernel))
+    with pytest.raises((ValueError, TypeError)) as caught:
+        definition_of(made).variant((object(),))
+
+    assert "kernel" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "A"])
