@@ -66,6 +66,7 @@ SCRIPTS = (
     Script("store", False, ("--entries", "10", "--processes", "1")),
     Script("nodes", False, ("--nodes", "4", "--ranks", "2", "--kernels", "4", "--rounds", "1")),
     Script("fleet", False, ("--nodes", "200", "--kernels", "5")),
+    Script("project", False, ("--quick",)),
 )
 """What README shows comes first, so that a limit on the whole takes what is missed least."""
 

@@ -390,6 +390,29 @@ def real_programs() -> str:
     return "\n".join([*table("program", columns, rows), "", said_by(result)])
 
 
+def sizes() -> str:
+    """Megabytes of an environment, by extras."""
+    result = result_of("project")
+    rows = [
+        (f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", [f"{megabytes:,.0f}"])
+        for extras, megabytes in result["samples"]["installed_mb"].items()
+    ]
+    return "\n".join([*table("", ("MB",), rows), "", said_by(result)])
+
+
+def project() -> str:
+    """The project itself: its distributions, its code, its tests, and the way to a first result."""
+    result = result_of("project")
+    found = result["samples"]
+    rows = [(name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items()]
+    rows.append(("lines of code of the package", [f"{found['lines']:,}"]))
+    if "suite" in found:
+        rows.append((f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]))
+    names = {"from a clone": "`git clone` and `python3 tasks.py demo`", "again": "`python3 tasks.py demo` again"}
+    rows += [(names[name], [f"{seconds:,.0f} s"]) for name, seconds in found["first_result_s"].items()]
+    return "\n".join([*table("the project itself", ("",), rows), *footer(result)])
+
+
 def said_by(result: dict[str, Any]) -> str:
     """The script and the machine."""
     return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
@@ -410,6 +433,8 @@ TABLES = {
     "program_cache": ("docs/performance-adapters.md", program_cache),
     "real_programs": ("docs/performance-programs.md", real_programs),
     "run": ("docs/performance.md", run),
+    "project": ("docs/performance.md", project),
+    "sizes": ("docs/install.md", sizes),
     "added": ("docs/performance.md", added),
     "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},

@@ -1,0 +1,102 @@
+"""How large are the project's wheel and what it brings along, and how long is it from a clone to the first result?
+
+Method      A clone of this checkout's commit: sdist and wheel are built of it, and the wheel is installed with each
+            combination of extras into an environment of its own; its size is that of site-packages, in MB of 10^6
+            bytes, bytecode left out. "first result": `git clone` and `tasks.py demo`, which makes an environment
+            with everything that developers use, compiles three kernels and serves them from disk; then the demo
+            again. "suite": what `--suite` says, a report of pytest (`--junitxml`). Lines are those of `.ci/house.py`.
+Shows not   The network: packages come from whatever index and cache pip and uv have; other toolkits and Pythons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from header import ROOT, machine_header, write_result
+
+EXTRAS = ("", "cu13", "cu12", "cu13,numba", "cu13,mlir", "cu13,numba,mlir")
+QUICK = ("",)
+
+
+def run(*words: object, cwd: Path = ROOT) -> str:
+    """Run a command; its output."""
+    done = subprocess.run([*map(str, words)], cwd=cwd, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def megabytes(path: Path) -> float:
+    """Size of a file, or of a folder's files but for bytecode."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file() and not each.is_symlink()]
+    return sum(each.stat().st_size for each in files if each.suffix != ".pyc") / 1e6
+
+
+def installed(wheel: Path, extras: str, folder: Path) -> float:
+    """Megabytes of an environment in which the wheel is with these extras."""
+    run("uv", "venv", "-q", "--python", sys.executable, folder)
+    wanted = f"{wheel}[{extras}]" if extras else wheel
+    run("uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    return megabytes(packages)
+
+
+def suite(report: Path) -> dict[str, float]:
+    """Tests of a report and the seconds they took."""
+    (found,) = ElementTree.parse(report).iter("testsuite")
+    return {"tests": int(found.get("tests", 0)), "seconds": float(found.get("time", 0))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the wheel, installed without extras")
+    parser.add_argument("--suite", type=Path, help="a report of pytest")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    samples: dict[str, Any] = {"size_mb": {}, "installed_mb": {}, "first_result_s": {}}
+    left_out: dict[str, str] = {}
+
+    def keep(part: str, name: str, measure: Any) -> None:
+        try:
+            samples[part][name] = measure()
+            print(f"{part} {name}: {samples[part][name]:.4g}", flush=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            left_out[f"{part} {name}"] = (
+                (str(getattr(error, "stderr", "")) or str(error)).strip().splitlines()[-1][:200]
+            )
+        if arguments.json:
+            write_result(arguments.json, "project", machine_header(), samples, left_out=left_out)
+
+    lines = re.search(r"^lines of code +([\d,]+)", run(sys.executable, ".ci/house.py"), re.MULTILINE)
+    samples["lines"] = int(lines[1].replace(",", "")) if lines else 0
+    if arguments.suite:
+        samples["suite"] = suite(arguments.suite)
+    with tempfile.TemporaryDirectory() as parent:
+        clone, dist = Path(parent, "clone"), Path(parent, "dist")
+        begin = time.perf_counter()
+        run("git", "clone", "-q", ROOT, clone)
+        cloned_s = time.perf_counter() - begin
+        run("uv", "build", "-q", "--out-dir", dist, cwd=clone)
+        (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+        keep("size_mb", "wheel", lambda: megabytes(wheel))
+        keep("size_mb", "sdist", lambda: megabytes(sdist))
+        for number, extras in enumerate(QUICK if arguments.quick else EXTRAS):
+            folder = Path(parent, str(number))
+            keep("installed_mb", extras, lambda extras=extras, folder=folder: installed(wheel, extras, folder))
+        for name in () if arguments.quick else ("from a clone", "again"):
+            begin = time.perf_counter() - (cloned_s if name == "from a clone" else 0.0)
+            keep(
+                "first_result_s",
+                name,
+                lambda begin=begin: run(sys.executable, "tasks.py", "demo", cwd=clone) and time.perf_counter() - begin,
+            )
+
+
+if __name__ == "__main__":
+    main()
