@@ -159,7 +159,10 @@ def _made() -> _Place:
     while True:
         mine = f"{copies}/{os.getpid()}-{os.urandom(8).hex()}"
         os.mkdir(mine, 0o700)
-        lock = os.open(mine, os.O_RDONLY | CLOEXEC)
+        try:
+            lock = os.open(mine, os.O_RDONLY | CLOEXEC)
+        except FileNotFoundError:  # another process removed it
+            continue
         if _is_locked(lock) and os.path.isdir(mine):  # else another process removed it before it was locked
             return _Place(os.getpid(), private, mine, lock)
         os.close(lock)

@@ -322,6 +322,24 @@ def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
         CacheManager("module").put(b"", name)
 
 
+def test_folder_that_another_process_reaps_before_it_is_locked_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that reaps takes an unlocked folder for one whose process has ended."""
+    make, reaped = os.mkdir, []
+
+    def made_and_reaped(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        make(path, mode, dir_fd=dir_fd)
+        if "/copies/" in path and not reaped:
+            reaped.append(path)
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "mkdir", made_and_reaped)
+    folder = host_files.new_folder()
+
+    assert Path(folder).is_dir()
+    assert reaped
+    assert not folder.startswith(reaped[0])
+
+
 @pytest.mark.slow
 def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
     """Killed or not, when the next ends, or begins where many are left; those of a process that lives stay."""
