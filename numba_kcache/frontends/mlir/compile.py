@@ -20,13 +20,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
+from ...headers.folders import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
+from ...model.request import LinkInput
 from ..python.function import Fingerprint, Uncapturable
 from .definition import MlirDefinition
 from .internals import PACKAGE, assumed_host, compiler, forget_implementations
+from .link import linked_from
 
 _Freshness = tuple[str, str, int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -45,6 +48,7 @@ def build(
     target: Target,
     ptx_target: Target | None,
     runtime_build: str | None,
+    headers: Folders | None,
 ) -> Artifact:
     """Compile what a request is for.
 
@@ -55,15 +59,17 @@ def build(
         target: What to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
         runtime_build: Of the device runtime that is in the key; None for none.
+        headers: Where the headers of linked CUDA C++ are read; None for the user's own folders.
 
     Raises:
         UncacheableError: It asks for values of its arguments, or links what is not in its key.
     """
     functions = () if isinstance(found, Uncapturable) else found.device_functions()
+    links = () if isinstance(found, Uncapturable) else found.links
     try:
         return compile_kernel(
             definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None,
+            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None, headers=headers, links=links,
         )  # fmt: skip
     except UncacheableError as error:
         raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
@@ -81,6 +87,8 @@ def compile_kernel(
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
     has_runtime: bool = True,
+    headers: Folders | None = None,
+    links: Iterable[LinkInput] = (),
 ) -> Artifact:
     """Compile one signature of a kernel.
 
@@ -93,6 +101,8 @@ def compile_kernel(
             digest of what decides its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact holds the PTX, as it is before linking.
         has_runtime: Whether the key has CUDA's device runtime, which kernels link that synchronise their grid.
+        headers: As for `build`.
+        links: What is linked, as the key has it.
 
     Raises:
         UncacheableError: It asks for values of its arguments, or what it links elsewhere has callbacks.
@@ -103,7 +113,8 @@ def compile_kernel(
     options = dict(declared.targetoptions)
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
-    with assumed_host(target.cc), fresh_functions(device_functions, options["chip"]):
+    fresh = fresh_functions(device_functions, options["chip"])
+    with assumed_host(target.cc), fresh, linked_from(headers, links):
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)

@@ -147,7 +147,7 @@ class MlirDefinition(PythonDefinition):
         """Compile what a request is for."""
         from .compile import build
 
-        return build(self, found, types, target, ptx_target, runtime_build)
+        return build(self, found, types, target, ptx_target, runtime_build, headers)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """Its lock over compilation."""

@@ -60,6 +60,12 @@ _COMPILER = {
     f"{PACKAGE}.extending": ("typing_registry",),
 }
 
+_LINKER = {
+    f"{HOME}.utils": ("cached_file_read",),
+    f"{HOME}.cuda_paths": ("get_cuda_paths",),
+    f"{PACKAGE}.memory_management.nrt": ("get_include",),
+}
+
 _PARAMETERS = {
     "compile_mlir": ("pyfunc", "return_type", "args", "targetoptions"),
     "optimize": ("cres",),
@@ -168,6 +174,22 @@ def _unsuitable(why: str) -> ToolchainMissingError:
     return ToolchainMissingError(
         "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4,<0.7: numba-kcache[mlir]"
     )
+
+
+@cache
+def linker_parts() -> SimpleNamespace:
+    """Import what compiles CUDA C++ that is linked.
+
+    Raises:
+        ToolchainMissingError: It is of a version whose insides are others.
+    """
+    try:
+        found = _gathered(_LINKER)
+        found.nvrtc = import_module(f"{HOME}.cudadrv.nvrtc")
+        assert callable(found.nvrtc.Program)
+    except (ImportError, AttributeError) as error:
+        raise _unsuitable(str(error)) from error
+    return found
 
 
 def serializer() -> Any:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...keys import Component, component
-from ...model.request import LinkInput
 from ...settings import variables
 from ..python.value import Refused, plain_setting
 from .internals import CONFIG, has_planners
+from .link import linked_headers as linked_headers
 
 if TYPE_CHECKING:
-    from ...headers.search import HeaderQuery
     from ...model.reason import ReasonKind
 
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
@@ -87,22 +86,3 @@ def _build_as(path: str, _status: tuple[int, ...]) -> str:
     from ...toolchain.build_id import build_of
 
     return build_of(path)
-
-
-def linked_headers(links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
-    """List what CUDA C++ among these link inputs can include.
-
-    Raises:
-        Refused: They cannot be keyed.
-    """
-    texts = [each for each in links if each.kind == "cu"]
-    if not texts:
-        return ()
-    from ...headers.scanner import scan_includes
-
-    scans = [scan_includes(each.data) for each in texts]
-    if any(scan.has_clock for scan in scans):
-        raise Refused("what it links uses __DATE__ or __TIME__")
-    if any(scan.asks_files or scan.has_location or scan.has_assert for scan in scans):
-        raise Refused("what it links includes files, or says where it stands")
-    return ()

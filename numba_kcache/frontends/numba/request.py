@@ -53,8 +53,12 @@ def component_kinds() -> Mapping[str, ReasonKind]:
     }
 
 
-def linked_headers(links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
+def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[HeaderQuery, ...]:
     """List what CUDA C++ among these link inputs, and the runtime that Numba may add, can include.
+
+    Args:
+        links: Of the kernel and its callees.
+        has_lines: Whether line tables are compiled in: not into what is linked.
 
     Raises:
         Refused: They cannot be keyed.

@@ -329,7 +329,9 @@ def kernel_request(
         return request._replace(uncacheable=signature.reason)
     try:
         environment = inputs.code_environment()  # from here on the settings are the present ones
-        headers = inputs.linked_headers(found.links)
+        options = definition.declared.targetoptions
+        has_lines = bool(options.get("debug") or options.get("lineinfo"))
+        headers = inputs.linked_headers(found.links, has_lines=has_lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (
