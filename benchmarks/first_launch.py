@@ -419,10 +419,10 @@ MOST = {
     "numba_kcache, CuPy arrays": (1, ALL),
     "numba_kcache, Numba arrays": (1, ALL),
     "cuda.core FileStreamProgramCache": (31, ALL),
-    "numba_kcache, Numba kernel": (1, ALL),
-    "Numba cache=True": (1, ALL),
+    "numba_kcache, Numba kernel": (1, 31),
+    "Numba cache=True": (1, 31),
     "Triton": (1, 31),
-    "torch _compile_kernel": (1, ALL),
+    "torch _compile_kernel": (1, 31),
     "PyCUDA SourceModule": (1, 31),
     "Warp": (1, 31),
 }
