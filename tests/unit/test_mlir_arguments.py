@@ -18,7 +18,7 @@ from numba_kcache.model.artifact import Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, fake_cupy, fake_torch
 from tests.support.resolving import definition_of
 
-numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
+mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
 from numba_kcache.frontends.mlir import arguments  # noqa: E402
 from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
@@ -255,7 +255,7 @@ def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_n
     def kernel(x: Any) -> None:
         x[0] = 1
 
-    made = cached_kernel(numba_cuda_mlir.cuda.jit(kernel))
+    made = cached_kernel(mlir_cuda.jit(kernel))
     with pytest.raises((ValueError, TypeError)) as caught:
         definition_of(made).variant((object(),))
 

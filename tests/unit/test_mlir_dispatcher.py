@@ -1,0 +1,91 @@
+"""numba-cuda-mlir's own dispatchers over this cache: what they give back is what was served."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.model import Target
+from numba_kcache.model.artifact import Artifact
+from tests.support.resolving import definition_of, resolutions_of
+
+mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
+
+from numba_kcache.frontends.mlir import dispatcher as mlir_dispatcher  # noqa: E402
+from numba_kcache.frontends.mlir.dispatcher import dispatcher_of, result_of  # noqa: E402
+from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
+
+SIGNATURE = "void(float32[::1])"
+
+
+def function(x: Any) -> None:
+    x[0] = 1
+
+
+@pytest.fixture
+def dispatcher() -> Any:
+    """The dispatcher that stands behind a cached kernel."""
+    return dispatcher_of(resolutions_of(cached_kernel(mlir_cuda.jit(function))))
+
+
+def test_dispatcher_is_of_the_kernel_s_function(dispatcher: Any) -> None:
+    """One for as long as the kernel lives."""
+    assert dispatcher.py_func is function
+    assert dispatcher_of(dispatcher.resolutions) is dispatcher
+
+
+def test_signature_that_is_served_is_not_compiled(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compile` gives what was served."""
+    served = object()
+    monkeypatch.setattr(mlir_dispatcher, "served", lambda *wanted: served)
+
+    assert dispatcher.compile(SIGNATURE) is served
+
+
+def test_error_in_linked_code_is_raised_by_a_cached_kernel(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to numba-cuda-mlir to raise, as it is where the program has its decorator alone."""
+    asked: list[bool] = []
+    monkeypatch.setattr(mlir_dispatcher, "served_launch", lambda *wanted: (asked.append(wanted[-1]), "found")[1])
+
+    assert dispatcher._compile_impl((1,)) == "found"
+    assert asked == [False]
+
+
+@pytest.mark.parametrize("links", [[], None])
+def test_callbacks_of_linked_files_come_back_with_the_code(links: Any) -> None:
+    """Those of the program as it runs now: they are no part of what is stored. An overload is no object mode's."""
+
+    def callback(handle: Any) -> None:
+        """Set something up."""
+
+    linked = SimpleNamespace(setup_callback=callback, teardown_callback=None)
+    given = links if links is None else [*links, linked, "file.ltoir"]
+    entry: Any = SimpleNamespace(symbol="kernel")
+    artifact = Artifact("mlir", Target(9, 0), (entry,), b"cubin", 0.1, {"needs_setup": True}, {})
+    types = surface().types
+
+    found = result_of(SimpleNamespace(targetoptions={"link": given}), (types.int64,), artifact)
+
+    assert found.metadata["setup_callbacks"] == ([] if links is None else [callback])
+    assert found.metadata["teardown_callbacks"] == []
+    assert found.objectmode is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [True, False])
+def test_ptx_is_kept_where_it_is_asked_for(tmp_path: Any, keeps: bool) -> None:
+    """The very text that was assembled, also in the next process."""
+    for _ in range(2):
+        kernel = cached_kernel(
+            mlir_cuda.jit(function), signature=SIGNATURE, arch="sm_90", keep_ptx=keeps,
+            cache=KernelCache(tmp_path, durability="none"),
+        )  # fmt: skip
+        kernel.compile()
+        artifact = (
+            resolutions_of(kernel).exactly(Target(9, 0), None, definition_of(kernel).variants(None, ())[0]).artifact
+        )
+
+        assert (b".entry" in artifact.ptx) == keeps
