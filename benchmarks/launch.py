@@ -133,7 +133,7 @@ def bare(arrays: Callable[[int], list[Any]]) -> System:
         scalars = [2.0] * (arguments - len(values))
         kernel[1, 32](*values, *scalars)
         launcher = next(iter(kernel._on_device.values()))[0]
-        memory, address = launcher.new_buffer()
+        memory, address = launcher.layout.new_buffer()
         pointers = [each.__cuda_array_interface__["data"][0] for each in values]
         launcher.pack(memory, 0, *pointers, *scalars)
         _kept.extend((kernel, memory, *values))

@@ -62,7 +62,7 @@ class CachedModule:
     def __init__(self, definition: ModuleDefinition) -> None:
         entries = definition.module or ModuleEntries()
         self.lazy = entries.lazy
-        self._names = entries.names
+        self._names = dict.fromkeys(entries.names)
         self._definition, self._whole = definition, Kernel(definition)
         self._label = definition.label
         self._kernels: dict[str, Kernel] = {}
@@ -90,11 +90,15 @@ class CachedModule:
         found = self._kernels.get(name)
         if found is not None:
             return found
-        known = self._known()
-        if known is None:
-            return self._unproven.setdefault(name, _ModuleKernel(self, name))
-        proven = self._find(known, name).name
-        waiting = self._unproven.pop(name, None)
+        proven, shared = name, self._whole._resolutions.shared
+        if name not in self._names:
+            known = shared[1].artifact if shared is not None and not self._names else self._known()
+            if known is None:
+                return self._unproven.setdefault(name, _ModuleKernel(self, name))
+            of, listed = self._definition.listed
+            is_listed = of is known and name in listed
+            proven = listed[name].name if is_listed else self._definition.find(known, name).name
+        waiting = self._unproven.pop(name, None) if self._unproven else None
         return self._kernels.setdefault(proven, waiting or _ModuleKernel(self, proven))
 
     def _find(self, artifact: Artifact, name: str) -> Entry:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KCacheError
+from ..errors import KCacheError, OptionError
 from ..keys import Component, derive
 from ..launch.loader import Loader
 from ..model import Event, EventKind
@@ -288,6 +288,13 @@ def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
     while True:
         with contextlib.suppress(RuntimeError):  # it changed in the middle
             return list(users)
+
+
+def checked_cache(cache: Any) -> Any:
+    """Require that `cache=` is a `KernelCache`, whose session a kernel asks for; or None, for the process's."""
+    if cache is not None and not hasattr(type(cache), "session"):  # KernelCache stands above this module
+        raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
+    return cache
 
 
 # -- the process's own session ---------------------------------------------------------------------------------------

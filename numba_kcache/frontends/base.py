@@ -22,7 +22,7 @@ from ..engine.session import Session
 from ..errors import FrozenCacheError, KCacheError, OptionError, UncacheableError
 from ..keys import OF_ONE_REQUEST, Component
 from ..launch.launcher import Launcher, Relaunch
-from ..launch.loader import LoadedKernel
+from ..launch.loader import LoadedKernel, LoadedModule
 from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
 from ..store import IMPORTS, finish_imports
@@ -112,7 +112,8 @@ class Definition:
         has_variants: Whether the code depends on the types of the arguments.
         launch_options: Options that make its launches differ from plain ones; None for plain ones.
         is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
-        make_resolutions: Constructor of its `Resolutions`.
+        resolutions: Its `Resolutions`, where it shares them with others.
+        make_resolutions: Constructor of its own.
         runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
         any_variant: A variant for requests to which the variant does not matter.
         default_stream: Stream of launches without one; None where the arguments decide.
@@ -128,6 +129,7 @@ class Definition:
     has_variants = False
     is_sent_by_name = False
     runs_as_ptx = False
+    resolutions: Resolutions | None = None
     make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
     any_variant: Variant = None
     default_stream: Any = 0
@@ -226,7 +228,7 @@ class Definition:
             loaded,
             self.name or loaded.entry.name,
             parameters,
-            strided=bool(self.options.get("strided")),
+            strided="strided" in self.options and bool(self.options["strided"]),
             relaunch=relaunch,
             attributes=attributes,
             debug_labels=parameters if more["debug"] else None,
@@ -265,6 +267,7 @@ class Resolutions:
 
     Attributes:
         resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
+        shared: Session, resolution and module of the kernel that was loaded last, for others of the same artifact.
 
     No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`.
     """
@@ -274,13 +277,11 @@ class Resolutions:
     ) -> None:
         self.definition, self.session, self.choose = definition, session, choose
         self.resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
+        self.shared: tuple[Session, Resolution, LoadedModule] | None = None
         self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
-        """Resolve for a device: a target that `arch` names, or the device's own.
-
-        Where the compiler does not know the device yet, resolve its newest PTX instead, and warn once.
-        """
+        """Resolve for a device; where the compiler does not know it yet, resolve its newest PTX, and warn once."""
         choice = self.choose(device)
         try:
             return self.resolve(choice, variant, session)
@@ -314,8 +315,7 @@ class Resolutions:
                     return self.resolve(choice, variant, session)
             found = resolved.get(name)
             if found is None:
-                session = session or self.session()
-                session.users.add(self)
+                (session := session or self.session()).users.add(self)
                 # another may have been first, such as a signal handler in the middle of this: keep one artifact
                 found = resolved.setdefault(name, self._resolve_anew(session, choice, variant))
             return found
@@ -341,6 +341,7 @@ class Resolutions:
         if session.settings.mode == "frozen":
             what = f"cannot use the entry {resolution.key} for {self.definition.label}"
             raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up anew") from error
+        self.shared = None
         self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
@@ -373,7 +374,7 @@ class Resolutions:
 
     def forget(self) -> None:
         """Drop all resolutions; the next use resolves again."""
-        self.resolved = {}  # a new dict: a resolution in progress goes into the old one
+        self.shared, self.resolved = None, {}  # a new dict: a resolution in progress goes into the old one
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch arguments that no launcher of the definition takes."""

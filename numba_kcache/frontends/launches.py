@@ -15,15 +15,15 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from ..engine.session import Session, process_session
-from ..errors import LaunchConfigError, OptionError, shortened
+from ..engine.session import Session, checked_cache, process_session
+from ..errors import LaunchConfigError, shortened
 from ..launch import GRID_LIMIT, BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal, stream_handle
 from ..launch.launcher import Launcher
 from ..launch.loader import CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
 from ..store import IMPORTS, finish_imports
-from .base import Definition, RunsUncached, Variant
+from .base import Definition, Resolutions, RunsUncached, Variant
 
 if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
@@ -45,11 +45,9 @@ class Configurations:
 
     __name__: str
     _default_stream: Any = 0
-
-    def __init__(self) -> None:
-        self._bound: dict[Any, Launch] = {}
-        self._seen: dict[Any, None] = {}  # configurations used once
-        self._rows: dict[Any, _Row] = {}
+    _bound: dict[Any, Launch]
+    _seen: dict[Any, None]  # configurations used once
+    _rows: dict[Any, _Row]
 
     def __getitem__(self, config: Any) -> Launch:
         try:
@@ -81,37 +79,38 @@ class Configurations:
         """Make the launch of a configuration; keep it if the configuration was used before."""
         if IMPORTS:
             finish_imports()
-        if isinstance(config, tuple) and len(config) == 5 and (clustered := self._in_clusters(config[4])) is not None:
+        count = len(config) if isinstance(config, tuple) else 0
+        if count == 5 and (clustered := self._in_clusters(config[4])) is not None:
             return clustered[config[:4]]
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+        if not 2 <= count <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
                 "a launch takes [grid, block], then stream and sharedmem if need be",
                 "write kernel[blocks, threads](...), or kernel.forall(count)(...)",
             )
         try:
-            row, seen = self._rows.get(config[1:]), config in self._seen
+            row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
         except TypeError:  # it contains a list
             row, seen = None, False
-        grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[len(config) - 2 :])  # type: ignore[misc]
+        grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[count - 2 :])  # type: ignore[misc]
         extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
         if row is not None and row[0][0]:
             x, y, z = extents
             _, (most_x, most_y, most_z), bind = row
             if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
                 with_grid = bind(x, y, z)
-                self.keep(config, with_grid if seen else None)
+                _put(self._bound if seen else self._seen, config, with_grid if seen else None)
                 return with_grid
         is_plain = type(block) is type(sharedmem) is int
         shape = LaunchShape(extents, (block, 1, 1), sharedmem) if is_plain else launch_shape(extents, block, sharedmem)
         launch = self._configure(config, shape, stream)
         assert launch is not None  # a kind without variants has a launcher
-        self.keep(config, launch if seen else None)
+        _put(self._bound if seen else self._seen, config, launch if seen else None)
         return launch
 
-    def keep(self, config: Any, launch: Launch | None) -> None:
-        """Keep the launch that `kernel[config]` returns from now on; None records a first use."""
-        _put(self._bound if launch else self._seen, config, launch)
+    def keep(self, config: Any, launch: Launch) -> None:
+        """Keep the launch that `kernel[config]` returns from now on."""
+        _put(self._bound, config, launch)
 
     def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
         """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
@@ -141,17 +140,16 @@ class Launches(Configurations):
     """
 
     def __init__(self, definition: Definition) -> None:
-        super().__init__()
-        self._definition, options = definition, definition.options
-        self._arch = read_arch(options["arch"]) if "arch" in options else ()
-        self._cache = _checked_cache(options["cache"]) if "cache" in options else None
+        self._bound, self._seen, self._rows, self._definition = {}, {}, {}, definition
+        self._arch = read_arch(definition.options["arch"]) if "arch" in definition.options else ()
+        self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
         self.__name__ = definition.name or definition.label
         self._label, self._default_stream = definition.label, definition.default_stream
         self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
-        self._resolutions = definition.make_resolutions(definition, self._session, self._choose)
+        make: Callable[..., Resolutions] = definition.make_resolutions
+        self._resolutions = definition.resolutions or make(definition, self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
-        self._variant_launches: dict[Any, VariantLaunch] = {}
-        self._clustered: dict[Any, Configurations] = {}
+        self._variant_launches, self._clustered = dict[Any, VariantLaunch](), dict[Any, Configurations]()
 
     def _in_clusters(self, cluster: Any) -> Configurations | None:
         """The same kernel, launched in clusters of this shape."""
@@ -193,14 +191,9 @@ class Launches(Configurations):
             return lambda *_args, **_named: None
 
         def over_tasks(args: tuple[Any, ...]) -> Launch:
-            from .measures import block_size
+            from .measures import blocks_over
 
-            block = tpb or block_size(self, args, sharedmem)
-            options = self._definition.launch_options
-            blocks = -(-ntasks // block)
-            if options and options.cluster:
-                blocks += -blocks % options.cluster[0]
-            return self[blocks, block, stream, sharedmem]
+            return self[*blocks_over(self, ntasks, tpb, sharedmem, args), stream, sharedmem]
 
         if tpb or not self._definition.has_variants:
             return over_tasks(())
@@ -276,27 +269,38 @@ class Launches(Configurations):
         Raises:
             RunsUncached: Only the front end's own launch can run it.
         """
-        found = self._on_device.get((current_ordinal(), variant)) if self._on_device else None
+        on_device, definition, resolutions = self._on_device, self._definition, self._resolutions
+        found = on_device.get((current_ordinal(), variant)) if on_device else None
         if found is not None and found[1].live[0]:
             return found
-        device, definition = current_device(), self._definition
-        on_device = self._on_device
-        found = on_device.get((device.ordinal, variant))
-        if found is not None and not found[1].has_lost_its_context():
-            return found
-        session = self._session()
-        session.users.add(self)
-        resolution = self._resolutions.for_device(device.target, variant, session)
-        artifact, key = resolution.artifact, resolution.key or resolution.name
-        entry = definition.entry(artifact)
-        try:
-            loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
-        except CodeRefusedError as error:
-            self._resolutions.give_up(resolution, error)
-            resolution = self._resolutions.for_device(device.target, variant, session)
-            artifact, key = resolution.artifact, resolution.key or resolution.name
-            loaded = session.loader.load(artifact, definition.entry(artifact), key, device, stored=False)
-        options = definition.launch_options_of(artifact)
+        shared, loaded = resolutions.shared, None
+        if shared is not None and shared[2].is_current():
+            session, resolution, module = shared
+            session.users.add(self)
+            try:
+                loaded = module.kernel(definition.entry(resolution.artifact))
+            except CodeRefusedError:
+                pass  # it comes again, and is dealt with there
+        if loaded is None:
+            device = current_device()
+            found = on_device.get((device.ordinal, variant))
+            if found is not None and not found[1].has_lost_its_context():
+                return found
+            session = self._session()
+            session.users.add(self)
+            resolution = resolutions.for_device(device.target, variant, session)
+            artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
+            try:
+                loaded = load(artifact, definition.entry(artifact), key, device, stored=resolution.is_stored)
+            except CodeRefusedError as error:
+                resolutions.give_up(resolution, error)
+                resolution = resolutions.for_device(device.target, variant, session)
+                artifact, key = resolution.artifact, resolution.key or resolution.name
+                loaded = load(artifact, definition.entry(artifact), key, device, stored=False)
+            if variant is None:
+                resolutions.shared = session, resolution, loaded.module
+        has_variants, artifact = definition.has_variants, resolution.artifact
+        options = definition.launch_options_of(artifact) if has_variants else definition.launch_options
         launcher = definition.launcher(
             loaded,
             variant,
@@ -308,7 +312,7 @@ class Launches(Configurations):
         )
         if launcher is not None:
             launcher.names = definition.argument_names
-        on_device[device.ordinal, variant] = found = launcher, loaded, options
+        on_device[loaded.device.ordinal, variant] = found = launcher, loaded, options
         if on_device is not self._on_device:
             loaded.live[0] = False  # `forget` was called meanwhile: the next launch resolves again
         return found
@@ -332,12 +336,6 @@ class Launches(Configurations):
             loaded.live[0] = False
         self._variant_launches.clear()
         self.unbind()
-
-
-def _checked_cache(cache: Any) -> Any:
-    if cache is not None and not hasattr(type(cache), "session"):  # this module must not import KernelCache
-        raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
-    return cache
 
 
 class VariantLaunch:

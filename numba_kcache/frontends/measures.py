@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError, OptionError
@@ -73,6 +72,8 @@ def time(
         OptionError: `repeats` is not a positive integer.
         LaunchError: The stream is being captured, or a launch failed on the device.
     """
+    from statistics import median
+
     name, driver = kernel.__name__, bindings()
     if type(repeats) is not int or repeats < 1:
         raise OptionError(
@@ -115,3 +116,12 @@ def block_size(kernel: Launches, arguments: tuple[Any, ...], shared_bytes: int) 
     except RunsUncached:
         return resolutions.block_size_otherwise(arguments, shared_bytes)
     return suggested_block(kernel, loaded, shared_bytes)
+
+
+def blocks_over(
+    kernel: Launches, tasks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]
+) -> tuple[int, int]:
+    """Blocks that have at least this many threads together, and the threads of each: where 0, those of `block_size`."""
+    threads = threads or block_size(kernel, arguments, shared_bytes)
+    options, blocks = kernel._definition.launch_options, -(-tasks // threads)
+    return blocks + (-blocks % options.cluster[0] if options and options.cluster else 0), threads

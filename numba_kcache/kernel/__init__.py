@@ -51,12 +51,12 @@ class Kernel(Launches):
         super().__init__(definition)
         self._instances: dict[Any, Kernel] = {}
         thing = definition.thing
-        function = getattr(thing, "py_func", thing) if callable(thing) else None
-        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
-        self.__module__ = getattr(function, "__module__", None) or __name__
-        self.__doc__ = getattr(function, "__doc__", None)
-        if function is not None:
-            self.__wrapped__ = function
+        self.__qualname__, self.__module__, self.__doc__ = self.__name__, __name__, None
+        if thing is not None and callable(thing):
+            self.__wrapped__ = function = getattr(thing, "py_func", thing)
+            self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+            self.__module__ = getattr(function, "__module__", None) or __name__
+            self.__doc__ = getattr(function, "__doc__", None)
 
     # -- resolving ----------------------------------------------------------------------------------
 

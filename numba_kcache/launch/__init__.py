@@ -10,6 +10,7 @@ Ground      CUDA C++ Programming Guide, "Technical Specifications per Compute Ca
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -72,6 +73,12 @@ class DeviceLimits(NamedTuple):
     threads_per_block: int
     shared_bytes: int
     static_shared_bytes: int = 0
+
+
+@functools.cache
+def limits_of(threads: int) -> DeviceLimits:
+    """The limits of every device, for launches with no more threads of a block than these and no dynamic memory."""
+    return DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, threads, 0)
 
 
 # -- shapes -------------------------------------------------------------------------------------------

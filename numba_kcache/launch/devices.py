@@ -229,11 +229,7 @@ def device_attribute(ordinal: int, name: str) -> int:
 
 def context_id() -> int | None:
     """A number that no other context ever has, not even the next one of the same device."""
-    driver = bindings()
-    status, context = driver.cuCtxGetCurrent()
-    if status != 0 or not context:
-        return None
-    status, found = driver.cuCtxGetId(context)
+    status, found = bindings().cuCtxGetId(0)  # 0 stands for the current one
     return int(found) if status == 0 else None
 
 

@@ -13,9 +13,11 @@ import ctypes
 from typing import Any
 
 from ..errors import ArgumentError, LaunchError
+from ..model import Target
 from . import Dim3
 from .arguments import ParameterSlot
 from .devices import bindings
+from .loader import CodeRefusedError
 
 _SHOWN_LENGTH = 60
 _HINTS = {
@@ -38,6 +40,12 @@ _HINTS = {
     906: "the legacy default stream cannot be used while another is being captured: name the stream",
 }
 
+_OF_THE_CODE = (
+    "INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "INVALID_VALUE", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION",
+    "SHARED_OBJECT_SYMBOL_NOT_FOUND", "SHARED_OBJECT_INIT_FAILED", "ERROR_NOT_FOUND",
+)  # fmt: skip
+"""Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
+
 RECOVERABLE = frozenset((3, 4, 98, 201, 400, 709))
 """Codes after which the kernel may run if it is loaded anew or its context made current."""
 
@@ -50,6 +58,15 @@ def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: int) -> Launc
         f"the driver answered {bindings().name_of(code)}",
         _HINTS.get(code, ""),
     )
+
+
+def load_error(target: Target, ordinal: int, why: str) -> LaunchError:
+    """The error for a module, or a kernel of one, that the driver does not load."""
+    hint = ""
+    if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
+        hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
+    made = CodeRefusedError if any(name in why for name in _OF_THE_CODE) else LaunchError
+    return made(f"cannot load a module for {target} on device {ordinal}", why, hint)
 
 
 def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:

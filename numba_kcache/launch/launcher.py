@@ -4,7 +4,8 @@ Promise     Nothing is queued before every argument fits its parameter; then the
             A launch may run in any number of threads, and inside itself: no buffer is shared while in use.
 Method      `bind` gives a function of the compiled module (`native`), which recognises the commonest exact types, packs
             and launches; what it does not know, and all where that module is not built, `_slow` settles argument by
-            argument (`arguments`). A kernel that is launched once tells the module nothing (`recognition`).
+            argument (`arguments`). Kernels of the same parameters share what the module knows. It is told when a
+            kernel is launched again, or when many were launched (`recognition`): to import that takes longer.
 Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
             launch/__init__.py); which launches a kernel keeps bound (frontends.launches).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
@@ -12,9 +13,9 @@ Ground      cuLaunchKernel copies the parameters before it returns, and is calle
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Sequence
+from struct import Struct, pack, pack_into
 from typing import Any
 
 from ..errors import LaunchError
@@ -25,6 +26,11 @@ from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_form
 from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle, stream_identity
 from .loader import LoadedKernel
 
+_HANDLE = Struct("=Q")
+
+_TOLD_AFTER = 48
+"""Kernels of the same parameters, each launched once, whose slow launches take as long as to tell the module."""
+
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
@@ -32,11 +38,54 @@ Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
 
 
+def _functions_of(module: Any) -> bytes:
+    """The driver's functions that a plan of the compiled module calls, and the device: the same for all of a module."""
+    find = module.driver.addresses
+    others = find["cuCtxGetDevice"] if module.device_of else 0
+    return pack(
+        "=5Q2i", find["cuLaunchKernel"], find["cuLaunchKernelEx"], others, find["cuStreamIsCapturing"],
+        find["cuPointerGetAttribute"], module.device.ordinal, not module.device_of,
+    )  # fmt: skip
+
+
+class Layout:
+    """The parameters of a kernel as bytes, and what the compiled module knows of them: for all kernels of the same.
+
+    Args:
+        parameters: As the compiler laid them out, or as finer ones that fill the same bytes.
+
+    Attributes:
+        offsets: Of the parameters.
+        idle: Buffers; a list, because pop and append are atomic.
+        plan: The module's, of a kernel whose arguments it was told; None until then. Those of further kernels begin
+            as it is.
+        launched: Number of kernels that were launched before that.
+    """
+
+    __slots__ = ("idle", "launched", "offsets", "pack", "plan", "size_bytes")
+
+    def __init__(self, parameters: tuple[Parameter, ...]) -> None:
+        layout = Struct(struct_format(parameters))
+        self.pack, self.size_bytes, self.offsets = layout.pack_into, layout.size, [each.offset for each in parameters]
+        self.idle: list[tuple[Any, int]] = []
+        self.plan: Any = None
+        self.launched = 0
+
+    def new_buffer(self) -> tuple[Any, int]:
+        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
+        start = -(-self.size_bytes // 8) * 8
+        memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address stays
+        base = devices.address_of(memory)
+        pack_into(f"={len(self.offsets)}Q", memory, start, *[base + each for each in self.offsets])
+        return memory, base + start
+
+
 class Launcher:
     """Launches one kernel on one device.
 
     Attributes:
         names: Names of the arguments, and defaults of the last of them; None where they are the parameters' own.
+        shares_layout: Whether equal parameters take equal arguments, as they do where each takes one.
 
     Args:
         loaded: The kernel on its device.
@@ -50,6 +99,7 @@ class Launcher:
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
+    shares_layout = True
 
     def __init__(
         self,
@@ -67,24 +117,21 @@ class Launcher:
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
         self.driver, self._prepare = loaded.module.driver, loaded.prepare
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
-        layout = struct.Struct(struct_format(self.parameters))
-        self.pack, self._buffer_bytes = layout.pack_into, layout.size
-        self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self.slots = slots
+        self.slots, layouts = slots, loaded.module.layouts
         for slot in slots or ():
             slot.launcher = self
+        layout = layouts.get((self.parameters, strided)) if self.shares_layout else None
+        if layout is None:
+            layout = Layout(self.parameters)
+            if self.shares_layout:
+                layouts[self.parameters, strided] = layout
+        self.layout, self.pack, self.idle = layout, layout.pack, layout.idle
         self.plan: Any = None
-        self._stage = 0  # 1 once it was launched, 2 once the compiled module was told of it
         if devices.native is not None and debug_labels is None:
-            module, find = loaded.module, self.driver.addresses
-            addresses = (
-                find["cuLaunchKernel"], find["cuLaunchKernelEx"], find["cuCtxGetDevice"] if module.device_of else 0,
-                find["cuStreamIsCapturing"], find["cuPointerGetAttribute"],
-            )  # fmt: skip
-            is_alone = not module.device_of
-            plan = devices.native.plan(struct.pack("=6Q2i", self.function, *addresses, module.device.ordinal, is_alone))
+            module = loaded.module
+            functions = module.functions = module.functions or _functions_of(module)
             self.plan = (
-                plan,
+                devices.native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
                 self._slow,
                 self._by_name,
                 self.live,
@@ -92,15 +139,7 @@ class Launcher:
                 module.stays,
                 module.numba_context,
             )
-
-    def new_buffer(self) -> tuple[Any, int]:
-        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        start = -(-self._buffer_bytes // 8) * 8
-        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
-        base = devices.address_of(memory)
-        pointers = [base + each.offset for each in self.parameters]
-        struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
-        return memory, base + start
+        self._is_told = self._is_launched = layout.plan is not None  # told: the module, of this kernel
 
     def make_slots(self) -> list[Slot]:
         """Make a slot for each parameter, at the first launch."""
@@ -126,6 +165,9 @@ class Launcher:
         handle = stream if type(stream) is int and stream >= 0 else stream_handle(stream)
         if handle > 1:
             self.module.uses(handle, stream)
+        if self.plan is not None and not self.attributes:
+            launch: Launch = devices.native.bind(self.plan, shape, handle, stream, None)
+            return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
@@ -144,9 +186,7 @@ class Launcher:
     def _configuration(self, shape: tuple[Dim3, Dim3, int], handle: int) -> bytes:
         """The CUlaunchConfig of a launch with attributes."""
         count = len(self.attributes) // 72
-        return struct.pack(
-            "=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, devices.address_of(self.attributes), count
-        )
+        return pack("=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, devices.address_of(self.attributes), count)
 
     # -- the path that any launch can take -----------------------------------------------------------
 
@@ -202,12 +242,13 @@ class Launcher:
             else:
                 values.append(value)
         if self.plan is not None:
-            if self._stage and sys.meta_path is not None:
+            layout = self.layout
+            if (self._is_launched or layout.launched >= _TOLD_AFTER) and sys.meta_path is not None:
                 from .recognition import recognise
 
-                recognise(self.plan[0], self, arguments, is_first=self._stage == 1)
-                self._stage = 2
-            self._stage = self._stage or 1
+                recognise(self.plan[0], self, arguments, is_first=not self._is_told)
+                self._is_told, layout.plan = True, self.plan[0]
+            self._is_launched, layout.launched = True, layout.launched + 1
         if call.before:
             if not self._is_current():
                 self._recover(call, 0)
@@ -229,7 +270,7 @@ class Launcher:
         try:
             buffer = self.idle.pop()
         except IndexError:
-            buffer = self.new_buffer()
+            buffer = self.layout.new_buffer()
         self.pack(buffer[0], 0, *values)
         if call.handle and not self.module.stays[0] and self.driver.cuStreamIsCapturing(call.handle) != (0, 0):
             self.module.stays[0] = True  # a graph may launch it at any time

@@ -31,16 +31,10 @@ from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
-from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, devices
+from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, devices, limits_of
 from .devices import CurrentDevice, bindings, check_interpreter, context_id, current_device, device_attribute, done
 
 _SHARED_BY_DEFAULT = 48 * 1024
-
-_OF_THE_CODE = (
-    "INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "INVALID_VALUE", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION",
-    "SHARED_OBJECT_SYMBOL_NOT_FOUND", "SHARED_OBJECT_INIT_FAILED", "ERROR_NOT_FOUND",
-)  # fmt: skip
-"""Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
 
 _FUNCTION_ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 0, "SHARED_SIZE_BYTES": 1, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8,
@@ -64,14 +58,11 @@ class LoadedKernel:
         device: That it is loaded on.
         function: Its CUfunction.
         module: That it belongs to; kept, for it watches over `live`.
-
-    Attributes:
-        live: `live[0]` is False once the handle must not be used any more.
     """
 
     def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
         self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
-        self._limits: DeviceLimits | None = None
+        self._limits, self._has_asked = limits_of(entry.safe_threads), False
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
     def prepare(self, shape: LaunchShape, name: str) -> None:
@@ -80,21 +71,20 @@ class LoadedKernel:
         Raises:
             LaunchConfigError: The shape is beyond the limits; `name` is the kernel's in the message.
         """
-        limits = self.limits(shape.shared_bytes)
+        limits, (_grid, (x, y, z), dynamic_bytes) = self._limits, shape
+        if dynamic_bytes or x * y * z > limits.threads_per_block:
+            limits = self.limits(dynamic_bytes)
         check_launch(shape, limits, kernel=name)
         if shape.shared_bytes:
             self.allow_shared(shape.shared_bytes)
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
         """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
-        if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
-            self._limits = DeviceLimits(
-                grid=GRID_LIMIT,
-                block=BLOCK_LIMIT,
-                threads_per_block=self.attribute("MAX_THREADS_PER_BLOCK"),
-                shared_bytes=self.of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") if dynamic_bytes else 0,
-                static_shared_bytes=self.attribute("SHARED_SIZE_BYTES") if dynamic_bytes else 0,
-            )
+        if not self._has_asked or (dynamic_bytes and not self._limits.shared_bytes):
+            most, room, taken = self.attribute("MAX_THREADS_PER_BLOCK"), 0, 0
+            if dynamic_bytes:
+                room, taken = self.of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), self.attribute("SHARED_SIZE_BYTES")
+            self._limits, self._has_asked = DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, most, room, taken), True
         return self._limits
 
     def set_attribute(self, name: str, value: int, action: str) -> None:
@@ -142,6 +132,16 @@ class LoadedKernel:
         return device_attribute(self.device.ordinal, attribute)
 
 
+Code = tuple[Artifact, dict[str, Any]]  # with the places of its kernels, as `misfit` lists them
+
+
+def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
+    """Refuse a kernel of several that its cubin contradicts, and what is `live` of that; an only one was when read."""
+    if len(code[0].entries) > 1 and (wrong := misfit(code[0], entry, code[1])):
+        live[:] = [False]
+        raise CodeRefusedError(f"cannot load {entry.name} for {code[0].target}", wrong)
+
+
 class Loader:
     """The modules of one cache on the devices of this process.
 
@@ -150,6 +150,7 @@ class Loader:
 
     Attributes:
         streams: Those that kernels were launched on: by handle, the object that owns each.
+        layouts: What launchers share (`launcher.Layout`), by parameters.
         launches: The way that launches take.
     """
 
@@ -160,6 +161,7 @@ class Loader:
         self._modules: dict[tuple[str, int], weakref.ref[LoadedModule]] = {}
         self._dropped: list[tuple[Any, ...]] = []
         self.streams: dict[int, Any] = {}
+        self.layouts: dict[Any, Any] = {}
         self._loading: dict[Hashable, tuple[int, int]] = {}
         renewed_in_children.add(self)
 
@@ -177,9 +179,6 @@ class Loader:
             CodeRefusedError: The driver refuses the code, or it contradicts what is said of the kernel.
             LaunchError: The driver cannot load it for another reason.
         """
-        wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # an only kernel was checked before
-        if wrong:
-            raise CodeRefusedError(f"cannot load {entry.name} for {artifact.target}", wrong)
         name, modules = (key, device.ordinal), self._modules
         owner = mine = get_ident(), os.getpid()
         try:
@@ -194,8 +193,8 @@ class Loader:
                 return module.kernel(entry)
             if found is not None:
                 modules.pop(name, None)
-            start = time.perf_counter()
-            driver = bindings()
+            start, driver, code = time.perf_counter(), bindings(), (artifact, dict[str, Any]())
+            _require_fit(code, entry, [])
             answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
             before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
             try:  # this thread may load while a stream is being captured, which the usual mode forbids
@@ -203,7 +202,7 @@ class Loader:
                     from .unloading import unload_dropped
 
                     unload_dropped(self._dropped, driver, device.ordinal, self.streams)
-                made = LoadedModule(artifact, device, name, self)
+                made = LoadedModule(code, device, name, self)
                 kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
@@ -243,7 +242,7 @@ class LoadedModule:
     """One artifact on one device, and the device as launches of its kernels see it.
 
     Args:
-        artifact: The module.
+        code: The module.
         device: The current device.
         name: Its name in the loader.
         loader: Gets what is left of it when nothing holds it any more.
@@ -251,6 +250,8 @@ class LoadedModule:
     Attributes:
         driver: `driver.bindings()`.
         handle: The driver's, of a module, or of a library where Numba loaded it.
+        loaded_in: The id of its context.
+        layouts, functions: What its launchers share: the loader's, and the driver's as a plan has them.
         live: One element, false once the handle must not be used any more.
         stays: One element, true where it must not be unloaded: it may be launched by others.
         device_of: The device that alone can reach an address, or None for memory that others reach too
@@ -260,9 +261,10 @@ class LoadedModule:
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
     """
 
-    def __init__(self, artifact: Artifact, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
+    def __init__(self, code: Code, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
         self.driver = driver = bindings()
-        self.device, self._target, self.live, self.stays = device, artifact.target, [True], [True]
+        self.device, self.live, self.stays = device, [True], [True]
+        (artifact, _places), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
         self._name, self._loader, self._streams = name, loader, dict[int, Any]()
         status, count = driver.cuDeviceGetCount()
         self.device_of: Any = None
@@ -272,7 +274,7 @@ class LoadedModule:
             self.device_of = functools.partial(device_of, here=device.ordinal)
         self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # they hold the module, not it them
         self._context_id: int | None = None
-        self._loaded_in, self._pid = context_id(), os.getpid()
+        self.loaded_in, self._pid = context_id(), os.getpid()
         self._waits: Any = None
         self.numba: Any = None
         self.numba_modules: Any = None
@@ -282,7 +284,7 @@ class LoadedModule:
             status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
             if status != 0:
                 raise self._refused(f"the driver answered {driver.name_of(status)}")
-            self._context_id = self._loaded_in
+            self._context_id = self.loaded_in
             self.stays[0] = False
             return
         from cuda.core import ObjectCode
@@ -304,7 +306,7 @@ class LoadedModule:
             unload = functools.partial(self.driver.cuModuleUnload, self.handle)
         else:
             unload = functools.partial(self.numba_modules.pop, self.handle, None)
-        self._loader.drop(self._name, (self.device.ordinal, self._loaded_in, self._streams, unload, [], self._pid))
+        self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
 
     def uses(self, handle: int, stream: Any) -> None:
         """Note a stream that a kernel is launched on."""
@@ -352,6 +354,10 @@ class LoadedModule:
         live = self.live
         self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
 
+    def is_current(self) -> bool:
+        """Tell if it may be used, and the current context is the very one that it was loaded in."""
+        return self.live[0] and self.driver.cuCtxGetId(0) == (0, self.loaded_in)
+
     def has_lost_its_context(self) -> bool:
         """Check that the context that it was loaded in was not destroyed; Numba's is watched."""
         if self._context_id is not None and self.live[0] and context_id() != self._context_id:
@@ -362,11 +368,12 @@ class LoadedModule:
         """Find a kernel of the module.
 
         Raises:
-            LaunchError: The driver refuses it.
+            CodeRefusedError: The driver refuses it, or the code contradicts what is said of it.
         """
         kept = self._kernels.get(entry.symbol)
         found = None if kept is None else kept()
         if found is None:
+            _require_fit(self._code, entry, self.live)
             driver, symbol = self.driver, entry.symbol.encode()
             if self.numba is None:
                 status, function = driver.cuModuleGetFunction(self.handle, symbol)
@@ -382,11 +389,11 @@ class LoadedModule:
         return found
 
     def _refused(self, why: str) -> LaunchError:
-        hint = ""
-        if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
-            hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
-        made = CodeRefusedError if any(name in why for name in _OF_THE_CODE) else LaunchError
-        return made(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
+        from .failures import load_error
+
+        error = load_error(self._code[0].target, self.device.ordinal, why)
+        self.live[0] = self.live[0] and not isinstance(error, CodeRefusedError)
+        return error
 
 
 class _ContextSentinel:

@@ -80,10 +80,10 @@ _MAX_KIND = 32
 _MAX_SECONDS = 1e9
 
 _ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
-_SECTION_NAME = Struct("<I60x")
+_SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
 _SECTION_PLACE = Struct("<24xQQ24x")
-_RECORD = Struct("<BBH")
 _PARAMETER = Struct("<4xHHI")  # ordinal, offset, and a word with the size: in its upper 14 bits, or its lower 16
+_INFO = b".nv.info."
 _SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 0x17, 0x45
 
 
@@ -99,6 +99,7 @@ class Entry(NamedTuple):
         shared_bytes: Static shared memory per block.
         local_bytes: Local memory per thread.
         const_bytes: Constant memory of the user's variables, for the whole module.
+        safe_threads: Threads of a block that it takes on every device that runs it; beyond them the driver knows.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Entry(NamedTuple):
     shared_bytes: int = 0
     local_bytes: int = 0
     const_bytes: int = 0
+    safe_threads: int = 0
 
 
 class Variable(NamedTuple):
@@ -207,7 +209,7 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
                 entry.name,
                 entry.symbol,
                 entry.typed,
-                [entry.registers, entry.shared_bytes, entry.local_bytes, entry.const_bytes],
+                [*entry[4:8], *([entry.safe_threads] if entry.safe_threads else [])],
                 [[p.offset, p.size, p.code, p.c_type, p.name] for p in entry.parameters],
             ]
             for entry in artifact.entries
@@ -269,7 +271,7 @@ def _entry(fields: Any) -> Entry:
     name, symbol, typed, resources, parameters = fields
     if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
         raise ValueError("entry")
-    registers, shared, local, const = resources
+    registers, shared, local, const, threads = resources if len(resources) == 5 else (*resources, 0)
     for amount in resources:
         if type(amount) is not int or not 0 <= amount < 1 << 32:
             raise ValueError("resources")
@@ -284,7 +286,7 @@ def _entry(fields: Any) -> Entry:
             raise ValueError("parameter of another size than its type, or of no type that is known")
         end = offset + size
         read.append(_new(Parameter, (offset, size, code, c_type, label)))
-    return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const))
+    return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const, threads))
 
 
 def _variable(fields: Any) -> Variable:
@@ -323,54 +325,72 @@ def _is_exception(name: object) -> bool:
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
-_listed: tuple[bytes, dict[int, int]] = b"", {}
-"""The last cubin with several kernels that was read, and its section headers by the offset of the section's name."""
-
-
-def misfit(artifact: Artifact, entry: Entry) -> str:
+def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = None) -> str:
     """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, or where there is no cubin.
 
-    This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package.
+    This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package. For
+    callers with more kernels, `places` is filled with the records of each; () for a kernel that is known to fit.
     """
-    global _listed
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
         return ""
     try:
-        magic, width, abi, machine, table, flags, count, names_at = _ELF.unpack_from(cubin)
-        if magic != b"\x7fELF" or width != 2 or machine != 190:
-            return "its code is no cubin"
-        sm = flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF
-        is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
-        if sm != major * 10 + minor and not is_earlier:
-            return f"its cubin is for sm_{sm}"
-        if not count:  # more sections than the header can count: a module of ten thousand kernels
-            from .contradiction import contradiction_of
+        place = places[entry.symbol] if places and entry.symbol in places else None
+        if place is None:
+            magic, width, abi, machine, table, flags, count, names_at = _ELF.unpack_from(cubin)
+            if magic != b"\x7fELF" or width != 2 or machine != 190:
+                return "its code is no cubin"
+            sm = flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF
+            is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
+            if sm != major * 10 + minor and not is_earlier:
+                return f"its cubin is for sm_{sm}"
+            if not count:  # more sections than the header can count: those of a module of ten thousand kernels
+                from .contradiction import contradiction_of
 
-            return contradiction_of(artifact)
-        of, starts = _listed
-        if of is not cubin:
-            starts = {}
-            for at, (start,) in enumerate(_SECTION_NAME.iter_unpack(cubin[table : table + 64 * count])):
-                starts.setdefault(start, at)
-            if len(artifact.entries) > 1:  # the module's other kernels are likely to follow
-                _listed = cubin, starts
-        names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
-        name, at = b".nv.info." + entry.symbol.encode() + b"\0", names - 1
-        while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in starts:
-            pass  # it was the tail of a longer section name
-        if at < 0:
-            return f"its cubin has no kernel {entry.symbol}"
-        at, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * starts[at - names])
+                wrong = contradiction_of(artifact)
+                if places is not None and not wrong:
+                    places.update(dict.fromkeys([each.symbol for each in artifact.entries], ()))
+                return wrong
+            sections: dict[int, tuple[int, int]] = {}
+            for start, at, size in _SECTION.iter_unpack(cubin[table : table + 64 * count]):
+                if start not in sections:
+                    sections[start] = at, size
+            names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
+            if places is not None:
+                _list_kernels(cubin[names : names + size], sections, places)
+            name, at = _INFO + entry.symbol.encode() + b"\0", names - 1
+            while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in sections:
+                pass  # the end of a longer name
+            if at < 0:
+                return f"its cubin has no kernel {entry.symbol}"
+            place = sections[at - names]
+        elif not place:
+            return ""
+        at, size = place
         end, found = at + size, {}
         while at + 4 <= end:
-            layout, attribute, size = _RECORD.unpack_from(cubin, at)
-            if attribute in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD) and size == _PARAMETER.size:
-                ordinal, offset, word = _PARAMETER.unpack_from(cubin, at + 4)
-                found[ordinal] = offset, word >> 18 if attribute == _PARAMETER_RECORD else word & 0xFFFF
-            at += 4 + size if layout == _SIZED else 4
-        if [found.get(each) for each in range(len(found))] != [each[:2] for each in entry.parameters]:
+            attribute = cubin[at + 1]
+            if cubin[at] == _SIZED:
+                size = cubin[at + 2] | cubin[at + 3] << 8
+                if attribute in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD) and size == _PARAMETER.size:
+                    ordinal, offset, word = _PARAMETER.unpack_from(cubin, at + 4)
+                    found[ordinal] = offset, word >> 18 if attribute == _PARAMETER_RECORD else word & 0xFFFF
+                at += size
+            at += 4
+        is_same = len(found) == len(entry.parameters)
+        for at, each in enumerate(entry.parameters if is_same else ()):
+            is_same = is_same and at in found and found[at] == each[:2]
+        if not is_same:
             return f"its cubin has other parameters of {entry.symbol}"
-    except (StructError, ValueError, OverflowError) as error:
+    except (StructError, ValueError, OverflowError, IndexError) as error:
         return f"its cubin is damaged: {error}"
     return ""
+
+
+def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int]], places: dict[str, Any]) -> None:
+    """Note the place of each section with a kernel's records, by its symbol, as far as it has a name to itself."""
+    at = 0
+    for name in names.split(b"\0"):
+        if name.startswith(_INFO) and at in sections:
+            places.setdefault(name[len(_INFO) :].decode("utf-8", "replace"), sections[at])
+        at += len(name) + 1

@@ -9,7 +9,9 @@ Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels ar
             `.nv.constant3`.
 Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
             EIATTR_KPARAM_INFO_V2 0x45 (of kernels with more than 4,352 bytes of them), EIATTR_PARAM_CBANK 0x0a,
-            EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11; STO_CUDA_ENTRY 0x10.
+            EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11, EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10;
+            STO_CUDA_ENTRY 0x10. Registers of a block: CUDA C++ Programming Guide, "Technical Specifications per
+            Compute Capability".
             EI_ABIVERSION 8 (CUDA 13) keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
 """
 
@@ -28,6 +30,7 @@ _KPARAM_INFO = 0x17
 _KPARAM_INFO_V2 = 0x45
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
+_LAUNCH_BOUNDS = (0x05, 0x10)
 
 _STT_OBJECT = 1
 _STO_ENTRY = 0x10
@@ -51,6 +54,7 @@ class CubinKernel(NamedTuple):
         registers: Registers per thread.
         shared_bytes: Static shared memory per block.
         local_bytes: Stack frame per thread.
+        safe_threads: Threads of a block that every device takes that runs it; 0 where that is not known.
     """
 
     symbol: str
@@ -58,6 +62,7 @@ class CubinKernel(NamedTuple):
     registers: int
     shared_bytes: int
     local_bytes: int
+    safe_threads: int = 0
 
 
 class CubinVariable(NamedTuple):
@@ -153,13 +158,15 @@ def _read(data: bytes) -> Cubin:
         if symbol is name or info is None or symbol not in entries:
             continue  # a device function that was linked in has both sections too
         shared = by_name.get(f".nv.shared.{symbol}")
+        records, used = _records(_bytes(data, info)), registers.get(symbol, 0)
         kernels.append(
             CubinKernel(
                 symbol,
-                tuple(_parameters(_bytes(data, info))),
-                registers.get(symbol, 0),
+                tuple(_parameters(records)),
+                used,
                 max(shared[5] - reserved, 0) if shared else 0,
                 frames.get(symbol, 0),
+                _safe_threads(records, used) if sm >= 70 else 0,  # 5.3 and 6.2 have half the registers
             )
         )
     const = by_name.get(_CONSTANTS)
@@ -218,14 +225,24 @@ def _records(info: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _parameters(info: bytes) -> list[tuple[int, int]]:
+def _safe_threads(records: list[tuple[int, bytes]], registers: int) -> int:
+    """The least of the launch bounds and of what 65,536 registers are enough for: 256 threads of any kernel."""
+    threads = 1024 if 0 < registers <= 64 else 256
+    for attribute, value in records:
+        if attribute in _LAUNCH_BOUNDS:
+            x, y, z = struct.unpack("<III", value)
+            threads = min(threads, x * y * z)
+    return threads
+
+
+def _parameters(records: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
     """(offset, size) by ordinal.
 
     A record is u32 index, u16 ordinal, u16 offset, u32 with the size in bits 18-31; of version 2,
     the last is u16 size and u16 0.
     """
     found = {}
-    for attribute, value in _records(info):
+    for attribute, value in records:
         if attribute == _KPARAM_INFO:
             _index, ordinal, offset, flags = struct.unpack("<IHHI", value)
             found[ordinal] = (offset, flags >> 18)

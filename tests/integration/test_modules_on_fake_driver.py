@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.launch.devices import native
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -31,11 +32,11 @@ cache = KernelCache(sys.argv[1])
 """
 
 
-def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
+def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,), head: str = HEAD) -> Any:
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
-    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
+    done = run(["-c", head + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
     return done.stdout, read_log(log, *events)
 
 
@@ -193,3 +194,120 @@ m.count[4, 32]()
     _, launches = seen(tmp_path, script, "launch")
 
     assert [each["cluster"] for each in launches] == [[2, 1, 1], [2, 1, 1]]
+
+
+COUNTED = """
+import sys
+from numba_kcache import KernelCache, LaunchConfigError, cached_module
+cache = KernelCache(sys.argv[1])
+from collections import Counter
+from numba_kcache.launch.devices import bindings
+class Lent:
+    __cuda_array_interface__ = {"shape": (64,), "typestr": "<f4", "data": (4096, False), "version": 3}
+x, y, asked, calls = Lent(), Lent(), [], Counter()
+kernel = 'extern "C" __global__ void BOUNDS k%d(float a, const float *x, float *y) { y[0] = a * x[0] + %d; }'
+m = cached_module("".join(kernel % (n, n) for n in range(COUNT)).replace("BOUNDS", BOUNDS), cache=cache)
+for name, function in list(vars(bindings()).items()):
+    if callable(function):
+        vars(bindings())[name] = lambda *given, name=name, function=function: (asked.append(name), function(*given))[1]
+def count(frame, event, what):
+    if event in ("call", "c_call") and "numba_kcache" in frame.f_code.co_filename:
+        calls[event] += 1
+"""
+
+
+def test_further_kernel_of_a_module_asks_for_its_handle_and_no_more(tmp_path: Path) -> None:
+    """The context is asked for its number: with that, device and module are those of the kernel before, and the entry
+    says how many threads a block may have. Types that the kernel before was launched with are known."""
+    script = """
+m.k0[1, 32](2.0, x, y)
+m.k0[1, 64](2.0, x, y)  # again: the compiled module is told
+m.k1[1, 32](2.0, x, y)
+asked.clear()
+sys.setprofile(count)
+m.k2[1, 256](2.0, x, y)
+sys.setprofile(None)
+print(*asked, calls["call"], calls["c_call"])
+"""
+    head = f"COUNT, BOUNDS = 4, ''\n{COUNTED}"
+    seen(tmp_path, script, head=head)
+
+    said, events = seen(tmp_path, script, "load", "launch", head=head)
+
+    *asked, calls, calls_in_c = said.split()
+    assert [each["event"] for each in events] == ["load", *["launch"] * 4]
+    assert events[-1]["kernel"] == "k2"
+    assert asked == ["cuCtxGetId", "cuModuleGetFunction", *["cuLaunchKernel"] * (native is None)]
+    assert int(calls) <= 24 or native is None
+    assert int(calls_in_c) <= 28 or native is None
+
+
+def test_kernel_launched_once_of_many_does_not_import_what_tells_their_types(tmp_path: Path) -> None:
+    """That takes as long as dozens of first launches; with hundreds it pays."""
+    script = """
+for n in range(COUNT):
+    m[f"k{n}"][1, 32](2.0, x, y)
+    if n in (30, COUNT - 1):
+        print("numba_kcache.launch.recognition" in sys.modules)
+"""
+    said, _ = seen(tmp_path, script, head=f"COUNT, BOUNDS = 80, ''\n{COUNTED}")
+
+    assert said.split() == ["False", str(native is not None)]
+
+
+def test_driver_is_asked_only_about_blocks_that_are_not_certain(tmp_path: Path) -> None:
+    """Within launch bounds nobody asks; beyond them the message has the driver's own number."""
+    script = """
+m.k0[1, 32](2.0, x, y)
+asked.clear()
+m.k1[1, 64](2.0, x, y)
+print("cuFuncGetAttribute" in asked)
+try:
+    m.k1[1, 65]
+except LaunchConfigError as error:
+    print("cuFuncGetAttribute" in asked, error.why)
+"""
+    said, _ = seen(tmp_path, script, head=f"COUNT, BOUNDS = 2, '__launch_bounds__(64)'\n{COUNTED}")
+
+    assert said.splitlines() == ["False", "True it takes at most 64 on this device"]
+
+
+def test_further_kernel_after_a_reset_is_loaded_anew(tmp_path: Path) -> None:
+    """Whatever the kernel before was loaded in is gone, and nobody has noticed yet."""
+    script = """
+from cuda.bindings import driver
+m.k0[1, 32](2.0, x, y)
+driver.cuDevicePrimaryCtxReset(0)
+m.k1[1, 32](2.0, x, y)
+m.k0[1, 32](2.0, x, y)
+"""
+    _, events = seen(tmp_path, script, "load", "launch", head=f"COUNT, BOUNDS = 2, ''\n{COUNTED}")
+
+    assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]
+
+
+def test_further_kernel_that_its_code_contradicts_is_compiled_anew(tmp_path: Path) -> None:
+    """A stored module whose second kernel is said to take other parameters: found before it is launched."""
+    lie = """
+import numba_kcache.engine.compile as compiling
+true_header = compiling.artifact_header
+def lying_header(artifact):
+    found = true_header(artifact)
+    found["entries"][1][4] = found["entries"][1][4][:2]
+    return found
+compiling.artifact_header = lying_header
+m.k0[1, 32](2.0, x, y)
+"""
+    script = """
+m.k0[1, 32](2.0, x, y)
+m.k1[1, 32](2.0, x, y)
+m.k0[1, 32](2.0, x, y)
+print(cache.info("process").hits, cache.info("process").compiles)
+"""
+    head = f"COUNT, BOUNDS = 2, ''\n{COUNTED}"
+    seen(tmp_path, lie, head=head)
+
+    said, events = seen(tmp_path, script, "load", "launch", head=head)
+
+    assert said.split() == ["1", "1"]
+    assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]

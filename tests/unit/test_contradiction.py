@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,19 @@ def test_compiled_artifact_fits_its_code(target: str) -> None:
     assert len(made.entries) == 4
     assert contradiction_of(made) == ""
     assert [misfit(made, each) for each in made.entries] == [""] * 4
+
+
+def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out() -> None:
+    """Their sections are listed once; a name that is the end of another's is found all the same."""
+    made = artifact()
+    places: dict[str, Any] = {}
+
+    assert [misfit(made, each, places) for each in made.entries] == [""] * 4
+    assert {each.symbol for each in made.entries} <= set(places)
+    assert "has no kernel irst" in misfit(made, made.entries[0]._replace(symbol="irst"), places)
+    assert all("other parameters" in misfit(made, each._replace(parameters=()), places) for each in made.entries[:1])
+    del places[made.entries[2].symbol]
+    assert misfit(made, made.entries[2], places) == ""
 
 
 @pytest.mark.parametrize(

@@ -197,3 +197,24 @@ def test_code_that_is_yet_to_be_linked_is_told() -> None:
     assert is_relocatable(compiled(SOURCE, "cubin", "sm_90", "-rdc=true"))
     assert not is_relocatable(compiled(SOURCE, "cubin", "sm_90"))
     assert not is_relocatable(b"")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "threads"), [("", 1024), ("__launch_bounds__(96)", 96), ("__launch_bounds__(1024, 2)", 1024)]
+)
+def test_cubin_says_how_many_threads_are_certain(bounds: str, threads: int) -> None:
+    """Launch bounds, and 65,536 registers for a block from compute capability 7.0 on."""
+    source = f'extern "C" __global__ void {bounds} k(float *x) {{ x[threadIdx.x] = 1; }}'
+
+    assert read_cubin(compiled(source, "cubin", "sm_90")).kernels[0].safe_threads == threads
+
+
+def test_many_registers_leave_fewer_threads_certain() -> None:
+    """More than 64 for each thread: 256 threads have them all, on every device."""
+    reads = "".join(f"float v{n} = x[i + {n}];" for n in range(100))
+    total, writes = "+".join(f"v{n}" for n in range(100)), "".join(f"x[i * {n}] = v{n} * sum;" for n in range(100))
+    source = f'extern "C" __global__ void k(float *x, int i) {{ {reads} float sum = {total}; {writes} }}'
+    kernel = read_cubin(compiled(source, "cubin", "sm_90")).kernels[0]
+
+    assert kernel.registers > 64
+    assert kernel.safe_threads == 256

@@ -170,6 +170,26 @@ def test_keyboard_interrupt_of_an_argument_passes() -> None:
     assert kernel.launcher.interpreted == 0
 
 
+def test_module_launches_a_kernel_at_once_whose_parameters_it_knows_of_another() -> None:
+    """The same bytes, for another function; what fits no parameter is refused as ever."""
+    kernel, array = Kernel(), Numba().array(ADDRESS)
+    first = kernel.launcher_at(function=77)
+    for _ in range(4):
+        first.bind(SHAPE)(2.0, array, array, 7)
+
+    further = kernel.launcher_at(function=78)
+    further.bind(SHAPE)(2.0, array, array, 7)
+
+    assert (first.interpreted, further.interpreted) == (3, 0)
+    assert kernel.driver.functions == [77, 77, 77, 77, 78]
+    assert kernel.driver.launches[3][2] == kernel.driver.launches[4][2]
+    with pytest.raises(ArgumentError, match="as argument 2 of saxpy"):
+        further.bind(SHAPE)(2.0, 7, array, 7)
+    strided = kernel.launcher_at(function=79, strided=True)
+    strided.bind(SHAPE)(2.0, array, array, 7)
+    assert strided.interpreted == 1
+
+
 # -- kernels of one signature ----------------------------------------------------------------------
 
 

@@ -178,7 +178,7 @@ def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
     (kernel,) = named
     parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
-    return Entry(name, kernel.symbol, parameters, False, *resources)
+    return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
 
 
 def _attributes(known: Mapping[str, Any], options: Mapping[str, Any], types: Iterable[Any]) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
         if kernel.symbol == symbol:
             parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
             resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
-            return Entry(name, symbol, parameters, False, *resources)
+            return Entry(name, symbol, parameters, False, *resources, kernel.safe_threads)
     raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
 
 

@@ -46,6 +46,8 @@ class TypedLauncher(Launcher):
         more: As for `Launcher`.
     """
 
+    shares_layout = False
+
     def __init__(self, *arguments: Any, otherwise: Otherwise, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._otherwise = otherwise

@@ -96,16 +96,9 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
     result = NvrtcResult(True, made.log, {"ptx": made.ptx})
     cubin, link_log = linked(request, result, (), None)
     described = read_cubin(cubin)
-    kernels = {each.symbol: each for each in described.kernels}
-    entries = tuple(
-        each._replace(
-            registers=kernels[each.symbol].registers,
-            shared_bytes=kernels[each.symbol].shared_bytes,
-            local_bytes=kernels[each.symbol].local_bytes,
-            const_bytes=described.const_bytes,
-        )
-        for each in made.entries
-    )
+    names = "registers", "shared_bytes", "local_bytes", "safe_threads"
+    found = {kernel.symbol: {name: getattr(kernel, name) for name in names} for kernel in described.kernels}
+    entries = tuple(each._replace(const_bytes=described.const_bytes, **found[each.symbol]) for each in made.entries)
     return made._replace(
         target=request.target,
         entries=entries,

@@ -213,7 +213,8 @@ def describe_kernel(
     if request.kind == "cuda":
         names = parameter_names(declared, name.partition("<")[0].split("::")[-1], len(parameters))
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
-    return Entry(name, kernel.symbol, parameters, typed, kernel.registers, kernel.shared_bytes, kernel.local_bytes)
+    resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
+    return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=kernel.safe_threads)
 
 
 def has_decltype(request: SourceRequest) -> bool:

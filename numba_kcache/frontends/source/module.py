@@ -38,11 +38,15 @@ _LAZY_KINDS = ("cuda", "ltoir")
 
 
 class ModuleDefinition(SourceDefinition):
-    """A source as a module; finds its kernels by name."""
+    """A source as a module; finds its kernels by name.
+
+    Attributes:
+        listed: The artifact that was looked into last, and its kernels by name and symbol.
+    """
 
     def __init__(self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries) -> None:
         super().__init__(thing, source, options, module)
-        self._listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
+        self.listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
         if module.lazy and source.kind not in _LAZY_KINDS:
             raise OptionError(
                 f"cannot use lazy=True with {source.kind}",
@@ -62,13 +66,13 @@ class ModuleDefinition(SourceDefinition):
         Raises:
             EntryError: There is none.
         """
-        of, listed = self._listed
+        of, listed = self.listed
         if of is not artifact:
             listed = {}
             for each in artifact.entries:
                 listed.setdefault(each.name, each)
                 listed.setdefault(each.symbol, each)
-            self._listed = artifact, listed
+            self.listed = artifact, listed
         return listed.get(name) or artifact.entry(name, self.label)
 
 
@@ -86,6 +90,7 @@ class ModuleKernelDefinition(Definition):
         self._of, self._whole, self.name = of, whole, name
         self.kind, self.file, self.launch_options = of.kind, of.file, of.launch_options
         self.label = f"{of.label}[{name}]"
+        self.resolutions = None if of.is_lazy else whole
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of the whole module."""
@@ -93,6 +98,9 @@ class ModuleKernelDefinition(Definition):
 
     def entry(self, artifact: Artifact) -> Entry:
         """Pick the kernel out of the module's artifact, or out of its own."""
+        of, listed = self._of.listed
+        if of is artifact and self.name in listed:
+            return listed[self.name]
         return artifact.entries[0] if self._of.is_lazy else self._of.find(artifact, self.name)
 
     def identity(self) -> tuple[Component, ...]:
@@ -104,8 +112,7 @@ class ModuleKernelDefinition(Definition):
         definition: ModuleKernelDefinition, _session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> Resolutions:
         """Return the module's resolutions; for a kernel of a lazy module make its own."""
-        whole = definition._whole
-        return LinkedResolutions(definition, whole, choose) if definition._of.is_lazy else whole
+        return definition.resolutions or LinkedResolutions(definition, definition._whole, choose)
 
     def link_request(self, module: Artifact, module_key: str) -> Request:
         """Make the request of this kernel alone, linked from the module's LTO-IR."""
