@@ -14,9 +14,9 @@ import pytest
 
 from numba_kcache import CachedModule, Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
-from numba_kcache.frontends.source import module_build
 from numba_kcache.model import Target
 from numba_kcache.model.cubin import read_cubin
+from numba_kcache.toolchain import nvjitlink
 from tests.support.compiling import SAXPY, compiled, in_python
 from tests.support.resolving import definition_of, resolutions_of
 
@@ -77,12 +77,12 @@ def test_linker_s_words_are_kept_with_a_kernel_that_is_linked_alone(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`log` of a kernel of a lazy module is what nvJitLink said when it was linked, also in the next process."""
-    link = module_build.link
+    link = nvjitlink.link
 
     def talking(*arguments: Any) -> tuple[bytes, str]:
         return link(*arguments)[0], "info: 12 registers"
 
-    monkeypatch.setattr(module_build, "link", talking)
+    monkeypatch.setattr(nvjitlink, "link", talking)
     assert module(cache, SAXPY, lazy=True).saxpy.log == "info: 12 registers"
     again = KernelCache(cache.directory, durability="none")
     assert module(again, SAXPY, lazy=True).saxpy.log == "info: 12 registers"

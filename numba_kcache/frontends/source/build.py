@@ -16,20 +16,16 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...errors import CompileError, EntryError, LinkError, OptionError
+from ...errors import EntryError, LinkError
 from ...headers.folders import Folders
 from ...model import NamedTuple, Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
-from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.request import CompileOptions, LinkInput, SourceRequest
 from ...model.text import decoded
-from ...toolchain.diagnostics import excerpt, first_line, for_user, remap, remap_ptx, summary
-from ...toolchain.missing_headers import hint_of
-from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
 from .entries import choose_kernel, describe_kernel, has_decltype
-from .made_code import made_before
 from .prototype import PROBE, SIGNATURE, Probe, make_probe
 
 
@@ -69,6 +65,8 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         wanted, compiled = _compile(request, toolkit_dirs, headers)
     else:
+        from .made_code import made_before  # a source that NVRTC takes goes without it, and what follows
+
         compiled = Compiled(made_before(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result
     cubin, link_log = linked(request, result, toolkit_dirs, headers)
@@ -206,14 +204,21 @@ def compile_asking(
     while not result.ok:
         of_source, of_probe = _faults(result.log)
         if not rest.expressions or (of_source and not of_probe):
-            raise refused(request, result.log, toolkit_dirs)
+            from .refusals import refused
+
+            raise refused(request, program_name(request), result.log, toolkit_dirs)
         left = rest.without(result.log)
         rest = Probe() if of_source or rest is not probe or left.expressions == rest.expressions else left
         result = run_once(request, toolkit_dirs, headers, rest)
     if request.signature is not None and SIGNATURE not in rest.asked:
-        raise _no_signature(request, first.log)
-    refusal = "" if set(probe.names) <= set(rest.names) else summary(first.log)
-    return Compiled(result, rest.types(result.lowered), declared, refusal)
+        from .refusals import no_signature
+
+        raise no_signature(request, first.log)
+    if set(probe.names) <= set(rest.names):
+        return Compiled(result, rest.types(result.lowered), declared)
+    from ...toolchain.diagnostics import summary
+
+    return Compiled(result, rest.types(result.lowered), declared, summary(first.log))
 
 
 def _faults(log: str) -> tuple[bool, bool]:
@@ -232,7 +237,7 @@ _NAME_MAP = "__nv_name_map"
 def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
     """Run NVRTC on the request's source with the text and name expressions of a probe."""
     headers = headers or Folders()
-    flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
+    flags, program = _nvrtc_flags(request, toolkit_dirs, headers), program_name(request, headers)
     result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if not result.ok or _NAME_MAP not in result.log:
         return result
@@ -240,7 +245,7 @@ def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folde
     return result._replace(log="\n\n".join(blocks))  # without warnings about the appended text
 
 
-def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
+def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
     """The source's program name for NVRTC. Only where files are included, it has the folder for quoted includes:
 
     elsewhere `__FILE__` and assert would put the folder into the code. A line table uses the user's own file.
@@ -252,21 +257,6 @@ def _program_name(request: SourceRequest, headers: Folders | None = None) -> str
     return os.path.join(headers.folder(folder) if headers else folder, name) if request.asks_files else name
 
 
-def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
-    """Make the error for a source that NVRTC refused with this log; for a refused option, raise OptionError."""
-    program = _program_name(request)
-    folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
-    hint = hint_of(log, folders, toolkit_dirs)
-    log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
-    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
-        what = f"cannot compile {request.label} for {request.target}"
-        raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
-    if re.search(r"(?m)^\s*\.version\s+\d", request.source):
-        hint = "this is PTX: say kind='ptx'"
-    hint = hint or "correct the line that is shown; .log has all that the compiler said"
-    return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
-
-
 def _with_lines(request: SourceRequest) -> str:
     """The source; with line tables, and where it is part of a file, it starts with `#line` for that file and line.
 
@@ -274,6 +264,8 @@ def _with_lines(request: SourceRequest) -> str:
     """
     if request.origin.is_whole_file or not request.options.has_lines:
         return request.source
+    from ...toolchain.diagnostics import first_line
+
     start = first_line(request.source, request.origin)
     return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
@@ -316,6 +308,8 @@ def linked(
     made = result.code.get("cubin")
     if made and not request.link and not is_relocatable(made):
         return made, ""
+    from ...toolchain.nvjitlink import link
+
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
@@ -326,8 +320,9 @@ def linked(
     except LinkError as error:
         if request.kind != "ptx":
             raise
-        log = remap_ptx(error.log, request.source, request.origin)
-        raise LinkError(error.what, excerpt(log), error.hint, log) from None
+        from .refusals import refused_ptx
+
+        raise refused_ptx(request, error) from None
 
 
 def _linkable(
@@ -344,11 +339,9 @@ def _linkable(
     program = os.path.join(headers.folder(item.folder), item.name) if request.asks_files else item.name
     result = headers.run(item, decoded(item.data), program, flags, (kind,))
     if not result.ok:
-        log = remap(
-            result.log, headers.map_back(program), "", Origin(os.path.join(item.folder, item.name), is_whole_file=True)
-        )
-        hint = hint_of(log, [item.folder, *request.options.include_dirs], toolkit_dirs)
-        raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)
+        from .refusals import refused_input
+
+        raise refused_input(item, request, headers.map_back(program), result.log, toolkit_dirs)
     return LinkInput(kind, item.name, result.code[kind])
 
 
@@ -379,15 +372,9 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     probe = make_probe((), (), signature=request.signature)
     request = request._replace(options=request.options._replace(base_dir=""))  # without the user's headers
     flags = _nvrtc_flags(request, toolkit_dirs)
-    result = run_nvrtc(includes + probe.text, _program_name(request), flags, (), probe.expressions)
+    result = run_nvrtc(includes + probe.text, program_name(request), flags, (), probe.expressions)
     if not result.ok:
-        raise _no_signature(request, result.log)
+        from .refusals import no_signature
+
+        raise no_signature(request, result.log)
     return probe.types(result.lowered)
-
-
-def _no_signature(request: SourceRequest, log: str) -> OptionError:
-    return OptionError(
-        f"cannot read signature={request.signature!r} of {request.label}",
-        summary(log),
-        "write C++ types: 'float, int*'",
-    )

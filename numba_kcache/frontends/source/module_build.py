@@ -23,11 +23,9 @@ from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
-from ...toolchain.nvjitlink import link
 from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, names_to_ask
 from .declarations import declarations
 from .entries import choose_kernel, describe_kernel, no_choice
-from .made_code import made_before
 from .prototype import kernel_name, overload_name, read_variable, variable_name
 
 _ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
@@ -69,6 +67,8 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         compiled = _compile(request, module, toolkit_dirs, headers)
     else:
+        from .made_code import made_before  # a source that NVRTC takes goes without it, and the linker
+
         compiled = Compiled(made_before(request))
     if module.lazy:
         made = _lazy(request, module, compiled)
@@ -123,6 +123,8 @@ def _eager(
 
 
 def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled) -> Artifact:
+    from ...toolchain.nvjitlink import link
+
     result, types = compiled.result, compiled.types
     code = LinkInput("ltoir", request.label, result.code["ltoir"])
     ptx = link([code], request.target.name, ["-lto", "-ptx", "-O0"], "ptx")[0]
@@ -182,6 +184,8 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
         OptionError: The kernel uses a variable that others may write to.
         LinkError: The linker refused it.
     """
+    from ...toolchain.nvjitlink import link
+
     start = time.perf_counter()
     entry = module.entry(request.name or "", request.label)
     target = Target(request.target.major, request.target.minor, request.target.suffix)

@@ -1,0 +1,63 @@
+"""Make errors for what the compilers refuse: a source, a link input, PTX, a signature; in the user's own terms.
+
+Not here    Running the compilers (build), and reading their logs (toolchain.diagnostics).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from ...errors import CompileError, LinkError, OptionError
+from ...model.request import LinkInput, Origin, SourceRequest
+from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
+from ...toolchain.missing_headers import hint_of
+
+
+def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
+    """Make the error for a source that NVRTC refused.
+
+    Args:
+        request: With the source.
+        program: The name that NVRTC knows it by.
+        log: What NVRTC said.
+        toolkit_dirs: The toolkit's own header folders.
+
+    Raises:
+        OptionError: An option is at fault.
+    """
+    folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
+    hint = hint_of(log, folders, toolkit_dirs)
+    log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
+    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
+        what = f"cannot compile {request.label} for {request.target}"
+        raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
+    if re.search(r"(?m)^\s*\.version\s+\d", request.source):
+        hint = "this is PTX: say kind='ptx'"
+    hint = hint or "correct the line that is shown; .log has all that the compiler said"
+    return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
+
+
+def refused_input(
+    item: LinkInput, request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]
+) -> CompileError:
+    """Make the error for CUDA C++ that a kernel links and NVRTC refused, by the name `program`."""
+    log = remap(log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
+    hint = hint_of(log, [item.folder, *request.options.include_dirs], toolkit_dirs)
+    return CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)
+
+
+def refused_ptx(request: SourceRequest, error: LinkError) -> LinkError:
+    """Make the error for PTX that the linker refused with this one."""
+    log = remap_ptx(error.log, request.source, request.origin)
+    return LinkError(error.what, excerpt(log), error.hint, log)
+
+
+def no_signature(request: SourceRequest, log: str) -> OptionError:
+    """Make the error for a signature that NVRTC does not understand."""
+    return OptionError(
+        f"cannot read signature={request.signature!r} of {request.label}",
+        summary(log),
+        "write C++ types: 'float, int*'",
+    )
