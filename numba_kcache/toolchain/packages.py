@@ -58,7 +58,7 @@ def _in_folder(distribution: str, folder: str) -> Installed | None:
     except OSError:
         return None
     for name in names:
-        if name.endswith(".dist-info") and _normal(name.partition("-")[0]) == wanted:
+        if name[:1].lower() == wanted[:1] and name.endswith(".dist-info") and _normal(name.partition("-")[0]) == wanted:
             path = os.path.join(folder, name, "METADATA")
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -77,6 +77,8 @@ def _normal(name: str) -> str:
 
 def normal_version(version: str) -> str:
     """Spell a version in one way: a module calls "1.0dev3+g1.d2" what its metadata calls "1.0.dev3+g1.d2"."""
+    if version.replace(".", "").isdigit():  # most are: to compile the pattern takes a millisecond
+        return version
     return re.sub(r"[-_.]*(?=[a-z])", "", version.strip().lower())
 
 
