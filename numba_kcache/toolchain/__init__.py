@@ -307,8 +307,7 @@ def mapped(names: Sequence[str]) -> list[str]:
     """List those of the libraries that are mapped into this process, where the bindings find them. Loads nothing."""
     import _ctypes  # a launch imports it anyway
 
-    if _has_loaded():
-        _absent.clear()
+    loads()
     found: list[str] = []
     for name in names:
         if name == "libdevice":
@@ -335,16 +334,21 @@ def mapped(names: Sequence[str]) -> list[str]:
 
 
 _absent: set[str] = set()
-"""Libraries not mapped when `_has_loaded` was last true; remembered because each search takes 50 us."""
+"""Libraries not mapped when `loads` last counted one more; remembered because each search takes 50 us."""
 
-_newest: list[int] = []
-"""Address of the `struct link_map` of the last object loaded, which is kept loaded so that `l_next` can be read."""
+_newest: list[int] = [0]
+"""The count of `loads`, and the address of the `struct link_map` of the last object loaded, which is kept loaded so
+that `l_next` can be read."""
 
 
-def _has_loaded() -> bool:
-    """Check whether this process may have loaded a library since the last call."""
-    if sys.platform != "linux" or (_newest and not ctypes.c_void_p.from_address(_newest[0] + 24).value):
-        return sys.platform != "linux"
+def loads() -> int:
+    """Count how often this process was seen to have loaded a library. The number is the same while it loads none."""
+    if sys.platform == "linux" and _newest[1:] and not ctypes.c_void_p.from_address(_newest[1] + 24).value:
+        return _newest[0]
+    _absent.clear()
+    _newest[:] = [_newest[0] + 1]
+    if sys.platform != "linux":
+        return _newest[0]
     import _ctypes
 
     at = _ctypes.dlopen(None, os.RTLD_LAZY)  # type: ignore[arg-type]
@@ -355,8 +359,8 @@ def _has_loaded() -> bool:
         held = _ctypes.dlopen(os.fsdecode(name or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
         held = 0
-    _newest[:] = [held] if held == at else []
-    return True
+    _newest[1:] = [held] if held == at else []
+    return _newest[0]
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:

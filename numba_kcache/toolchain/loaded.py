@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..keys import sha256
 from ..waiting import imported
-from . import SOUGHT, mapped
+from . import SOUGHT, loads, mapped
 from .build_id import build_at, build_of
 
 if TYPE_CHECKING:
@@ -88,11 +88,24 @@ def loaded_library(name: str) -> tuple[str, str] | None:
     """Return path and build of a library that is in this process; None where it is not."""
     if name == "libdevice":
         return _libdevice()
-    if name == "nvrtc-builtins":
-        return _builtins()
-    address = _function(name) if name in SOUGHT else 0
+    address = _function("nvrtc" if name == "nvrtc-builtins" else name)
     if not address:
         return None
+    state, known = (loads(), address), _known.get(name)
+    if known is not None and known[0] == state:
+        return known[1]
+    found = _builtins(address) if name == "nvrtc-builtins" else _library_of(address)
+    if found[1].startswith("build-id:"):
+        _known[name] = state, found
+    return found
+
+
+_known: dict[str, tuple[tuple[int, int], tuple[str, str]]] = {}
+"""Path and build by name; with the function that is called, and the libraries of the process, for which that holds."""
+
+
+def _library_of(address: int) -> tuple[str, str]:
+    """Return path and build of the library in which a function lies."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
     path = _real(found.path or b"", found.base)
@@ -107,6 +120,8 @@ def _real(path: bytes, _base: int | None) -> str:
 
 def _function(name: str) -> int:
     """Return the address of the library's function that the bindings call, or would call; 0 where it is not mapped."""
+    if name not in SOUGHT:
+        return 0
     symbol = SOUGHT[name][0]
     bindings = sys.modules.get(f"cuda.bindings._internal.{name.lower()}")
     if bindings is not None:
@@ -140,16 +155,13 @@ def mapped_handle(name: str) -> int:
     return 0
 
 
-def _builtins() -> tuple[str, str] | None:
-    """Find the builtins library that the NVRTC of this process has opened, or else the one that it will open."""
-    address, nvrtc = _function("nvrtc"), loaded_library("nvrtc")
-    if not address or nvrtc is None:
-        return None
+def _builtins(address: int) -> tuple[str, str]:
+    """Find the builtins that the NVRTC of this function, nvrtcVersion, has opened, or else those that it will."""
     version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
     major, minor = ctypes.c_int(), ctypes.c_int()
     version(ctypes.addressof(major), ctypes.addressof(minor))
     soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
-    beside = os.path.join(os.path.dirname(nvrtc[0]), soname)
+    beside = os.path.join(os.path.dirname(_library_of(address)[0]), soname)
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
