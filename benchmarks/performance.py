@@ -285,6 +285,16 @@ def warm_up() -> str:
     return "\n".join([*table(f"{found['kernels']} kernels with CUB", columns, rows), *footer(result)])
 
 
+def compile_overhead() -> str:
+    """Processor time of a later compile, as a multiple of NVRTC's alone."""
+    result = result_of("compile_overhead")
+    summary = result["summary"]
+    names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
+    rows = [(said, [f"{summary[name]:.3f}"]) for name, said in names.items()]
+    rows.append(("above 1.15", [f"{summary['above 1.15']}"]))
+    return "\n".join([*table(f"{summary['sources']} sources", ("of NVRTC alone",), rows), *footer(result)])
+
+
 def cli() -> str:
     """Each verb beyond the start of the interpreter."""
     result = result_of("cli")
@@ -394,5 +404,6 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
     "growth": growth,
     "workloads": workloads,
     "warm_up": warm_up,
+    "compile_overhead": compile_overhead,
     "cli": cli,
 }
