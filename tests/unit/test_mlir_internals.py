@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,3 +98,12 @@ def test_planner_shows() -> None:
         assert internals.has_planners()
     finally:
         registry._planners.clear()
+
+
+def test_every_module_with_registries_is_known() -> None:
+    """Of the versions that have a list, what a compile has loaded has registries nowhere else."""
+    internals.surface().mlir_target.ensure_initialized()
+    everywhere = internals.registries_among([each for each in sys.modules if each.startswith(f"{internals.PACKAGE}.")])
+
+    assert len(everywhere) > 50
+    assert internals.NAMES.holders() == everywhere

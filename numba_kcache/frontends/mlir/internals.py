@@ -86,11 +86,40 @@ _REGISTRIES = frozenset((
 ))  # fmt: skip
 
 
+_HOLDERS = {
+    "": "extending",
+    "lowering": "builtins cmath cpython ctypes cuda cuda_vector_types datetime enum exotic_float half_precision"
+    " libdevice math nrt numpy print record struct unicode union vector",
+    "typing": "builtin cmath ctypes cuda cuda_vector_types exotic_float externals half_precision libdevice math numpy"
+    " struct unicode vector",
+    "numba_cuda": "bf16 cudadecl cudaimpl cudamath fp16 fp8 libdevicedecl mathimpl vector_types",
+    "numba_cuda._internal": "cuda_bf16 cuda_fp16 cuda_fp8",
+    "numba_cuda.core": "base imputils optional",
+    "numba_cuda.cpython": "builtins charseq cmathimpl enumimpl iterators mathimpl numbers rangeobj slicing tupleobj"
+    " unicode",
+    "numba_cuda.misc": "cffiimpl",
+    "numba_cuda.np": "arraymath arrayobj npdatetime npyimpl polynomial polynomial.polynomial_core",
+    "numba_cuda.typing": "arraydecl builtins cffi_utils cmathdecl collections dictdecl enumdecl listdecl mathdecl"
+    " npdatetime npydecl setdecl templates",
+}
+_HOLDERS_OF = ("0.5.4", "0.6.0")
+"""The modules with registries, by package, of these versions; of another one each module is looked at (0.3 ms)."""
+
+
 @lru_cache(maxsize=1)
 def _registries(_modules_loaded: int) -> tuple[Place, ...]:
-    found, start = [], f"{PACKAGE}."
-    for name, module in sys.modules.copy().items():
-        if name.startswith(start) and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
+    if getattr(sys.modules.get(PACKAGE), "__version__", None) not in _HOLDERS_OF:
+        return registries_among([each for each in sys.modules.copy() if each.startswith(f"{PACKAGE}.")])
+    starts = [(f"{PACKAGE}.{package}.".replace("..", "."), names) for package, names in _HOLDERS.items()]
+    return registries_among([start + name for start, names in starts for name in names.split()])
+
+
+def registries_among(modules: Iterable[str]) -> tuple[Place, ...]:
+    """List the registries in those of these modules that are loaded."""
+    found = []
+    for name in modules:
+        module = sys.modules.get(name)
+        if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
             found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
     return tuple(sorted(found))
 
