@@ -1,4 +1,4 @@
-"""The fingerprint of a Python function, and what a front end tells it of its own objects."""
+"""The fingerprint of a Python function, and the values by which a `Dialect` describes its compiler's objects."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from ...model import NamedTuple
 
 
 class Jitted(NamedTuple):
-    """All that decides the code of a decorated function beside the function itself.
+    """Everything that determines the code of a decorated function, except the function itself.
 
     Args:
-        options: Of the decorator, and whatever else belongs to it, in a dict of their own; without those that decide
-            no code.
-        opaque: Options that list objects of this process, for whose content only `depends=` can stand.
+        options: Options of the decorator, as a new dict, without those that do not affect the code.
+        opaque: Options that list objects of this process, whose content only `depends=` can represent.
         links: Paths and `LinkableCode` objects of the user.
         has_lines: Whether file and lines are compiled in.
     """
@@ -26,7 +25,7 @@ class Jitted(NamedTuple):
 
 
 class External(NamedTuple):
-    """A function that was declared, not defined: name, signature, ABI, and what is linked for it."""
+    """A function that was declared, not defined: name, signature, ABI, and files to link for it."""
 
     name: str
     signature: str
@@ -40,8 +39,8 @@ class Registration(NamedTuple):
 
     Args:
         what: The kind of registration, `"overload"`.
-        subject: What it is for: a value, a type, a text; None where it stands under that value anyway.
-        options: All else that decides what the compiler makes of it: types, options of the decorator.
+        subject: The value, type or text that it is for; None where it is listed under that value.
+        options: Everything else that affects the compiler: types, options of the decorator.
         code: The functions and classes that implement it.
     """
 
@@ -52,7 +51,7 @@ class Registration(NamedTuple):
 
 
 class Registrations(NamedTuple):
-    """All of a program: for a value, by attribute name, and those that any code may use unnamed.
+    """All registrations of a program: by value, by attribute name, and those that any code may use implicitly.
 
     Those of one value, or of one subject, are in the order of registration, which decides between them.
     """

@@ -1,9 +1,9 @@
-"""Arguments that are launched by their types: what the launchers of both Numbas share.
+"""Pack the arguments of Numba kernels by their types: the code shared by the launchers of both Numbas.
 
-Promise     A launch made here has the parameter bytes of Numba's own. What is not of exactly the types that the
-            kernel was compiled for is handed on before anything is queued (`OtherTypes`). A cubin whose parameters have
-            other sizes than the signature's is refused, never guessed.
-Not here    Arrays, and how many parameters a complex number fills (numba.arguments, mlir.arguments).
+Promise     A launch has the same parameter bytes as Numba's own. Arguments whose types are not exactly those that the
+            kernel was compiled for are passed on before anything is queued (`OtherTypes`). A cubin whose parameters
+            have other sizes than the signature's is refused, never guessed.
+Not here    Arrays, and the number of parameters that a complex number takes (numba.arguments, mlir.arguments).
 Ground      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
             aligned to their size.
 """
@@ -21,11 +21,11 @@ from ...launch.typed import NumberSlot, OtherTypes
 from ...model.artifact import Parameter
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
-"""Python's classes that Numba types as if they were NumPy's."""
+"""Python's classes that Numba types like NumPy's."""
 
 
 class Signature(tuple[Any, ...]):
-    """Argument types whose hash is taken once: Numba's types take theirs in Python, ten calls each time."""
+    """Argument types with a cached hash: each type of Numba computes its own in Python, in ten calls."""
 
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_taken")
@@ -35,14 +35,14 @@ class Signature(tuple[Any, ...]):
 
 
 Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
-"""Called with configuration and arguments where `OtherTypes` was met. Nothing has been queued."""
+"""Called with configuration and arguments that the launcher does not take. Nothing has been queued."""
 
 
 class TypedLauncher(Launcher):
-    """A launcher whose arguments are Numba's: an array fills several parameters.
+    """A launcher with Numba's calling convention: an array takes several parameters.
 
     Args:
-        otherwise: Takes what is not for this launcher.
+        otherwise: Takes arguments of other types.
         more: As for `Launcher`.
     """
 
@@ -59,25 +59,25 @@ class TypedLauncher(Launcher):
             super()._slow(arguments, code, shape, handle, stream)
             return
         except OtherTypes:
-            pass  # go on outside this block: an error there must not name this one as its context
+            pass  # continue outside this block, so that an error there does not have this one as its context
         grid, block, shared = shape
         self._otherwise((grid, block, stream, shared), arguments)
 
     def _wrong_count(self, call: Call) -> Exception:
-        """Numba says itself how many arguments it takes."""
+        """Make `OtherTypes`, so that Numba itself reports a wrong number of arguments."""
         return OtherTypes()
 
 
 def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Give a cubin's parameters their types, at the offsets that they have in it.
+    """Combine type codes with the offsets of a cubin's parameters.
 
     Args:
         kernel: Its name, for messages.
-        codes: The code (`model.artifact`) of each parameter that the arguments fill.
+        codes: The type code (`model.artifact`) of each parameter that the arguments take.
         found: Offset and size of each parameter of the cubin.
 
     Raises:
-        ArgumentError: The cubin lays them out in another way; it is not of this signature.
+        ArgumentError: Number or sizes differ; the cubin is not of this signature.
     """
     if [_size(code) for code in codes] != [each.size for each in found]:
         raise ArgumentError(
@@ -93,12 +93,12 @@ def _size(code: str) -> int:
 
 
 def number_code(dtype: Any) -> str:
-    """The code of the parameter that a number fills; not for complex numbers."""
+    """The type code of a number's parameter; not for complex numbers."""
     return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
 
 
 def number_slot(dtype: Any) -> NumberSlot:
-    """Make the slot of a number, known by its class."""
+    """Make the slot of a number, which recognises it by its class."""
     values: Callable[[Any], tuple[Any, ...]] = _itself
     if dtype.kind == "c":
         values = _parts

@@ -1,10 +1,10 @@
-"""The form of a code object, and the outer names that it reads.
+"""The key form of a code object, and the outer names that it reads.
 
 Promise     `code_form` is equal for two code objects only if they compute the same from the same outer names.
             It does not depend on process, hash seed, checkout path, comments, docstrings, lines or names of local
-            variables; with `with_lines` it also holds file, lines and those names, as debug information does.
-            `outer_reads` names every global and closure variable that is read, nested code included, with the
-            attributes that are taken from it straight away.
+            variables; with `with_lines` it also contains file, lines and those names, as debug information does.
+            `outer_reads` lists every global and closure variable that is read, nested code included, with the
+            chain of attributes read from it.
 Method      Bytecode with its exception table, names and typed constants, those in the order of their use; not marshal
             (its bytes depend on reference counts) and not repr (addresses). The scan walks the two-byte words of
             `co_code` itself: `dis` takes 4 us an instruction.
@@ -34,7 +34,7 @@ _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _OF_CLASS = tuple(
     dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
-)  # what the body of a class may read of the surroundings
+)  # names that the body of a class may read implicitly
 _OF_CLASS_CELLS = tuple(dis.opmap[name] for name in ("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if name in dis.opmap)
 _CELLS = (_LOAD_DEREF, *_OF_CLASS_CELLS)
 _READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _IMPORT_NAME, *_OF_CLASS, *_CELLS))) + b"]", re.DOTALL)
@@ -47,11 +47,11 @@ _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 WORDS = re.compile(
     rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
 )
-"""Attributes of Python's own, parts of such names, and what takes an attribute by its name, wherever text is."""
+"""Special attributes of functions and classes, parts of their names, and functions that get an attribute by name."""
 
 
 class Read(NamedTuple):
-    """An outer name that code reads: `scope` is "global", "closure" or "import"; `attributes` follow at once."""
+    """An outer name that code reads: `scope` is "global", "closure" or "import"; `attributes` are read from it."""
 
     scope: str
     name: str
@@ -59,7 +59,7 @@ class Read(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One code object as it is keyed: a digest of its form, what it reads (`outer_reads`), and its `WORDS`."""
+    """A code object as it is keyed: a digest of its form, its `outer_reads`, and the `WORDS` it contains."""
 
     digest: bytes
     reads: tuple[Read, ...]
@@ -67,11 +67,11 @@ class Reading(NamedTuple):
 
 
 readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
-"""Readings of the code objects that are alive."""
+"""The readings of living code objects, by id, `with_lines` and file."""
 
 
 def read_code(code: CodeType, *, with_lines: bool) -> Reading:
-    """Read a code object, each once in a process: code never changes, what it reads of its surroundings may.
+    """Read a code object, once in a process: code objects are immutable, unlike the values that they read.
 
     Raises:
         TypeError: It holds a constant that no compiler makes.
@@ -80,7 +80,7 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     known = readings.get(key)
     if known is not None and known[0]() is code:
         return known[1]
-    form = repr(code_form(code, with_lines=with_lines))  # says all of text, bytes and numbers, and is quick
+    form = repr(code_form(code, with_lines=with_lines))  # repr is exact for text, bytes and numbers, and fast
     made = Reading(sha256(encode(form)).digest(), outer_reads(code), frozenset(_words(code)))
     readings[key] = weakref.ref(code, lambda _gone: readings.pop(key, None)), made
     return made
@@ -97,7 +97,7 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
     named += bool(code.co_flags & _VARIADIC) + bool(code.co_flags & _VARIADIC_KEYWORDS)
     if with_lines:
         where: Plain = os.path.normpath(code.co_filename)
-        if not os.path.isabs(code.co_filename):  # the compilers complete it, by either
+        if not os.path.isabs(code.co_filename):  # compilers resolve it against one of these folders
             where = code.co_filename, os.getcwd(), list(variables(("PWD",)).values())
         lines, named = (where, code.co_firstlineno, code.co_linetable), len(code.co_varnames)
     words, constants = _by_use(code)
@@ -113,7 +113,7 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
 
 
 def _by_use(code: CodeType) -> tuple[bytes, list[Any]]:
-    """The instructions with constants numbered by their first use, and these constants: a docstring has none."""
+    """The instructions with constants numbered by first use, and these constants, without the docstring."""
     words, numbers, uses = bytearray(code.co_code), dict[int, int](), list[int]()
     for match in _USING.finditer(bytes(words[::2])):
         at = match.start()
@@ -139,10 +139,10 @@ def _constant_form(value: Any, with_lines: bool) -> Plain:
 
 
 def scalar_form(value: Any) -> Plain:
-    """A constant of the language, with its type. Floats go by their bits: signed zeros and NaNs count.
+    """The form of a constant, with its type. Floats are compared by bits: signed zeros and NaNs count.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a constant of the language.
     """
     kind = type(value)
     if kind in (bool, int, str, bytes) or value is None:
@@ -165,7 +165,7 @@ def all_names(code: CodeType) -> Iterator[str]:
 
 
 def _words(code: CodeType) -> set[bytes]:
-    """Find the `WORDS` among names and constants, but for docstrings and what each body of a class begins with."""
+    """Find the `WORDS` among names and constants, without docstrings and the implicit start of class bodies."""
     constants, names = _by_use(code)[1], code.co_names
     if not code.co_flags & _OPTIMIZED:
         own = ("STORE_NAME", "LOAD_NAME")
@@ -180,7 +180,7 @@ def _words(code: CodeType) -> set[bytes]:
 
 
 def all_words(code: CodeType) -> set[str]:
-    """Every name of `all_names`, and every text among the constants: what `getattr` may be called with."""
+    """Every name of `all_names`, and every text constant, with which `getattr` may be called."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if type(constant) is CodeType:
@@ -199,7 +199,7 @@ def outer_reads(code: CodeType) -> tuple[Read, ...]:
 
 def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
     found: list[Read] = []
-    words, names = code.co_code, code.co_names  # each asking for co_code makes a copy
+    words, names = code.co_code, code.co_names  # each access to co_code makes a copy
     operations = words[::2]
     for match in _READING.finditer(operations):
         at = match.start()
@@ -209,7 +209,7 @@ def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
         elif word == _LOAD_GLOBAL:
             found.append(Read("global", names[argument >> 1], _attributes(names, words, operations, at + 1)))
         elif word in _OF_CLASS:
-            if names[argument] != "__name__":  # of which a class only makes its __module__
+            if names[argument] != "__name__":  # a class body reads it only for its __module__
                 found.append(Read("global", names[argument], _attributes(names, words, operations, at + 1)))
         elif (name := _local_name(code, argument)) in free:
             found.append(Read("closure", name, _attributes(names, words, operations, at + 1)))
@@ -220,7 +220,7 @@ def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
 
 
 def _argument(words: bytes | bytearray, at: int) -> int:
-    """The argument of instruction `at`, with the higher bytes that stand before it."""
+    """The argument of instruction `at`, with the higher bytes of preceding EXTENDED_ARG instructions."""
     argument, shift = words[2 * at + 1], 8
     while at and words[2 * at - 2] == _EXTENDED_ARG:
         at -= 1
@@ -230,7 +230,7 @@ def _argument(words: bytes | bytearray, at: int) -> int:
 
 
 def _attributes(names: tuple[str, ...], words: bytes, operations: bytes, at: int) -> tuple[str, ...]:
-    """The attributes taken, one after another, from what the instruction before `at` loaded."""
+    """The chain of attributes read from the value that the instruction before `at` loaded."""
     found: tuple[str, ...] = ()
     rest = operations[at:]
     while rest := rest.lstrip(_SKIPPED):
@@ -246,6 +246,6 @@ def _attributes(names: tuple[str, ...], words: bytes, operations: bytes, at: int
 
 
 def _local_name(code: CodeType, index: int) -> str:
-    """The name of a slot of the frame: variables, then cells that are no variables, then free variables."""
+    """The name of a frame slot: local variables, then cells that are not locals, then free variables."""
     cells = [name for name in code.co_cellvars if name not in code.co_varnames]
     return (*code.co_varnames, *cells, *code.co_freevars)[index]

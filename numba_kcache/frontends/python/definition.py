@@ -1,10 +1,10 @@
-"""The definition of a Python kernel, and its requests: what the front ends of both Numbas share.
+"""The definition of a Python kernel, and its requests: the code shared by the front ends of both Numbas.
 
 Promise     Making a definition imports no compiler. A signature is resolved once for each target in a process, under
-            the fingerprint that the function has then. A request's components hold everything that decides the code:
-            the kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's settings, as
-            a compilation starting now would use it. What cannot be captured makes the request uncacheable, with the
-            name of what is to blame: it is compiled by the front end's own dispatcher, with one warning.
+            the fingerprint that the function has then. A request's components contain everything that determines the
+            code: the kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's
+            settings, as a compilation starting now would use them. An input that cannot be captured makes the request
+            uncacheable, with its name: the kernel is then compiled by Numba's own dispatcher, with one warning.
 Not here    Options, packing and compiling, which differ: frontends.numba and frontends.mlir.
 """
 
@@ -36,7 +36,7 @@ LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
 """Launch attributes that `cuda.jit` has no option for."""
 
 OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
-"""Options that are not those of `cuda.jit`."""
+"""Options of `cached_kernel` that `cuda.jit` does not have."""
 
 
 class PythonDefinition(Definition):
@@ -44,20 +44,20 @@ class PythonDefinition(Definition):
 
     Args:
         thing: The function or dispatcher.
-        options: Of `cached_kernel`.
+        options: Options of `cached_kernel`.
 
     Attributes:
         function: The Python function.
-        qualname: Of the function.
+        qualname: Its qualified name.
         given: The options of `cuda.jit` among those of `cached_kernel`.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
-        keep_ptx: Keep the PTX beside the cubin.
-        dialect: Knows the compiler's objects.
-        inputs: The front end's module with what else a request holds: `LIBRARIES` and `DISTRIBUTIONS` of
-            `Request`, `code_environment` and `linked_headers`, which may raise `Refused`, `component_kinds`.
+        keep_ptx: Store the PTX with the cubin.
+        dialect: The `Dialect` of the compiler.
+        inputs: The front end's module `request`: `LIBRARIES` and `DISTRIBUTIONS` of `Request`, `code_environment` and
+            `linked_headers`, which may raise `Refused`, and `component_kinds`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
-        decorator_options: Of `cuda.jit` for a kernel.
+        decorator_options: The options of `cuda.jit` for a kernel.
     """
 
     has_variants = True
@@ -88,7 +88,7 @@ class PythonDefinition(Definition):
         self._declared: Any = None
 
     def _decorator_options(self) -> dict[str, Any]:
-        """The options of `cuda.jit` among those of `cached_kernel`; link files start from the function's folder."""
+        """The options of `cuda.jit` among those of `cached_kernel`; link paths start in the function's folder."""
         options = self.options
         given = {name: value for name, value in options.items() if name not in OWN_OPTIONS and value is not None}
         if options.get("carveout") is not None:
@@ -115,14 +115,14 @@ class PythonDefinition(Definition):
         """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
 
         Raises:
-            OptionError: The function is for devices alone, or an option cannot be used.
+            OptionError: The function is a device function, or an option cannot be used.
             ToolchainMissingError: Numba's CUDA target is not installed.
         """
         if self._declared is None:
             self._declared = self.declare()
         return self._declared
 
-    # -- what each front end says -------------------------------------------------------------------
+    # -- implemented by each front end --------------------------------------------------------------
 
     def declare(self) -> Any:
         """Fill in the options, as `declared` says."""
@@ -149,21 +149,21 @@ class PythonDefinition(Definition):
         runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
-        """Compile what a request is for; `runtime_build` is that of `device_runtime` in its key, None for none."""
+        """Compile the artifact of a request; `runtime_build` is the build of `device_runtime` in its key, or None."""
         raise NotImplementedError
 
     def compiler_lock(self) -> AbstractContextManager[None]:
-        """The compiler's own lock over compilation. It is held for what the compiler does, never for a subscriber."""
+        """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
         raise NotImplementedError
 
-    # -- what is wanted -----------------------------------------------------------------------------
+    # -- requests and variants ----------------------------------------------------------------------
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Make the request of one signature for a target, as the function is now."""
+        """Make the request of one signature for a target, for the function's present state."""
         return kernel_request(self, read_function(self), variant, target, ptx_target)
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments as Numba does; None for another number of them, which Numba refuses in its own words.
+        """Type the arguments as Numba does; None for a wrong number of them, which Numba itself reports.
 
         Raises:
             ValueError, TypeError: Numba has no type for one.
@@ -172,14 +172,14 @@ class PythonDefinition(Definition):
             return None
         try:
             return self.types_of(arguments)
-        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+        except (ValueError, TypeError) as error:  # Numba's message does not name the kernel
             error.add_note(self.note)
             raise
 
     def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
-        """Read `signature=`; where none is given, the definition's own, else what was resolved."""
+        """Read `signature=`; where it is None, the definition's own signatures, else those resolved so far."""
         given = self.options.get("signature") if signature is None else signature
-        assert self.declared  # an error if there is no Numba
+        assert self.declared  # raises if Numba is not installed
         found = self.read_signatures(given) if given is not None else known
         if not found:
             raise OptionError(
@@ -188,7 +188,7 @@ class PythonDefinition(Definition):
         return found
 
     def check_target(self, target: Target) -> None:
-        """Refuse PTX alone."""
+        """Refuse virtual targets: a Numba kernel is linked for a device."""
         if target.virtual:
             raise OptionError(
                 f"cannot compile {self.name} for {target} alone",
@@ -202,7 +202,7 @@ class PythonDefinition(Definition):
         return f"while launching the Numba kernel {self.label}"
 
     def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
-        """Launch options of the user, and those that the compiler found: cooperative grids, the carveout."""
+        """The user's launch options, and those that the compiler determined: cooperative grids, the carveout."""
         known, options = artifact.attributes, self.launch_options
         carveout = known.get("carveout")
         if not known.get("cooperative") and carveout is None:
@@ -218,7 +218,7 @@ class PythonResolutions(Resolutions):
     """The artifacts of one Python kernel.
 
     Attributes:
-        dispatcher: Numba's, which launches what no launcher takes; None while there is none.
+        dispatcher: Numba's dispatcher, for arguments that no launcher takes; None before it is needed.
     """
 
     definition: PythonDefinition
@@ -231,7 +231,7 @@ class PythonResolutions(Resolutions):
             foreseen[id(self)] = self
 
     def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
-        """Give makers of the requests for the signatures that it was given, but for those that were resolved."""
+        """Functions that make the requests of the kernel's given signatures that are not resolved yet."""
         choice, known = self.choose(target), self.known()
         with self.definition.compiler_lock():
             variants = self.definition.variants(None, ())
@@ -261,15 +261,15 @@ class PythonResolutions(Resolutions):
         raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
 
     def compiles_uncached(self) -> bool:
-        """Check whether what cannot be cached is compiled and launched here nevertheless, not by Numba's dispatcher."""
+        """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""
         return False
 
     def flush(self) -> None:
-        """Read the function anew at the next launch."""
+        """Read the function again at the next launch."""
         self.resolved, self._uncached = {}, {}
 
     def forget(self) -> None:
-        """Resolve anew at the next launch. Running work is untouched."""
+        """Resolve again at the next launch. Running launches go on."""
         super().forget()
         self.flush()
 
@@ -278,7 +278,7 @@ class PythonResolutions(Resolutions):
 
 
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
-    """Read what the kernel is made of now."""
+    """Fingerprint the kernel in its present state."""
     declared = definition.declared
     options = declared.targetoptions
     with_lines = bool(options.get("debug") or options.get("lineinfo"))
@@ -296,9 +296,9 @@ def kernel_request(
 
     Args:
         definition: The kernel.
-        found: What it is made of (`read_function`).
+        found: Its fingerprint (`read_function`).
         types: Numba types of its arguments.
-        target: What to build for.
+        target: The target to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
     """
     inputs = definition.inputs
@@ -328,7 +328,7 @@ def kernel_request(
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = inputs.code_environment()  # from here on the settings are the present ones
+        environment = inputs.code_environment()  # the settings that the compile is about to use
         options = definition.declared.targetoptions
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
         headers = inputs.linked_headers(found.links, has_lines=has_lines)
@@ -349,9 +349,9 @@ def kernel_request(
 
 
 def _changed(definition: PythonDefinition, before: Sequence[Component], types: Any, *targets: Any) -> str:
-    """Read all again, and name what is not as it was before the compile; "" for nothing.
+    """Read everything again, and name an input that changed during the compile; "" for none.
 
-    Another thread, or typing code itself, may have set a global or registered something meanwhile.
+    Another thread, or typing code itself, may have set a global or registered an overload meanwhile.
     """
     now = kernel_request(definition, read_function(definition), types, *targets)
     if now.uncacheable:
@@ -364,12 +364,12 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
 def signature_component(
     form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_vouched: bool = False
 ) -> Component | Uncapturable:
-    """The types in order; the component's value is their text, for explanations.
+    """Make the component of the argument types, in order; its recorded value is their text.
 
     Args:
-        form_of_type: Of the dialect.
-        types: Of Numba.
-        is_vouched: Whether the user says what the code of an extension's types depends on.
+        form_of_type: The dialect's function for the form of a type.
+        types: Numba types.
+        is_vouched: Whether `depends=` covers the code of an extension's types.
     """
     types = tuple(types)
     try:

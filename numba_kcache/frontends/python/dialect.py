@@ -1,8 +1,8 @@
-"""The seam between the fingerprint of a Python function and a compiler of such functions.
+"""The interface between the fingerprint of a Python function and the compiler of such functions.
 
-Promise     The fingerprint asks a `Dialect` about every object that is neither plain Python nor NumPy. An answer
-            depends on the object and on what the program registered; asking imports no compiler.
-Not here    Which values can be captured, and how they are followed and written down: one rule for all dialects.
+Promise     The fingerprint asks a `Dialect` about every object that is neither plain Python nor NumPy. The result
+            depends on the object and on the program's registrations; no compiler is imported for it.
+Not here    Reading other values (value) and following names (function), which are the same for all dialects.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from . import External, Jitted, Registration, Registrations
 
 
 class Dialect(Protocol):
-    """A front end's knowledge of its own objects; a module of functions will do.
+    """Functions by which a front end describes its compiler's objects; a module with these functions will do.
 
-    `intrinsic`, `external` and `type_form` may raise `Refused` for a value that needs `depends=` to vouch for it, and
-    `Unvouchable` for one that cannot be cached at all; `jitted` raises either for a function that cannot be.
+    `intrinsic`, `external` and `type_form` may raise `Refused` for a value that can be cached only with `depends=`, and
+    `Unvouchable` for one that cannot be cached at all; `jitted` may raise either.
     """
 
     @property
     def packages(self) -> frozenset[str]:
-        """Dotted names of packages whose versions are in the key: what they define counts by its name alone."""
+        """Dotted names of packages whose versions are in the key, so that their objects count by name."""
 
     @property
     def stateful(self) -> frozenset[str]:
-        """Modules of these packages, and objects in them, whose answers depend on more than their arguments."""
+        """Modules of these packages, and objects in them, whose results depend on more than their arguments."""
 
     def python_function(self, value: Any) -> Any:
-        """The function under the front end's decorator; None for what is no dispatcher."""
+        """The function under the front end's decorator; None for other objects."""
 
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
-        """Read a dispatcher; a kernel's signatures are in the key anyway, a device function's belong to it."""
+        """Read a dispatcher. The signatures of a device function are included; a kernel's are in the key already."""
 
     def intrinsic(self, value: Any) -> Registration | None:
-        """The definition of an intrinsic, which writes code when it is called; None for anything else."""
+        """The definition of an intrinsic, which generates code when it is called; None for other objects."""
 
     def external(self, value: Any) -> External | None:
-        """The declaration of an external function; None for anything else."""
+        """The declaration of an external function; None for other objects."""
 
     def type_form(self, value: Any) -> Plain | None:
-        """One of the compiler's types as plain values; None for anything else."""
+        """One of the compiler's types as plain values; None for other objects."""
 
     def registrations(self) -> Registrations:
-        """Implementations that the program has registered up to now, without the compiler's own."""
+        """Implementations that the program has registered so far, without the compiler's own."""

@@ -1,6 +1,6 @@
-"""Read the files of a Python kernel: what it links or depends on, and its source for explanations.
+"""Read the files of a Python kernel: link inputs, files of `depends=`, and its source for explanations.
 
-Promise     Bytes count, not places. What cannot be read, or would do more than be linked, is `Refused`.
+Promise     Contents count, not paths. A file that cannot be read, or an input with callbacks, is `Refused`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_link(item: Any) -> LinkInput:
     """Read a path, which is relative to the working directory, or a `LinkableCode` object.
 
     Raises:
-        Refused: It is neither, or it is not there.
+        Refused: It is neither, or the file does not exist.
     """
     if not isinstance(item, (str, os.PathLike)):
         found = linkable_input(item)
@@ -38,7 +38,7 @@ def read_link(item: Any) -> LinkInput:
 
 
 def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Plain]:
-    """A file of `depends`, relative to the kernel's own; a `str` that names no file is a value.
+    """The form of a file of `depends`, relative to the kernel's file; a `str` that names no file is a value.
 
     Raises:
         Refused: A path's file cannot be read.
@@ -53,9 +53,9 @@ def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Pl
 
 
 def source_text(code: CodeType) -> str:
-    """Read the source of a function; "" where its file does not show it, or is not what was compiled any more.
+    """Read the source of a function; "" where its file does not contain it, or changed since it was compiled.
 
-    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where there are many.
+    Not by `inspect.getsource`, which searches all modules of the program for the file: 50 ms where there are many.
     """
     linecache.checkcache(code.co_filename)
     try:

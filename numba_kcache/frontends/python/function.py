@@ -1,14 +1,14 @@
-"""Fingerprint a Python kernel: everything that decides which code is made of it, apart from argument types.
+"""Fingerprint a Python kernel: everything that determines its code, apart from argument types.
 
 Promise     A change of any of these changes the digest: the code, constants and defaults of the function and
             of every function it calls, in whatever file; the globals, closure variables and attributes of
             modules they read; decorator options; the content of linked files; Python's minor version.
             Nothing else does: not process, hash seed, module name, checkout path, comments or lines (unless
-            lines are wanted). What cannot be captured is `Uncapturable`, never left out; where the user gives
-            `depends`, that is taken for the content of values which nothing here can read, and only they are.
+            lines are requested). An input that cannot be captured gives `Uncapturable`, and is never left out; where
+            the user gives `depends`, it represents the content of such inputs, and only of such.
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
-            Objects of the compiler's front end are known by its `Dialect` alone.
+            Objects of the compiler are described by its `Dialect`.
 Not here    Packages that are pinned by version (the compiler, NumPy, the standard library; a component of its own)
             and headers that linked CUDA C++ includes (headers).
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .dialect import Dialect
 
 Edge = tuple[str, "int | str"]
-"""A name that is read, and the node it leads to, or the text that stands for what it is."""
+"""A name that is read, and the node of its value, or a text that identifies the value."""
 
 _REMEDY = " (depends= takes values and files that stand for it)"
 
@@ -42,22 +42,22 @@ _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
 
 COOPERATIVE = "needs a cooperative launch"
-"""Edge of a declared function that synchronises the grid."""
+"""Name of the edge that marks a declared function which synchronises the grid."""
 
 _ABSENT = object()
-"""Instead of the value of a name that has none."""
+"""Used as the value of an undefined name."""
 
 
 class Uncapturable(NamedTuple):
-    """The reason why a kernel cannot be keyed, and what is to blame."""
+    """The reason why a kernel cannot be keyed, and the name of the offending function or value."""
 
     reason: str
     name: str
 
 
 class Graph:
-    """Nodes by index: components[i] is what node i is, edges[i] what it reads; kept[i] is what the compiler keeps of
-    it, and its code."""
+    """Nodes by index: components[i] describes node i, edges[i] are the names it reads; kept[i] is the object under
+    which the compiler keeps its compiled code, and the code object."""
 
     def __init__(self) -> None:
         self.components: list[Component] = []
@@ -66,14 +66,14 @@ class Graph:
         self._labels: dict[str, int] = {}
 
     def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
-        """Make a node; a label that is taken gets a number."""
+        """Add a node; a number is appended to a label that is in use."""
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
         self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
 
     def digest(self, start: int) -> str:
-        """Of all that node `start` reaches."""
+        """The digest of all nodes reachable from `start`."""
         numbers, order = {start: 0}, [start]
         nodes: list[Plain] = []
         for index in order:  # grows while it is walked
@@ -90,13 +90,13 @@ class Graph:
 
 
 class Fingerprint(NamedTuple):
-    """All that a kernel is made of.
+    """Everything that determines a kernel's code, apart from argument types.
 
     Args:
-        digest: Of everything, as 64 hexadecimal digits; goes into the key.
-        components: By what people call them, with a digest each, for explanations. Their labels name modules
-            and files, which the digest does not.
-        links: What the options and declared functions link, in order.
+        digest: Digest of all of it, as 64 hexadecimal digits; goes into the key.
+        components: Its parts with labels and digests, for explanations. The labels contain names of modules and
+            files, which the digest does not cover.
+        links: Link inputs of the options and of declared functions, in order.
         graph: For `device_functions`.
     """
 
@@ -106,8 +106,8 @@ class Fingerprint(NamedTuple):
     graph: Graph
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
-        """Device functions compiled on the kernel's behalf and kept, each with a digest of what decides its code:
-        the dispatchers it calls, registered implementations, and definitions of intrinsics."""
+        """Objects whose compiled device code the compiler keeps, each with a digest of what determines that code:
+        the dispatchers that the kernel calls, registered implementations, and definitions of intrinsics."""
         return tuple((function, self.graph.digest(index)) for index, (function, _) in self.graph.kept.items() if index)
 
     def is_cooperative(self) -> bool:
@@ -116,7 +116,7 @@ class Fingerprint(NamedTuple):
         return "this_grid" in edges or COOPERATIVE in edges
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
-        """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
+        """The Python source of the kernel and of `device_functions`, by component, where a file contains it."""
         from .files import source_text
 
         found = {}
@@ -128,21 +128,21 @@ class Fingerprint(NamedTuple):
 
 
 class _Cannot(Exception):
-    """Reason and name, as of `Uncapturable`."""
+    """Raised with reason and name, which become an `Uncapturable`."""
 
 
 def fingerprint(
     function: Any, dialect: Dialect, *, with_lines: bool, depends: Iterable[Any] = ()
 ) -> Fingerprint | Uncapturable:
-    """Capture a kernel as it is now: globals may change, so this is asked once per signature, when it is first used.
+    """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
     Args:
         function: A Python function, or a dispatcher of the dialect, whose options then count.
-        dialect: Of the front end whose compiler takes the kernel.
+        dialect: The dialect of the kernel's compiler.
         with_lines: Whether file and lines count, as they do where line tables or exceptions are compiled in.
-            Functions whose own options want them have theirs counted anyway.
+            For functions whose own options request lines, they always count.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
-            the function's own) whose content counts; any at all vouch for what cannot be read.
+            the function's own) whose content counts; where any is given, values that cannot be read are accepted.
     """
     depends, plain = tuple(depends), _undecorated(function, dialect)
     try:
@@ -155,14 +155,14 @@ def fingerprint(
             add_sayings(reader)
     except _Cannot as refusal:
         return Uncapturable(*refusal.args)
-    except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
+    except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
     graph = reader.graph
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
 
 class Reader:
-    """Follows the names that functions read, and makes a graph of what is found."""
+    """Follow the names that functions read, and build the graph of their values."""
 
     def __init__(self, dialect: Dialect, with_lines: bool, *, is_vouched: bool) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
@@ -174,7 +174,7 @@ class Reader:
         self.alive: list[Any] = []  # ids stay unique while these live
 
     def add_function(self, value: Any) -> int:
-        """The node of a function or dispatcher; made, with all it reaches, at the first meeting."""
+        """The node of a function or dispatcher; added, with all that it reaches, at the first call."""
         if id(value) in self.functions:
             return self.functions[id(value)]
         function = _undecorated(value, self.dialect)
@@ -218,7 +218,7 @@ class Reader:
                 form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
             except Refused as refusal:
                 raise _Cannot(str(refusal), label) from None
-            named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # another text may be a secret
+            named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # any other text may be a secret
             self.edge(0, label, self.add(named, form, None))
 
     def add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
@@ -238,7 +238,7 @@ class Reader:
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from ...model.linkable import callbacks_of  # few kernels link anything
+            from ...model.linkable import callbacks_of  # here: few kernels have link inputs
             from .files import read_link
 
             try:
@@ -248,7 +248,7 @@ class Reader:
             except Refused as refusal:
                 raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data).hexdigest()
-            spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put it into the code
+            spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
             node = self.add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
             self.edge(index, "link", node)
             self.links.append(each)
@@ -259,7 +259,7 @@ class Reader:
             self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
-        """Follow the names that a function reads to the values they have now."""
+        """Add edges from a function to the present values of the names that it reads."""
         for read in reads:
             if read.scope == "import":
                 from .objects import add_import
@@ -270,7 +270,7 @@ class Reader:
             self.edge(index, ".".join((read.name, *read.attributes)), goal)
 
     def _follow(self, function: FunctionType, read: Read, name: str) -> int | str:
-        """Follow one name of a function to its value."""
+        """Follow one name of a function to its value, and return that value's node."""
         scope, where, home = read.scope, read.name, ""
         if scope == "closure":
             at, owner, value = id(function.__closure__), name, _content(function, where)
@@ -284,7 +284,7 @@ class Reader:
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
                 break
-            at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes its __dict__ anew
+            at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes a new __dict__
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
             home, value = owner, getattr(value, attribute, _ABSENT)
         if value is _ABSENT:
@@ -304,8 +304,8 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
-        """Check whether an attribute counts by itself: what a program put on a function, or as data or a function on a
-        trusted class, and what a function or class says of itself."""
+        """Check whether an attribute needs a node of its own: one that a program set on a function or trusted class, or
+        a special attribute of functions and classes."""
         if attribute in SAYINGS or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)
         if type(value) is FunctionType:
@@ -316,7 +316,7 @@ class Reader:
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
     def refused(self, refusal: Refused, label: str, form: Plain = VOUCHED) -> int:
-        """A node for what cannot be read, where `depends=` stands for it."""
+        """Add a node for a value that cannot be read, where `depends=` covers it; raise `_Cannot` otherwise."""
         if isinstance(refusal, Unvouchable):
             raise _Cannot(str(refusal), label)
         if not self._is_vouched:
@@ -324,7 +324,7 @@ class Reader:
         return self.add(label, form, VOUCHED)
 
     def add_value(self, value: Any, label: str) -> int | str:
-        """The node of a value; for a function its own node, for what a version pins its name."""
+        """The node of a value; for a function its own node, for an object pinned by a version its name."""
         pinned = self.trust.name_of(value)
         registered = self.registrations.of_value(value)
         if registered:
@@ -354,7 +354,7 @@ class Reader:
         return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
 
     def _other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
-        """The form of what has code of its own or is the compiler's, inside a value; the code is among its edges."""
+        """The form of a function or compiler object inside a value; its code is added to the edges."""
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
             if state := state_of(pinned, self.dialect.stateful):
@@ -386,7 +386,7 @@ class Reader:
 
 
 def _undecorated(value: Any, dialect: Dialect) -> Any:
-    """The Python function under a decorator of the front end; anything else as it is."""
+    """The Python function under a decorator of the front end; other objects unchanged."""
     function = dialect.python_function(value)
     return value if function is None else function
 

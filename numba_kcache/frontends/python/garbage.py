@@ -1,4 +1,4 @@
-"""The collection of garbage while a Numba fills its registries."""
+"""Suspend garbage collection while Numba fills its registries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let no garbage be collected, and have what is made meanwhile count as old.
+    """Suspend garbage collection, and move objects made meanwhile to the oldest generation.
 
-    The registries are half a million objects that stay: walking them again and again was 40 % of a first compile.
+    The registries are half a million permanent objects: traversing them repeatedly was 40 % of a first compile.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -20,6 +20,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled and not gc.get_freeze_count():
             gc.freeze()
-            gc.unfreeze()  # into the oldest generation, which takes no walk
+            gc.unfreeze()  # moves them into the oldest generation without traversing them
         if was_enabled:
             gc.enable()

@@ -1,11 +1,11 @@
-"""The `Dialect` that both Numbas share: dispatchers, intrinsics, types, and registered implementations.
+"""The functions of a `Dialect` for both Numbas: dispatchers, intrinsics, types, and registered implementations.
 
-Promise     A module of Numba that is not loaded stays so: a program that holds an object of Numba has loaded it.
-            Registrations of anybody but Numba itself are found in all of its registries, as they are now. An object
-            that does not look as expected is not recognised, hence not cached.
-Method      numba-cuda-mlir carries a copy of numba-cuda's front end. `Names` says where each has its parts; the
-            functions here take it first, and each front end's module `dialect` binds them.
-Not here    What a registration is made of (registrations), and declarations of external functions.
+Promise     No module of Numba is imported: a program that has an object of Numba has imported its module.
+            Registrations of other packages are found in all of Numba's registries, in their present state. An object
+            of an unexpected form is not recognised, and so its kernel is not cached.
+Method      numba-cuda-mlir contains a copy of numba-cuda's front end. `Names` has the modules and names of each; the
+            functions here take it as first argument, which each front end's module `dialect` binds.
+Not here    Describing a registration (registrations), and declarations of external functions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Place = tuple[str, str]
 
 
 class Names(NamedTuple):
-    """The places at which one of the Numbas has its parts.
+    """The module and attribute names of one of the two Numbas.
 
     Args:
         packages: Dotted names of packages whose versions are in the key.
-        home: The package that has the parts: `numba.cuda`.
-        dispatchers, types, intrinsics, signatures: Classes, each with its heirs.
-        target: With the typing and the target context.
-        holders: Registries, where the module is loaded.
+        home: Its package: `numba.cuda`.
+        dispatchers, types, intrinsics, signatures: Base classes of these objects.
+        target: The object with the typing context and the target context.
+        holders: Registries, read where the module is loaded.
         models: Managers of data models.
-        owned: Start of the names of its own modules, which types are of.
-        making: Starts of the modules that classes of its own registrations say they are of.
-        generated: Start of the names of modules whose functions without a file are its own.
+        owned: Prefix of the names of its own modules, in which its types are defined.
+        making: Prefixes of `__module__` of the classes in its own registrations.
+        generated: Prefix of the names of modules whose functions without a file are its own.
     """
 
     packages: frozenset[str]
@@ -56,7 +56,7 @@ class Names(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """A kernel and its options of `cuda.jit`, under the names of a dispatcher, while none has to be made of them."""
+    """A kernel and its `cuda.jit` options, with a dispatcher's attribute names; used while no dispatcher is needed."""
 
     py_func: Any
     targetoptions: dict[str, Any]
@@ -69,7 +69,7 @@ def loaded(module: str, name: str) -> Any:
 
 def is_a(value: Any, *places: tuple[str, str]) -> bool:
     """Check whether its class is one of these or a subclass. Not by `isinstance`: Numba's have abstract bases, which
-    ask every class of Numba at the first meeting of any other (200 us)."""
+    query every class of Numba at the first check of each other class (200 us)."""
     bases = type(value).__mro__
     for module, name in places:  # noqa: SIM110  (a generator more costs as much as the rest)
         if loaded(module, name) in bases:
@@ -78,7 +78,7 @@ def is_a(value: Any, *places: tuple[str, str]) -> bool:
 
 
 def is_dispatcher(names: Names, value: Any) -> bool:
-    """Check whether it is a function under `cuda.jit`, or under another decorator that device code may call as well."""
+    """Check whether it is a function under `cuda.jit`, or another decorator whose functions device code may call."""
     kind = type(value)
     if kind is FunctionType or kind is Declared:
         return kind is Declared
@@ -86,12 +86,12 @@ def is_dispatcher(names: Names, value: Any) -> bool:
 
 
 def is_numba_type(names: Names, value: Any) -> bool:
-    """Check whether it is an instance of one of Numba's own types (an extension's types are code of their own)."""
+    """Check whether it is an instance of one of Numba's own types, not of an extension's."""
     return is_a(value, *names.types) and type(value).__module__.partition(".")[0] == names.owned
 
 
 def python_function(names: Names, value: Any) -> Any:
-    """The function under a decorator of Numba's; None for anything else."""
+    """The function under a decorator of Numba's; None for other objects."""
     return value.py_func if is_dispatcher(names, value) else None
 
 
@@ -104,7 +104,7 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
 
 
 def intrinsic(names: Names, value: Any) -> Registration | None:
-    """The definition of an `@intrinsic`; None for anything else."""
+    """The definition of an `@intrinsic`; None for other objects."""
     if not is_a(value, *names.intrinsics):
         return None
     function, options = getattr(value, "_defn", None), getattr(value, "_ctor_kwargs", None)
@@ -115,7 +115,7 @@ def intrinsic(names: Names, value: Any) -> Registration | None:
 
 
 def type_form(names: Names, value: Any) -> Plain | None:
-    """A type of Numba by its text, and a signature by its types; None for anything else.
+    """The form of a Numba type (its text) or of a signature (its types); None for other objects.
 
     Raises:
         Unvouchable: It stands for an object of this process.
@@ -130,16 +130,16 @@ def type_form(names: Names, value: Any) -> Plain | None:
 
 
 def form_of_type(names: Names, kind: Any, is_vouched: bool = False) -> Plain:
-    """A type with all that its own text leaves out: names of fields, members of an enum.
+    """The form of a type, with everything that its text omits: names of fields, members of an enum.
 
     Args:
-        names: Of the Numba.
+        names: The Numba.
         kind: A type of it, or of an extension of it.
-        is_vouched: Whether the user says what the code of an extension's types depends on.
+        is_vouched: Whether `depends=` covers the code of an extension's types.
 
     Raises:
-        Refused: It is an extension's.
-        Unvouchable: It stands for an object of this process.
+        Refused: It is a type of an extension.
+        Unvouchable: It refers to an object of this process.
     """
     types = sys.modules[f"{names.home}.types"]
     if not is_vouched and not is_numba_type(names, kind):
@@ -171,23 +171,23 @@ _TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes",
 _LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
 
 _OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
-"""Lists whose items are each for a value, which mostly leads to the item."""
+"""Lists whose items each belong to a value, by which they are usually found."""
 
 _UNNAMED = ("operator", "_operator")
-"""Modules whose functions stand for operations that code uses without their names."""
+"""Modules whose functions represent operators, which code uses without naming the functions."""
 
 _EMPTY, _DEEPEST = CellType(), 32
 
 _List = tuple[str, list[Any]]
 _Item = tuple[str, Any]
-"""Content of a registry, with the kind of list that each item is in."""
+"""An item of a registry, with the kind of list that it is in."""
 
 _read: dict[str, tuple[list[_List], Registrations]] = {}
-"""The lists of each Numba as they were read last, and what was gathered of them."""
+"""The lists of each Numba when they were last read, and the registrations found in them."""
 
 
 def registrations(names: Names) -> Registrations:
-    """Gather what programs have registered up to now: what stands under a value, when a kernel uses that."""
+    """Collect the registrations of programs so far; those for a value are described only when a kernel uses it."""
     lists, read = _lists(names), _read.get(names.home)
     if read is None or lists != read[0]:
         copies = [(kind, [*items]) for kind, items in lists]
@@ -216,7 +216,7 @@ def _lists(names: Names) -> list[_List]:
 
 
 def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
-    others: list[_Item] = []  # what code uses without naming what it is for
+    others: list[_Item] = []  # registrations that code uses without naming their value
     for kind, items in lists:
         chosen: Iterable[Any] = items
         if kind == "typing globals":  # templates for operators are among the functions as well
@@ -226,7 +226,7 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
             chosen = [
                 each for each in items if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
             ]
-        elif kind == "typeof":  # those for a user's classes lead to types that are refused anyway
+        elif kind == "typeof":  # those for a user's classes give types that are refused anyway
             chosen = [each for each in items if each[0].__module__.startswith(names.making)]
         elif kind in _OF_VALUE:
             chosen = [
@@ -240,7 +240,7 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         from .registrations import describe
 
         found = describe(users)
-    subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would have garbage collected
+    subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
     users_of: dict[int, list[_Item]] = {}
 
     def of_value(value: Any) -> Sequence[Registration]:
@@ -263,8 +263,8 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
 
 
 def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
-    """List the value that each item of a list is for; () where they are for none."""
-    if kind == "lowering functions":  # not what an intrinsic writes code with, by itself
+    """List the value that each item of a list belongs to; () where they belong to none."""
+    if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
         return [None if each[0] is each[1] else each[1] for each in items]
     if kind == "typing functions":
         return [each.key for each in items]
@@ -272,11 +272,11 @@ def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _of_users(names: Names, items: Iterable[_Item]) -> list[_Item]:
-    """List the items that are not Numba's own, as their functions show.
+    """List the items that are not Numba's own, judged by their functions.
 
-    Functions are known by their files, or by their module: those that Numba generates have no file. A closure of
-    Numba's may hold a user's function. The functions of a class come from one file, but for a class that one of
-    Numba's functions made: its own are a user's, or its base is.
+    Functions are judged by their files, or by their module, since those that Numba generates have no file. A closure of
+    Numba's may contain a user's function. The functions of a class are in one file, except for a class made by one
+    of Numba's functions: its own functions, or those of its base, may be a user's.
     """
     homes = [folder for name in sorted(names.packages) for folder in loaded(name, "__path__") or ()]
     folders = (*(f"{folder}{os.sep}" for folder in homes), *STANDARD)

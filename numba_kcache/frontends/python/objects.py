@@ -1,7 +1,7 @@
-"""Read the objects that few kernels name: modules as values, imports inside functions, classes, and registrations.
+"""Fingerprint rarer objects: modules as values, imports inside functions, classes, and registrations.
 
-Promise     A registration is in a key whole: what it is for, its options, its types and the code that implements it.
-            Those of different subjects are ordered by what they are for, not by when they were registered.
+Promise     A registration is keyed completely: its subject, options, types and implementing code. Registrations of
+            different subjects are ordered by subject, not by the time of registration.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 
 _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
-"""Attributes in which functions and classes describe themselves, wherever they stand."""
+"""Attributes in which functions and classes describe themselves as text."""
 
 _OF_PYTHON = frozenset(
     ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
      "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
 )  # fmt: skip
-"""Attributes of a class that no code of it reads, or that other ones say."""
+"""Attributes of a class that its code does not read, or that repeat other attributes."""
 
 
 def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | str:
-    """The node of an import inside a function: of what its code may take from that module."""
+    """The node of an import inside a function: the attributes that its code may take from that module."""
     if not reader.trust[name]:
         return reader.refused(Refused("it is imported inside the function"), label)
     try:
-        modules = [import_module(each) for each in dict.fromkeys((name.partition(".")[0], name))]  # as the code will do
+        modules = [import_module(each) for each in dict.fromkeys((name.partition(".")[0], name))]  # as the code will
     except ImportError as error:
         return reader.refused(Refused(str(error)), label)
     node = reader.add(label, name, None)
@@ -46,7 +46,7 @@ def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | s
 
 
 def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -> int | str:
-    """The node of a module that is used as a value: of all its attributes that the code may name."""
+    """The node of a module that is used as a value: all its attributes that the code may name."""
     name, at = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
     if name is None:
         return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
@@ -64,7 +64,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
 
 
 def add_class(reader: Reader, value: type) -> int:
-    """The node of a class of a program: of its bases, and all that its body defines."""
+    """The node of a program's class: its bases, and everything that its body defines."""
     if id(value) in reader.functions:
         return reader.functions[id(value)]
     if reader.trust.name_of(type(value)) is None:
@@ -77,7 +77,7 @@ def add_class(reader: Reader, value: type) -> int:
     for attribute, item in sorted(vars(value).items()):
         if attribute not in _OF_PYTHON:
             if isinstance(item, property):
-                reader.alive.append(item)  # it has a docstring of its own
+                reader.alive.append(item)  # for `add_sayings`: it has a docstring
             for part in _parts(item):
                 goal = reader.add_value(part, f"global {attribute} of {name}")
                 reader.edge(node, f"{type(item).__name__} {attribute}", goal)
@@ -85,7 +85,7 @@ def add_class(reader: Reader, value: type) -> int:
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
-    """List the parts of an item of a class."""
+    """List the functions in an item of a class body (property, classmethod, ...)."""
     if isinstance(item, (staticmethod, classmethod)):
         return (item.__func__,)
     if isinstance(item, property):
@@ -96,8 +96,9 @@ def _parts(item: Any) -> tuple[Any, ...]:
 
 
 def add_sayings(reader: Reader) -> None:
-    """Add what all functions and classes say of themselves, and what a program put on functions, where any code or text
-    names that: typing code may have them by other ways than their names, and the attribute by a text."""
+    """Add special attributes (docstring, name, annotations) of all functions and classes, and attributes set by the
+    program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
+    by `getattr`."""
     words = {each.decode() for each in reader.words}
     said = words & SAYINGS
     if "__dict__" in said or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
@@ -118,7 +119,7 @@ def add_sayings(reader: Reader) -> None:
 
 
 def _added(reader: Reader, *, is_any: bool) -> set[str]:
-    """Names of the attributes that a program put on functions: those that code names, or any."""
+    """Names of the attributes that a program set on functions: those that code names, or all."""
     plain = (reader.dialect.python_function(each) or each for each in reader.alive)
     functions = [each for each in plain if isinstance(each, FunctionType)]
     added = {name for each in functions for name in vars(each)}
@@ -141,7 +142,7 @@ def add_overloads(
 ) -> int:
     """The node of a value for which there are registrations."""
     at = id(value), "overloads"
-    if at in reader.values:  # its own implementation names it, as one that returns the function itself
+    if at in reader.values:  # its own implementation refers to it
         node = reader.values[at]
         assert type(node) is int
         if type(value) is FunctionType and pinned is None and id(value) not in reader.functions:
@@ -172,13 +173,13 @@ def add_registration(reader: Reader, registration: Registration, label: str) -> 
             reader.edge(node, "code", add_class(reader, each))
             continue
         index = reader.add_function(each)
-        reader.graph.kept[index] = each, each.__code__  # the compiler calls it itself
+        reader.graph.kept[index] = each, each.__code__  # the compiler keeps its compiled code under it
         reader.edge(node, "code", index)
     return node
 
 
 def add_implied(reader: Reader, index: int, code: CodeType) -> None:
-    """Add edges to what the program registered for operations, and for attributes that this code may use."""
+    """Add edges to the program's registrations for operators, and for attributes that this code may use."""
     _of_value, of_attribute, of_all = reader.registrations
     groups = [("", of_all)] if index == 0 else []
     groups += [(name, of_attribute[name]) for name in sorted(of_attribute.keys() & set(all_names(code)))]
@@ -188,7 +189,7 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
 
 
 def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:
-    """Registrations by kind and subject; those of one subject stay in their order."""
+    """Sort registrations by kind and subject; those of one subject keep their order."""
 
     def label(each: Registration) -> str:
         subject = each.subject

@@ -1,4 +1,4 @@
-"""Name what the components of a Python kernel are about, for explanations."""
+"""The kinds of reason for the components of a Python kernel, for explanations."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ KINDS: Mapping[str, ReasonKind] = {
     "link ": ReasonKind.LINK_INPUT,
     "depends[": ReasonKind.DEPENDS,
 }
-"""What the functions and values of a kernel are about, by how their components' names start."""
+"""The kind of reason for the functions and values of a kernel, by prefix of the component's name."""

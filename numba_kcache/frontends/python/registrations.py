@@ -1,4 +1,4 @@
-"""Describe what programs registered with one of the Numbas, each whole: subject, types, options, implementation.
+"""Describe a program's registrations with one of the Numbas: subject, types, options, implementation of each.
 
 Ground      numba-cuda 0.30.4, and the copy of it in numba-cuda-mlir 0.6.0: extending.py, typing/templates.py
             (`make_overload_template` and its like, `Registry`), core/imputils.py (`Registry`), datamodel/manager.py.
@@ -12,14 +12,14 @@ from typing import Any
 from . import Registration, Registrations
 
 _OF_TEMPLATE = ("prefer_literal", "unsafe_casting", "exact_match_required", "_strict", "_jit_options", "is_method")
-"""Attributes of a template that are options of a decorator."""
+"""Attributes of a typing template that hold options of a decorator."""
 
 
 def describe(items: Iterable[tuple[str, Any]]) -> Registrations:
-    """Sort registrations for attributes, operations and types by what leads to them.
+    """Describe registrations for attributes, operators and types, grouped by the name that uses them.
 
     Args:
-        items: Of registries, each with the kind of list that it is in.
+        items: Items of registries, each with the kind of its list.
     """
     made = Registrations(lambda value: (), {}, [])
     for kind, item in items:
@@ -42,7 +42,7 @@ def describe_for(items: Iterable[tuple[str, Any]]) -> Sequence[Registration]:
 
 
 _Described = Iterator[tuple["str | None", Registration]]
-"""The name of an attribute where that leads to a registration, and the registration."""
+"""The name of the attribute that a registration is for, None for others, and the registration."""
 
 
 def _template(template: Any, subject: Any) -> _Described:

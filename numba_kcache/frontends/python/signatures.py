@@ -1,4 +1,4 @@
-"""Read what `signature=` takes: as `cuda.jit` takes it, or a list of that."""
+"""Read the option `signature=`: a signature as `cuda.jit` takes it, or a list of these."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...errors import OptionError
 def read_signature_list(
     given: Any, normalize: Callable[[Any], tuple[Any, Any]], nothing: Sequence[Any]
 ) -> tuple[tuple[Any, ...], ...]:
-    """Read the argument types of what `signature=` takes: as `cuda.jit` takes it, or a list of that.
+    """Read the argument types of a signature as `cuda.jit` takes it, or of a list of these.
 
     Args:
-        given: By the user.
-        normalize: Numba's reader: argument types, and the type that is returned.
-        nothing: What the latter may be.
+        given: The user's value.
+        normalize: Numba's parser: returns argument types, and the return type.
+        nothing: The allowed return types.
 
     Raises:
         OptionError: One is not a signature, or returns something.
@@ -25,7 +25,7 @@ def read_signature_list(
     for each in given if isinstance(given, list) else [given]:
         try:
             arguments, returned = normalize(each)
-        except Exception as error:  # Numba evaluates the text: whatever that raises says what is wrong with it
+        except Exception as error:  # Numba evaluates the text, which may raise anything; the error is reported
             raise OptionError(
                 f"cannot read signature {each!r}", str(error), 'write "void(float32[::1], int64)" or a tuple of types'
             ) from error

@@ -1,10 +1,9 @@
-"""Lead the kernels of programs that are not edited through this cache: what both Numbas share.
+"""Patch Numba's dispatchers so that unedited programs use this cache: the code shared by both Numbas.
 
-Promise     Kernels stay their compiler's dispatchers and mean what they meant; only where their code comes from
-            changes.
-            Kernels that were decorated before `install()` take part from their next compilation on. A compiler that the
-            program has not imported stays so; when it is imported, it is taken over then. `uninstall()` gives all back.
-Not here    Which methods are replaced (numba.install, mlir.install).
+Promise     Kernels remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from the cache.
+            Kernels that were decorated before `install()` use it from their next compilation on. A compiler that the
+            program has not imported is not imported, but patched when the program imports it. `uninstall()` undoes all.
+Not here    The methods that are replaced (numba.install, mlir.install).
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from ...settings import install_wanted
 
 
 def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: MutableMapping[Any, Any]) -> None:
-    """Give a dispatchers' class its methods back, and each dispatcher the cache that it had.
+    """Restore the methods of a dispatcher class, and the previous cache of each dispatcher.
 
     Args:
         kind: The class.
         null_cache: Makes the cache of a dispatcher that cannot have one.
-        methods: That were replaced, by name; emptied.
-        caches: By dispatcher; None for the one that `cache=True` would make. Emptied.
+        methods: The replaced methods, by name; emptied.
+        caches: Previous caches by dispatcher; None for the one that `cache=True` would make. Emptied.
     """
     for name, method in methods.items():
         setattr(kind, name, method)
@@ -35,20 +34,20 @@ def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: Mutab
             continue
         try:
             kernel.enable_caching()
-        except RuntimeError:  # it has no place for it: such a kernel could not have been decorated without us
+        except RuntimeError:  # Numba finds no folder for its cache: without `install` decorating would have failed
             kernel._cache = null_cache()
     caches.clear()
 
 
 class Takeover:
-    """One compiler's dispatchers, and whether they ask this cache.
+    """Patch one compiler's dispatchers, now or when it is imported.
 
     Args:
-        home: The module with the dispatchers' class.
-        package: That this compiler is installed as.
-        sign: A module that this compiler alone has.
-        replace: Replaces methods of the class: called with the module, and whether every kernel is meant.
-        restore: Gives all back.
+        home: The module with the dispatcher class.
+        package: The package of this compiler.
+        sign: A module that only this compiler has.
+        replace: Replaces methods of the class; called with the module, and whether all kernels are affected.
+        restore: Undoes `replace`.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Takeover:
         self._arrival: _Arrival | None = None
 
     def is_installed(self) -> bool:
-        """Check whether the compiler is there to be imported."""
+        """Check whether the compiler is installed."""
         try:
             is_imported = self._home.rpartition(".")[0] in sys.modules
             return importlib.util.find_spec(self._sign if is_imported else self._package) is not None
@@ -66,10 +65,10 @@ class Takeover:
             return False
 
     def install(self, every_kernel: bool) -> None:
-        """Take over now, or as soon as the program imports the compiler.
+        """Patch now, or as soon as the program imports the compiler.
 
         Args:
-            every_kernel: Whether kernels without `cache=True` are meant as well.
+            every_kernel: Whether kernels without `cache=True` are affected as well.
         """
         self.uninstall()
         if self._home in sys.modules:
@@ -78,14 +77,14 @@ class Takeover:
             self._wait(lambda home: self._replace(home, every_kernel))
 
     def install_when_imported(self) -> None:
-        """Do what the environment asks for, as soon as the program imports the compiler."""
+        """Patch as `NUMBA_KCACHE_INSTALL` asks, as soon as the program imports the compiler."""
         if self._home in sys.modules:
             self._as_asked(sys.modules[self._home])
         else:
             self._wait(self._as_asked)
 
     def uninstall(self) -> None:
-        """Give the dispatchers back what was replaced. Kernels that are loaded stay so."""
+        """Undo the patch. Kernels that are loaded stay usable."""
         if self._arrival in sys.meta_path:
             sys.meta_path.remove(self._arrival)
         self._arrival = None
@@ -103,18 +102,18 @@ class Takeover:
 
 
 class _Arrival:
-    """Waits for a module, and is gone once it is found.
+    """A module finder that waits for one module, and removes itself when it is found.
 
     Args:
-        home: Its name.
-        act: Called with it once it is loaded.
+        home: The module's name.
+        act: Called with the module once it is loaded.
     """
 
     def __init__(self, home: str, act: Callable[[Any], None]) -> None:
         self._home, self._act = home, act
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        """The module's spec, with a loader that acts afterwards; None for every other module."""
+        """The module's spec, with a loader that calls `act` after loading; None for every other module."""
         if name != self._home:
             return None
         if self in sys.meta_path:

@@ -1,9 +1,9 @@
-"""Write a Python value that a kernel reads as plain values, or say why that cannot be done.
+"""Convert a Python value that a kernel reads to plain values for the key, or refuse it with a reason.
 
-Promise     Two values have one form only if a compiler makes the same code of them: types count (1, True and 1.0
-            differ), so do signed zeros, NaN payloads, the order of a dict, strides and dtype of an array.
-            Nothing is captured in part: what is not known is `Refused`.
-Not here    Functions and the compiler's own objects: the caller gives `other_form` for them.
+Promise     Two values have equal forms only if a compiler generates the same code for them: types count (1, True and
+            1.0 differ), so do signed zeros, NaN payloads, the order of a dict, strides and dtype of an array.
+            No value is captured in part: one of an unknown kind is `Refused`.
+Not here    Functions and the compiler's own objects, for which the caller passes `other_form`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...keys import Plain, sha256
 from .code import scalar_form
 
 OtherForm = Callable[[Any], "Plain | None"]
-"""Gives the form of what has code of its own or is the compiler's; None for anything else."""
+"""Returns the form of a function or of the compiler's object; None for other values."""
 
 STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("site-packages", "dist-packages"))
@@ -32,7 +32,7 @@ _WITHOUT_STATE = frozenset(
      "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "itertools", "keyword", "math",
      "numbers", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings")
 )  # fmt: skip
-"""Modules of the standard library whose functions answer by their arguments alone, but for `_ASKING`."""
+"""Modules of the standard library whose functions depend on their arguments alone, except `_ASKING`."""
 
 _ASKING = frozenset((
     *(f"builtins.{name}" for name in ("__import__", "compile", "eval", "exec", "globals", "hash", "id", "input",
@@ -45,18 +45,18 @@ OF_NUMPY = frozenset(
     ("array2string", "array_repr", "array_str", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize",
      "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
 )  # fmt: skip
-"""Parts of NumPy that answer by files, chance, or settings of the process."""
+"""Parts of NumPy whose results depend on files, random numbers, or settings of the process."""
 
 SAYINGS = frozenset(
     ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
      "__qualname__")
 )  # fmt: skip
-"""Attributes of a function or class that decide no code of its own; typing code may read them all the same."""
+"""Attributes of a function or class that do not affect its own code, but that typing code may read."""
 
 VOUCHED = "vouched for by depends="
 
 REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
-"""Types whose `repr` tells every two of their values apart, and from those of another."""
+"""Types whose `repr` is different for different values, also between these types."""
 
 
 class Refused(Exception):
@@ -64,14 +64,14 @@ class Refused(Exception):
 
 
 class Unvouchable(Refused):
-    """Nor can `depends=` stand for it: the code would hold an address of this process, or it is known by one alone."""
+    """A value that `depends=` cannot cover either: the code would contain or depend on an address of this process."""
 
 
 class Trust(dict[str, bool]):
-    """Modules by name, as they are loaded now: are they the interpreter's, or of packages that versions pin?
+    """Whether loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
     The origin of a module's spec decides, not its name: a user's `random.py`, a namespace package, a module without a
-    spec and a file that was loaded under another name are not trusted. One is made for each reading.
+    spec and a file that was loaded under another name are not trusted. One is made for each fingerprint.
 
     Args:
         packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.
@@ -91,7 +91,7 @@ class Trust(dict[str, bool]):
 
     def __missing__(self, name: str) -> bool:
         top = name.partition(".")[0]
-        module = sys.modules.get(name) or sys.modules.get(top)  # to find a submodule would import its package
+        module = sys.modules.get(name) or sys.modules.get(top)  # finding a submodule's spec would import its package
         spec = getattr(module, "__spec__", None) if module is not None else _find_spec(top)
         origin, loader = getattr(spec, "origin", None), getattr(spec, "loader", None)
         if type(origin) is not str:
@@ -105,11 +105,11 @@ class Trust(dict[str, bool]):
         return found
 
     def has_file(self, path: str) -> bool:
-        """Check whether code of this file is the interpreter's or the packages'."""
+        """Check whether code of this file belongs to the interpreter or the packages."""
         return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
 
     def name_of(self, value: Any) -> str | None:
-        """`module.qualname` where that names this very object in a trusted module now; None otherwise."""
+        """`module.qualname` where that is this same object in a trusted module now; None otherwise."""
         if isinstance(value, ModuleType):
             own = value.__name__
             return own if sys.modules.get(own) is value and self[own] else None
@@ -121,10 +121,10 @@ class Trust(dict[str, bool]):
         if not isinstance(name, str):
             return None
         if type(value) is FunctionType and not self.has_file(value.__code__.co_filename):
-            return None  # the name of its module is only what it says itself
+            return None  # its `__module__` is not reliable
         if isinstance(value, type) and getattr(value, "__members__", None):
-            return None  # an enum counts by its members
-        while module:  # a stub that a function made may stand in the package alone
+            return None  # an enum is keyed by its members
+        while module:  # a generated stub may be an attribute of a parent package only
             found: Any = sys.modules.get(module)
             for part in name.split("."):
                 found = getattr(found, part, None)
@@ -153,11 +153,11 @@ def _find_spec(top: str) -> Any:
 
 
 def state_of(name: str, asking: frozenset[str]) -> str:
-    """The part of a trusted module or object's dotted name whose answers depend on more than arguments; "" for none.
+    """The part of a trusted dotted name whose results depend on more than arguments (on state); "" for none.
 
     Args:
-        name: Of a trusted module or object.
-        asking: Names of the dialect whose answers do, with all that is in them.
+        name: Dotted name of a trusted module or object.
+        asking: The dialect's names of modules and objects with state (`Dialect.stateful`).
     """
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -170,12 +170,12 @@ def state_of(name: str, asking: frozenset[str]) -> str:
 
 
 def value_form(value: Any, trust: Trust, other_form: OtherForm, inside: tuple[int, ...] = ()) -> Plain:
-    """The value as plain values.
+    """Convert a value to plain values.
 
     Args:
-        value: Of a program.
-        trust: Says what is pinned by a version, and so counts by its name.
-        other_form: For what only the caller knows.
+        value: A value of the program.
+        trust: Recognises objects that are pinned by a version, and so count by name.
+        other_form: Converts functions and the compiler's objects.
         inside: Ids of the containers around the value.
 
     Raises:
@@ -194,7 +194,7 @@ def value_form(value: Any, trust: Trust, other_form: OtherForm, inside: tuple[in
 
     kind = type(value)
     if kind is dict and REPR_SAYS_ALL.issuperset(map(type, (*value, *value.values()))):
-        return "repr", repr(value)  # decorator options: a third of the time of a fingerprint otherwise
+        return "repr", repr(value)  # a shortcut for decorator options, a third of a fingerprint's time otherwise
     if kind in (tuple, list):
         return kind.__name__, forms(value)
     if kind is dict:
@@ -236,8 +236,8 @@ def _numpy_form(value: Any) -> Plain | None:
 
 
 def _bytes_of(value: Any) -> bytes:
-    """The content of an array or scalar, without what pads the fields of records: no code reads that, and NumPy
-    leaves there what the memory held before, which another process does not repeat."""
+    """The content of an array or scalar, without the padding between fields of records, which no code reads and NumPy
+    leaves uninitialised."""
     names = value.dtype.names
     return b"".join(_bytes_of(value[name]) for name in names) if names else bytes(value.tobytes("A"))
 
@@ -254,13 +254,13 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
         return "class", name
     fields, constructor = getattr(value, "_fields", None), value.__new__
     if issubclass(value, tuple) and isinstance(fields, tuple) and type(constructor) is FunctionType:
-        parameters = constructor.__code__.co_varnames, constructor.__defaults__  # how a call is read
+        parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)
     return None
 
 
 def vouched_form(value: Any) -> Plain:
-    """The form of a value that cannot be captured where `depends=` stands for its content: its type's name alone."""
+    """The form of a value that cannot be captured and that `depends=` covers: the name of its type."""
     return VOUCHED, f"{type(value).__module__}.{type(value).__qualname__}"
 
 
@@ -282,7 +282,7 @@ def _refusal(value: Any) -> Refused:
 
 
 def shown(value: Any) -> Plain:
-    """A value as a reader of a difference wants to see it."""
+    """Show a value in an explanation."""
     if value is None or type(value) in (bool, int, float, str):
         return value if type(value) is not str or len(value) <= 200 else value[:200] + "..."
     numpy = sys.modules.get("numpy")
@@ -295,7 +295,7 @@ def shown(value: Any) -> Plain:
 
 
 def plain_setting(value: object) -> Plain:
-    """A setting as a plain value; an int with a name of its own, such as an optimisation level, by that."""
+    """A setting as a plain value; an int subclass with a name, such as an optimisation level, by its name."""
     if value is None or type(value) in (bool, str):
         return value  # type: ignore[return-value]
     if isinstance(value, (tuple, list)):
