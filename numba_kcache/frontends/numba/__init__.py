@@ -10,7 +10,7 @@ from .definition import NumbaDefinition
 
 
 class NumbaFrontEnd:
-    """Defines Python functions that are no sources, and dispatchers of `cuda.jit`."""
+    """Defines Python functions with a kernel's own body, and dispatchers of `cuda.jit`."""
 
     kinds = ("numba",)
 

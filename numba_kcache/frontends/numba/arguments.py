@@ -1,20 +1,20 @@
-"""Arguments of a Numba kernel: their types, and a launch straight from them where all are of the common exact types.
+"""Arguments of a Numba kernel: find their types, and make the launcher for common types.
 
-Method      One slot per argument (`slots`). An array is known by the type that it keeps, which Numba interns; a number
+Method      One slot per argument. An array is recognised by the Numba type that it keeps, which Numba interns; a number
             by its class. Parameters of each argument, as in numba-cuda's `_Kernel._prepare_args`:
 
                 array of n axes     meminfo and parent (both 0), items, item size, address, shape, strides in bytes
-                integer, boolean    of its width
+                integer, boolean    the value, with its width
                 float16             its bits
-                float32, float64    itself
+                float32, float64    the value
                 complex64, 128      real and imaginary part
 
-            Arrays of CuPy and PyTorch, and what has an array interface, are passed like Numba's; they are ordered
-            before the launch on the device.
+            Arrays of CuPy and PyTorch, and objects with an array interface, are passed like Numba's; the launch waits
+            on the device for their streams.
 Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In` and its kin, extensions and debug kernels:
-            Numba's own launch code does those (dispatcher).
-Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` hands on its strides as
-            they are.
+            Numba's own launch code handles those (dispatcher).
+Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` passes its strides
+            unchanged.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from ..python.arguments import Otherwise, Signature, TypedLauncher, number_code,
 from ..python.arguments import lay_out as lay_out_codes
 
 _PASSED_AS = "00niasb"
-"""An array as numba-cuda passes it (`typed`): meminfo and parent, items, item size, address, extents, strides."""
+"""The parameters of an array in numba-cuda's order (`typed`): meminfo, parent, items, item size, address, extents,
+strides."""
 
 _TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 
 
 def types_of(arguments: Sequence[Any]) -> Signature:
-    """Type the arguments of a launch as Numba does; those whose type is known, or have but one, without asking it.
+    """Type the arguments of a launch as Numba does; common ones without calling Numba.
 
     Raises:
         ValueError: Numba has no type for one; its own message.
@@ -53,9 +54,9 @@ def types_of(arguments: Sequence[Any]) -> Signature:
 
 
 def _type_of_others(value: Any) -> Any:
-    """The type of an array of CuPy or PyTorch, which Numba finds out in a hundred microseconds; None for all others.
+    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us; None for all others.
 
-    Numba calls every view of theirs that is not in C order `"A"`; and some of one axis `"C"` that are not.
+    As in Numba, a view of theirs that is not in C order has layout `"A"`, and some one-dimensional ones `"C"`.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
@@ -98,16 +99,16 @@ def make_numba_launcher(
     attributes: bytes = b"",
     labels: Sequence[str] | None = None,
 ) -> TypedLauncher | None:
-    """Make what launches one signature on the kernel's device; None where an argument type is not for this path.
+    """Make the launcher of one signature; None where it does not support one of the argument types.
 
     Args:
-        kernel: On its device.
-        name: For messages.
+        kernel: The kernel, loaded on a device.
+        name: Its name in messages.
         types: Numba types of the arguments.
         relaunch: As in `Launcher`.
         otherwise: As in `TypedLauncher`.
         attributes: Launch attributes, as `Launcher` takes them.
-        labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
+        labels: Name and type of each argument, if each launch is waited for (`debugging`); else None.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
@@ -127,7 +128,7 @@ def make_numba_launcher(
 
 
 def are_straight(types: Sequence[Any]) -> bool:
-    """Check whether arguments of all these types can be packed here."""
+    """Check whether the launcher can pack arguments of all these types."""
     from numba.cuda import types as numba_types
 
     simple = (numba_types.Array, numba_types.Integer, numba_types.Float, numba_types.Complex, numba_types.Boolean)
@@ -135,12 +136,12 @@ def are_straight(types: Sequence[Any]) -> bool:
 
 
 def lay_out(kernel: str, types: Sequence[Any], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Name the types of a cubin's parameters, at the places that it has them; see `python.arguments`."""
+    """Combine the type codes of arguments with a cubin's parameters; see `python.arguments`."""
     return lay_out_codes(kernel, [code for each in types for code in _codes(each)], found)
 
 
 def _codes(kind: Any) -> Sequence[str]:
-    """The code (`model.artifact`) of each parameter that an argument fills."""
+    """The type code (`model.artifact`) of each parameter that an argument takes."""
     if _is_array(kind):
         return "u8", "u8", "i8", "i8", "u8", *("i8",) * (2 * kind.ndim)
     dtype = dtype_of(kind)

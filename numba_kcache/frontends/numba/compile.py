@@ -1,13 +1,11 @@
 """Compile a Numba kernel for a target: typing and lowering by Numba, code by NVVM, the cubin by nvJitLink.
 
-Promise     Any target on any machine: no device, driver or context is needed. What is compiled is the program
-            as it is now: a device function that Numba has compiled before, for other globals or another
-            target, is compiled anew. Numba's own errors pass unchanged. The user's `link` list stays as it is.
-Method      The steps of Numba's `_Kernel`, with a link of our own: nvJitLink and NVRTC are told not to keep
-            hidden caches, link files are read afresh and in order (Numba reads each once in a process and links
-            a set).
-Not here    What is in the key (request) and whether the result may be stored: `uncacheable`
-            says why not.
+Promise     Any target on any machine: no device, driver or context is needed. The program is compiled in its present
+            state: a device function that Numba has compiled before, for other globals or another target, is compiled
+            again. Numba's own errors pass unchanged. The user's `link` list is not modified.
+Method      The steps of Numba's `_Kernel`, with our own linking: nvJitLink and NVRTC get flags against hidden caches,
+            and link files are read again and in order (Numba reads each once in a process and links a set).
+Not here    The key (request). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
@@ -35,10 +33,10 @@ from .link import DEVICE_RUNTIME, link_kernel
 
 _Freshness = tuple[str, tuple[int, int], int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
-"""For each function on the device: the digest and target it was compiled under, and how many overloads it had."""
+"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
 
 _subroutines_of: list[Any] = [None]
-"""Flags under which Numba's own subroutines in its cache were compiled, and how many there were."""
+"""Flags under which the subroutines in Numba's own cache were compiled, and their number."""
 
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
@@ -51,8 +49,8 @@ class NumbaBuild(NamedTuple):
         artifact: Of kind "numba", with one entry. Its attributes: `cooperative`, `carveout`, `debug`, `lineinfo`,
             `launch_bounds`, `max_registers`, `signature`, and for `debug` the table `exceptions` of
             [code, builtin exception, arguments, [function, file, line] or None].
-        uncacheable: Why it must not be stored, although it runs in this process; None if it may be.
-        linked: The user's and Numba's link inputs, as they were read.
+        uncacheable: Reason why it must not be stored, although it runs in this process; None if it may be.
+        linked: The user's and Numba's link inputs, with the bytes that were linked.
     """
 
     artifact: Artifact
@@ -69,15 +67,15 @@ def build(
     runtime_build: str | None,
     headers: Folders | None,
 ) -> Artifact:
-    """Compile what a request is for.
+    """Compile the artifact of a request.
 
     Args:
         definition, found, types, target, ptx_target: As for `kernel_request`.
-        runtime_build: Of the device runtime that is in the key; None for none.
+        runtime_build: Build of the device runtime in the key; None for none.
         headers: As for `compile_numba`.
 
     Raises:
-        UncacheableError: The result is only good for this process, or what was linked is not what was read for the key.
+        UncacheableError: The result is only valid in this process, or a link input changed since it was keyed.
     """
     functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
     try:
@@ -86,7 +84,7 @@ def build(
                 definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
                 keep_ptx=definition.keep_ptx, headers=headers,
             )  # fmt: skip
-    except Exception as error:  # Numba's own, mostly: its words stay as they are
+    except Exception as error:  # mostly Numba's own, whose message is kept
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
         raise
     if made.uncacheable:
@@ -115,14 +113,14 @@ def compile_numba(
     """Compile one signature of a kernel.
 
     Args:
-        dispatcher: Of `cuda.jit`, with its options.
+        dispatcher: A dispatcher of `cuda.jit`, with its options.
         argument_types: Numba types, in order.
         target: A real target.
         ptx_target: The virtual target to generate PTX for, where the user asked for one (then without LTO).
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
-            digest of what decides its code (`Fingerprint.device_functions`).
-        keep_ptx: Whether the artifact holds Numba's PTX, as it is before linking.
-        headers: Where the headers of linked CUDA C++ are read; None for the user's own folders.
+            digest of everything that determines its code (`Fingerprint.device_functions`).
+        keep_ptx: Whether the artifact contains Numba's PTX, as it is before linking.
+        headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
     Raises:
         NumbaError: Numba's own: typing, lowering, unsupported features.
@@ -172,7 +170,7 @@ def _lowered(parts: SimpleNamespace, function: Any, types: tuple[Any, ...], cc: 
 
 
 def _as_kernel(parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any]) -> str:
-    """Make the lowered function a kernel; its symbol."""
+    """Turn the lowered function into a kernel. Returns its symbol."""
     library, name = result.library, result.fndesc.llvm_func_name
     kernel = library.get_function(name)
     library._entry_name = name
@@ -184,7 +182,7 @@ def _as_kernel(parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any]) -
 def _forget_stale(
     parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
-    """Drop what Numba compiled earlier in this process for another target, other globals or other flags."""
+    """Drop code that Numba compiled earlier in this process for another target, other globals or other flags."""
     for function, digest in functions:
         twin = _on_device(function)
         if isinstance(twin, FunctionType):
@@ -212,14 +210,14 @@ def _flags(cc: tuple[int, int], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _on_device(dispatcher: Any) -> Any:
-    """The object that Numba compiles for the device: for a function under `njit`, a dispatcher that it keeps there."""
+    """The dispatcher that Numba compiles for the device; for a function under `njit`, Numba keeps a second one."""
     if isinstance(dispatcher, (internals().CUDADispatcher, FunctionType)):
         return dispatcher
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", None)
 
 
 def _compile_anew(dispatcher: Any) -> None:
-    """Forget the overloads of a device function; those given to its decorator cannot come back by themselves."""
+    """Drop the overloads of a device function; signatures given to its decorator are then compiled explicitly."""
     before = dict(dispatcher.overloads)
     dispatcher.overloads.clear()
     if not dispatcher._can_compile:
@@ -274,7 +272,7 @@ def _exception_table(call_helper: Any) -> list[Any] | None:
 def why_uncacheable(
     result: Any, chosen: Mapping[str, Any], attributes: Mapping[str, Any], parts: SimpleNamespace
 ) -> str | None:
-    """The reason why this kernel is only good for this process; None if its cubin and attributes are all it needs."""
+    """The reason why this kernel is only valid in this process; None if it consists of its cubin and attributes."""
     library = result.library
     if attributes["debug"] and attributes["exceptions"] is None:
         return "it raises an exception that is not built in, or with arguments that are no constants"

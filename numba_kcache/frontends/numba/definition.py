@@ -1,8 +1,8 @@
-"""The definition of a Numba kernel: a function or dispatcher with its options; and the artifacts that it leads to.
+"""The definition of a Numba kernel (a function or dispatcher with its options), and its artifacts.
 
-Promise     Its options are those of `cuda.jit`, and mean the same. What cannot be cached is compiled by Numba itself.
-Not here    What it shares with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
-            packing (arguments), and what Numba's own dispatcher does: launches that no launcher takes, and attributes
+Promise     Its options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba itself.
+Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
+            packing (arguments), and the work of Numba's own dispatcher: launches that no launcher takes, and attributes
             (dispatcher).
 """
 
@@ -67,7 +67,7 @@ class NumbaDefinition(PythonDefinition):
 
     @property
     def simulated(self) -> Any:
-        """The kernel as Numba's simulator runs it."""
+        """The kernel of Numba's simulator for this function."""
         if self._simulated is None:
             from .simulator import simulated
 
@@ -79,7 +79,7 @@ class NumbaDefinition(PythonDefinition):
         return _declare(self.thing, self.given)
 
     def types_of(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments of a launch as Numba does; None where its simulator takes them as they are.
+        """Type the arguments of a launch as Numba does; None under its simulator, which needs no types.
 
         Raises:
             ToolchainMissingError: numba-cuda is not installed.
@@ -92,7 +92,7 @@ class NumbaDefinition(PythonDefinition):
             raise _without_numba(problem) from problem
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of what `signature=` takes."""
+        """Read the argument types of `signature=`."""
         from .dispatcher import read_signatures
 
         return read_signatures(given)
@@ -106,7 +106,7 @@ class NumbaDefinition(PythonDefinition):
         runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
-        """Compile what a request is for."""
+        """Compile the artifact of a request."""
         from .compile import build
 
         return build(self, found, types, target, ptx_target, runtime_build, headers)
@@ -114,9 +114,9 @@ class NumbaDefinition(PythonDefinition):
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make what packs arguments of exactly these types; None where Numba's own launch is needed."""
+        """Make the launcher for arguments of exactly these types; None where Numba's own launch is needed."""
         is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
-        if is_numbas or not getattr(self.thing, "_can_compile", True):  # arguments are cast to fixed signatures
+        if is_numbas or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
             return None
         types: Any = variant
         names = self.function.__code__.co_varnames
@@ -127,12 +127,12 @@ class NumbaDefinition(PythonDefinition):
         )  # fmt: skip
 
     def by_value(self) -> Any:
-        """Give the definition with its function by value."""
+        """Make a definition that pickles its function by value."""
         return _ByValue(self)
 
 
 class _ByValue:
-    """Arrives in another process as a definition, whose file that process need not import."""
+    """A picklable object that unpickles as a definition, without importing the function's file."""
 
     def __init__(self, definition: NumbaDefinition) -> None:
         self._definition = definition
@@ -144,7 +144,7 @@ class _ByValue:
 
 
 def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
-    from numba.cuda.serialize import loads  # the bytes are of the process that started this one
+    from numba.cuda.serialize import loads  # safe: the bytes come from the parent process
 
     return NumbaDefinition(loads(function), options)
 
@@ -155,7 +155,7 @@ class NumbaResolutions(PythonResolutions):
     definition: NumbaDefinition
 
     def forget(self) -> None:
-        """Resolve anew at the next launch. Running work is untouched."""
+        """Resolve again at the next launch. Running launches go on."""
         super().forget()
         if self.dispatcher is not None and self.dispatcher._can_compile:
             self.dispatcher._reset_overloads()
@@ -174,13 +174,13 @@ class NumbaResolutions(PythonResolutions):
     def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
         if is_simulated():
-            return 1  # as the simulator's own forall
+            return 1  # like the simulator's own forall
         from .dispatcher import block_size
 
         return block_size(self, arguments, shared_bytes)
 
     def attribute(self, name: str) -> Any:
-        """Read what Numba's dispatcher has under this name."""
+        """Read an attribute of Numba's dispatcher."""
         from .dispatcher import NUMBAS_NAMES, attribute
 
         if is_simulated() and name in NUMBAS_NAMES:
@@ -223,7 +223,7 @@ def is_simulated() -> bool:
 
 
 def _without_numba(problem: ImportError | None = None) -> ToolchainMissingError:
-    """Make the error for a kernel that Numba is needed for, where Numba cannot be imported or only simulates."""
+    """Make the error for a Numba kernel where Numba cannot be imported or only simulates."""
     if is_simulated():
         why = "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing"
         return ToolchainMissingError("cannot compile a Numba kernel", why, "unset it to compile; a launch is simulated")

@@ -1,9 +1,9 @@
-"""Numba's `Dialect`: where numba-cuda has its parts, its options, and declarations of external functions.
+"""numba-cuda's `Dialect`: its names, the options of its dispatchers, and declarations of external functions.
 
-Promise     A module of Numba that is not loaded stays so. An object that does not look as expected is not recognised,
-            hence not cached.
-Method      This module is the `Dialect`: `fingerprint` is handed it as it is, and asks its functions.
-Not here    What numba-cuda-mlir has in the same way (python.numbas).
+Promise     No module of Numba is imported. An object of an unexpected form is not recognised, and so its kernel is not
+            cached.
+Method      This module itself is the `Dialect` that is passed to `fingerprint`.
+Not here    The functions shared with numba-cuda-mlir (python.numbas).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ stateful = OF_NUMPY | {
     "numba.cuda.api", "numba.cuda.cudadrv.devices", "numba.cuda.cudadrv.driver", "numba.cuda.cudadrv.runtime",
     "numba.cuda.device_init", "numba.np.ufunc.parallel",
 }  # fmt: skip
-"""The current device, threads, and what NumPy answers."""
+"""Modules whose results depend on state: the current device's, threads', and NumPy's."""
 
 _NRT = "numba.cuda.memory_management.nrt"
 
@@ -44,7 +44,7 @@ _HOLDERS = (
     *((f"numba.cuda.{name}", f"{kind}_registry") for name in ("fp16", "bf16", "fp8") for kind in ("typing", "target")),
     ("numba.cuda.vector_types", "typing_registry"), ("numba.cuda.vector_types", "impl_registry"),
 )  # fmt: skip
-"""Modules in which Numba has its registries; those that a program installs are in the contexts."""
+"""Modules in which Numba has its registries; registries installed by a program are in the contexts."""
 
 NAMES = Names(
     packages=packages,
@@ -69,13 +69,13 @@ registrations = partial(numbas.registrations, NAMES)
 
 
 def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
-    """The options of a dispatcher, with the signatures given to a device function, to which arguments are cast."""
+    """The options of a dispatcher; for a device function also its given signatures, to which arguments are cast."""
     options = dict(dispatcher.targetoptions)
-    if not is_kernel:  # its compiler never sees it; its default depends on the presence of nvJitLink
+    if not is_kernel:  # `lto` has no effect on device functions; its default depends on the presence of nvJitLink
         options.pop("lto", None)
     links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
     options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
-    given = getattr(dispatcher, "locals", None)  # by names, which count for nothing else
+    given = getattr(dispatcher, "locals", None)  # types by name of local variables, which are otherwise not keyed
     options["locals"] = [given, dispatcher.py_func.__code__.co_varnames] if given else None
     links = (links,) if isinstance(links, (str, os.PathLike)) else links
     opaque = {"extensions": extensions} if extensions else {}
@@ -84,7 +84,7 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
 
 
 def _users_links(links: Iterable[Any]) -> list[Any]:
-    """Without those that Numba appends to the user's list while it compiles; its version pins them."""
+    """The user's link inputs, without those that Numba appends while it compiles, which its version pins."""
     return [each for each in links if not _is_own_link(each)]
 
 
@@ -106,7 +106,7 @@ def runtime() -> LinkInput | None:
 
 
 def external(value: Any) -> External | None:
-    """The declaration behind a descriptor of `declare_device`; None for anything else.
+    """The declaration behind a descriptor of `declare_device`; None for other objects.
 
     Raises:
         Unvouchable: It is a descriptor, but its declaration cannot be read.

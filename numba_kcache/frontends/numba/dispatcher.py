@@ -1,15 +1,15 @@
-"""Numba's own dispatcher behind a kernel: over the artifacts of this cache, with what Numba has no word for.
+"""Numba's own dispatcher for a kernel, with this cache behind it and launch options that Numba lacks.
 
-Promise     A dispatcher made here behaves as one of `cuda.jit` with the same options. Arguments mean what they mean to
-            Numba. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` hold all the
-            same, on whichever device and for whatever Numba compiled or was given.
-Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. Ours gives it a
-            complete kernel, from disk or compiled just now, so that Numba compiles only what must not be stored. Numba
-            calls `kernel.launch` after the callbacks of the launch configuration; a callback puts a launch of our own
-            there, which prepares the function and goes on to Numba's. A cluster gets to Numba's code by the name under
-            which that makes its `LaunchConfig`.
-Not here    Packing of what a launcher takes (arguments), and when programs that are not edited get such a cache
-            (install). No hit of a kernel whose arguments are of the common types comes here.
+Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options. Arguments mean the same as to
+            Numba. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
+            on every device, for kernels from the cache and for those that Numba compiled.
+Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. Ours returns a
+            complete kernel, from disk or compiled just now, so that Numba compiles only kernels that must not be
+            stored. Numba calls `kernel.launch` after the callbacks of the launch configuration; our callback replaces
+            it by a function that prepares the launch and calls Numba's. A cluster is passed to Numba's code by
+            replacing the name `LaunchConfig` there.
+Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
+            arguments are of common types does not use this module.
 Ground      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
             cuda.core's LaunchConfig counts the grid in clusters where there are any.
 """
@@ -38,24 +38,23 @@ NUMBAS_NAMES = frozenset((
     "get_max_threads_per_block", "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile",
     "py_func", "targetoptions", "extensions", "specialized", "specialize",
 ))  # fmt: skip
-"""What a kernel has of Numba's dispatcher, with the same meaning."""
+"""Attributes of Numba's dispatcher that a kernel has with the same meaning."""
 
 
 class DispatcherCache:
-    """The cache of one of Numba's dispatchers; the names are Numba's.
+    """The cache of one of Numba's dispatchers, with the interface of Numba's caches.
 
     Args:
-        resolutions: Of the dispatcher's function and options.
-        dispatcher: That asks this.
-        is_numbas: Whether errors in linked code are left to Numba to raise, as they are where Numba's own decorator
-            is all that the program has.
+        resolutions: Resolutions of the dispatcher's function and options.
+        dispatcher: The dispatcher that has this cache.
+        is_numbas: Whether the program uses Numba's own decorator, so that Numba raises errors in linked code itself.
     """
 
     def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
         self.resolutions, self._dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
 
     def load_overload(self, sig: Any, _context: Any) -> Any:
-        """Give the kernel of a signature, complete; None where Numba has to compile it."""
+        """Return the complete kernel of a signature; None where Numba has to compile it."""
         types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
         is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
         try:
@@ -66,7 +65,7 @@ class DispatcherCache:
             if self._is_numbas:
                 return None
             raise
-        if resolution.source == "compiled" and not is_known:  # Numba counts what it gets here as a hit
+        if resolution.source == "compiled" and not is_known:  # Numba counts every result of this as a hit
             self._dispatcher._cache_hits[sig] -= 1
             self._dispatcher._cache_misses[sig] += 1
         return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))
@@ -94,7 +93,7 @@ class DispatcherCache:
         return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Nothing: what Numba compiled by itself must not be stored."""
+        """Do nothing: a kernel that Numba compiled itself must not be stored."""
 
     @property
     def cache_path(self) -> str | None:
@@ -102,18 +101,18 @@ class DispatcherCache:
         return self.resolutions.session().store.directory
 
     def enable(self) -> None:
-        """Nothing: there is no switch here."""
+        """Do nothing: this cache cannot be switched per dispatcher."""
 
     def disable(self) -> None:
-        """Nothing: there is no switch here."""
+        """Do nothing: this cache cannot be switched per dispatcher."""
 
     def flush(self) -> None:
-        """Read the function anew at the next launch; entries stay, they are named by what they hold."""
+        """Read the function again at the next launch; entries stay, since their keys cover their content."""
         self.resolutions.flush()
 
 
 def attribute(resolutions: NumbaResolutions, name: str) -> Any:
-    """Read one of `NUMBAS_NAMES` off the dispatcher, which then has every signature that was launched or compiled."""
+    """Read one of `NUMBAS_NAMES` from the dispatcher, which is first given every resolved signature."""
     if name == "specialize":
         return functools.partial(_specialize, resolutions)
     dispatcher = _dispatcher(resolutions)
@@ -128,13 +127,13 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
     """Launch as Numba does, with the options of the kernel.
 
     Args:
-        resolutions: Of the kernel.
+        resolutions: Resolutions of the kernel.
         shape: Extents of the launch.
-        stream: As the user gave it.
-        arguments: Of the launch.
+        stream: The user's stream.
+        arguments: Arguments of the launch.
 
     Raises:
-        LaunchConfigError, LaunchError: The device, or an attribute, rules it out; a watched launch failed.
+        LaunchConfigError, LaunchError: The device or an attribute does not allow it; a launch in debug mode failed.
     """
     check_interpreter()
     definition, is_watched = resolutions.definition, resolutions.session().settings.debug_launches
@@ -148,7 +147,7 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
             _launch_watched(configured, shape, stream, arguments, definition.function)
         else:
             configured(*arguments)
-    except NotImplementedError as error:  # a type that Numba compiles for and does not launch
+    except NotImplementedError as error:  # a type that Numba can compile for but not launch with
         error.add_note(definition.note)
         raise
 
@@ -185,7 +184,7 @@ def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
 
 
 def _dispatcher(resolutions: NumbaResolutions) -> Any:
-    """Numba's dispatcher of a kernel, made when something is to be launched, compiled or looked at by Numba itself."""
+    """Numba's dispatcher of a kernel, made when Numba itself has to launch, compile or inspect it."""
     declared, thing = resolutions.definition.declared, resolutions.definition.thing
     from numba.cuda.dispatcher import CUDADispatcher
 
@@ -194,7 +193,7 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
         if made is None:
             made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
             made._cache = DispatcherCache(resolutions, made)
-            if not getattr(thing, "_can_compile", True):  # it takes the signatures that it was given, no others
+            if not getattr(thing, "_can_compile", True):  # it is restricted to the signatures that it was given
                 for types in thing.overloads:
                     made.compile(types)
                 made.disable_compile()
@@ -203,7 +202,7 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
 
 
 def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
-    """The argument types of what `signature=` takes: as `cuda.jit` takes it, or a list of that.
+    """Read the argument types of `signature=`: a signature as `cuda.jit` takes it, or a list of these.
 
     Raises:
         OptionError: One is not a signature, or returns something.
@@ -215,7 +214,7 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """`dispatcher.specialize(*arguments)`, with a cache; Numba's own gives the specialised dispatcher none."""
+    """Do as `dispatcher.specialize(*arguments)`, but give the new dispatcher this cache, which Numba would drop."""
     from numba.cuda.api import get_current_device
     from numba.cuda.dispatcher import CUDADispatcher
 
@@ -235,7 +234,7 @@ def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaReso
 
 
 def apply_options(kernel: Any, options: LaunchOptions) -> None:
-    """Make one of Numba's compiled kernels launch with the options from now on."""
+    """Add launch options to one of Numba's compiled kernels."""
     kernel.cooperative = kernel.cooperative or options.cooperative
     kernel.launch = functools.partial(_launch, kernel, options._replace(cooperative=kernel.cooperative))
 
@@ -243,7 +242,7 @@ def apply_options(kernel: Any, options: LaunchOptions) -> None:
 def _launch(
     kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
 ) -> None:
-    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
+    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes it
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
     options.apply(loaded, name)
     loaded.prepare(shape, name)

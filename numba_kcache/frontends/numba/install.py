@@ -1,8 +1,8 @@
-"""Lead the kernels of Numba programs that are not edited through this cache.
+"""Patch numba-cuda's dispatcher class so that unedited programs use this cache.
 
 Method      Three methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls) and `specialize` (which would drop the cache, and with it `forall`).
-Not here    What the cache does with a signature (dispatcher), and when methods are replaced (python.takeover).
+Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
 Ground      numba-cuda 0.30.4, dispatcher.py.
 """
 
@@ -22,10 +22,10 @@ from .definition import NumbaDefinition, NumbaResolutions, is_simulated
 from .dispatcher import DispatcherCache, specialize
 
 _replaced: dict[str, Any] = {}
-"""The methods of Numba's that are replaced now."""
+"""Numba's original methods while they are replaced, by name."""
 
 _attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that ask this cache, with the cache that they had; None for the one that `cache=True` would make."""
+"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
 
 
 def _restore() -> None:
@@ -37,7 +37,7 @@ def _restore() -> None:
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
-    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # nothing is compiled; or by Numba's own target
+    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # Numba has its built-in target
         return
     kind = home.CUDADispatcher
     original_compile: Callable[[Any, Any], Any] = kind.compile

@@ -1,7 +1,7 @@
-"""Every private name of Numba that the compilation of a kernel needs, gathered and probed once.
+"""Import and probe, once, every private name of numba-cuda that the compilation of a kernel needs.
 
-Promise     Either all of them are there and take what they are given here, or ToolchainMissingError says which
-            versions would do. Nothing else in the package imports a private name of Numba to compile.
+Promise     Either all of them exist with the expected parameters, or ToolchainMissingError says which versions to
+            install. No other module of the package imports private names of Numba to compile.
 Ground      numba-cuda 0.30.4: the steps of `_Kernel.__init__` and `CUDACodeLibrary` are those of the compilation here.
 """
 
@@ -30,14 +30,14 @@ _NAMES = {
     "core.compiler_lock": ("global_compiler_lock",),
     "typing.templates": ("builtin_registry",),
 }
-"""The names that are used of each module of `numba.cuda`."""
+"""The names used from each module of `numba.cuda`."""
 
 _COMPILE_PARAMETERS = {
     "pyfunc", "return_type", "args", "debug", "lineinfo", "forceinline", "fastmath", "nvvm_options", "cc",
     "max_registers", "lto",
 }  # fmt: skip
 _DEVICE_USERS = ("dispatcher", "compiler", "api")
-"""Modules of `numba.cuda` that ask the current device for its compute capability while they compile."""
+"""Modules of `numba.cuda` that read the current device's compute capability while they compile."""
 
 _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 
@@ -75,7 +75,7 @@ def _unsuitable(why: str) -> ToolchainMissingError:
 
 
 def forget_implementations(function: Any) -> None:
-    """Drop what Numba made of a function under `@overload` or `@intrinsic`: it makes each once in a process."""
+    """Drop the code that Numba keeps of a function under `@overload` or `@intrinsic` for the life of the process."""
     registry = internals().builtin_registry
     templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
     for template in (*templates, *registry.attributes, *registry.functions):
@@ -86,10 +86,10 @@ def forget_implementations(function: Any) -> None:
 
 @contextmanager
 def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
-    """Let this thread's compilations be for a device of compute capability `cc`, present or not.
+    """Make this thread compile as if the current device had compute capability `cc`.
 
-    Numba compiles device functions for the current device, so that without one a kernel that calls any cannot
-    be compiled at all. Other threads go on seeing the real device.
+    Numba compiles device functions for the current device, so that without one a kernel that calls any cannot be
+    compiled at all. Other threads still see the real device.
     """
     from ..python.garbage import uncollected
 

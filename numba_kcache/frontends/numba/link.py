@@ -1,8 +1,8 @@
-"""Link a lowered Numba kernel: its own code, what Numba adds by itself, and the user's files.
+"""Link a lowered Numba kernel: its own code, inputs that Numba adds, and the user's files.
 
-Promise     The order is fixed: the kernel, the user's files as given, then what device functions and Numba's
-            library ask for, sorted by content. Files are read when they are linked. NVRTC and nvJitLink keep
-            no hidden cache and need no driver.
+Promise     The order is fixed: the kernel, the user's files as given, then the inputs of device functions and of
+            Numba's library, sorted by content. Files are read when they are linked. NVRTC and nvJitLink keep no
+            hidden cache and need no driver.
 Ground      numba-cuda 0.30.4: `CUDACodeLibrary._link_all`, `_Linker`, `cudadrv.nvrtc.compile` (its flags and
             include folders), `_Kernel.maybe_link_nrt`.
 """
@@ -32,7 +32,7 @@ DEVICE_RUNTIME = "CUDA's device runtime"
 
 
 class Linked(NamedTuple):
-    """A linker's product, its log, and the inputs as they were read for it."""
+    """The linked code, the linker's log, and the inputs with their bytes."""
 
     cubin: bytes
     log: str
@@ -47,15 +47,15 @@ def link_kernel(
     generated: Target,
     headers: Folders | None = None,
 ) -> Linked:
-    """Link the kernel with all that it and its callees ask for.
+    """Link the kernel with all inputs that it and its callees need.
 
     Args:
         library: Numba's code library with the kernel.
-        ptx: Its PTX; the names in it say which parts of Numba's own library are needed.
-        chosen: Options: `link`, `lto`, `max_registers`.
-        target: What to link for.
+        ptx: Its PTX, whose names show which parts of Numba's own library are needed.
+        chosen: The options `link`, `lto`, `max_registers`.
+        target: The target to link for.
         generated: The target that the kernel's own code was generated for.
-        headers: Where the headers of each input that is CUDA C++ are read; None for the user's own folders.
+        headers: The folders in which headers of CUDA C++ inputs are read; None for the user's own.
     """
     parts = internals()
     lto = bool(chosen["lto"])
@@ -72,8 +72,8 @@ def link_kernel(
 
 
 def toolkit_dirs() -> tuple[str, ...]:
-    """The folders in which CUDA C++ that a Numba kernel links finds headers first; `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and
-    its own folder come after."""
+    """The include folders that come first for CUDA C++ link inputs of a Numba kernel;
+    `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and the input's own folder come after."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 
@@ -91,12 +91,12 @@ def toolkit_dirs() -> tuple[str, ...]:
 def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInput]:
     if lto:
         return [LinkInput("ltoir", "kernel.ltoir", library.get_ltoir(cc=cc))]
-    modules = library.get_asm_strs(cc=cc)  # one with optimisation, one per function with debug
+    modules = library.get_asm_strs(cc=cc)  # a single module with optimisation, one per function with debug
     return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
 
 
 def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
-    """Inputs that Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
+    """Inputs that Numba adds: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
         found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))
@@ -124,7 +124,7 @@ def _read(item: Any) -> LinkInput:
 
 
 def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], headers: Folders | None) -> LinkInput:
-    """The input as the linker takes it: CUDA C++ goes through NVRTC first, to LTO-IR or PTX as Numba has it."""
+    """Prepare an input for the linker: CUDA C++ is compiled by NVRTC first, to LTO-IR or PTX as Numba does."""
     if item.kind != "cu":
         return item
     kind = "ltoir" if lto else "ptx"
@@ -134,7 +134,7 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], heade
     headers = headers or Folders()
     own = map(headers.folder, filter(None, (*extra, item.folder)))
     flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *own)]
-    # A name with its folder: quoted names are then looked for there, as beside every header.
+    # The program name includes the folder, so that quoted includes are searched for there.
     program = os.path.join(headers.folder(item.folder), item.name)
     result = headers.run(item, decoded(item.data), program, flags, (kind,))
     if not result.ok:

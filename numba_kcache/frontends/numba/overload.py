@@ -1,9 +1,9 @@
-"""A compiled kernel as Numba's own dispatcher takes it, made from an artifact instead of a compilation.
+"""Make Numba's object of a compiled kernel (an overload of a dispatcher) from an artifact, without a compilation.
 
-Promise     Launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its
-            module is loaded once for each device, anew after a reset, with its carveout. What only a compilation
-            knows (LLVM IR, types, another target's code) is compiled by Numba when it is asked for.
-Not here    Where artifacts come from: the caller gives `load`.
+Promise     It is launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its
+            module is loaded once for each device, again after a reset, with its carveout. For attributes that only a
+            compilation has (LLVM IR, types, another target's code), Numba compiles when they are first read.
+Not here    Finding artifacts: the caller passes `load`.
 Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
             and the attributes of a kernel read.
 """
@@ -20,24 +20,24 @@ from ...launch.loader import LoadedKernel
 from ...model.artifact import Artifact
 
 Load = Callable[[], LoadedKernel]
-"""Gives the kernel on the current device."""
+"""Returns the kernel, loaded on the current device."""
 
 
 def make_overload(dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> Any:
-    """An object for `dispatcher.overloads`.
+    """Make an object for `dispatcher.overloads`.
 
     Args:
-        dispatcher: Of `cuda.jit`.
+        dispatcher: A dispatcher of `cuda.jit`.
         types: Numba types of the arguments.
         artifact: The compiled kernel.
-        load: Where its module comes from.
+        load: Loads it on the current device.
     """
     overload, library = _classes()
     return overload(dispatcher, types, artifact, library(dispatcher, types, artifact, load))
 
 
 class _Exceptions:
-    """The exceptions of a debug kernel by code, as Numba's call helper knows them."""
+    """The exceptions of a debug kernel by code, with the interface of Numba's call helper."""
 
     def __init__(self, table: list[Any]) -> None:
         self._table = {
@@ -52,7 +52,7 @@ class _Exceptions:
 
 @cache
 def _classes() -> tuple[Any, Any]:
-    """The two classes, made when Numba is there."""
+    """The two classes, defined once Numba is imported."""
     from cuda.core import ObjectCode
     from numba.cuda import types as numba_types
     from numba.cuda import typing
@@ -61,7 +61,7 @@ def _classes() -> tuple[Any, Any]:
     from numba.cuda.dispatcher import _Kernel
 
     class CachedOverload(_Kernel):  # type: ignore[misc]
-        """A kernel whose code came from an artifact."""
+        """A kernel made from an artifact."""
 
         def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
             known = artifact.attributes
@@ -77,7 +77,7 @@ def _classes() -> tuple[Any, Any]:
             self.call_helper = _Exceptions(known.get("exceptions") or [])
 
         def __getattr__(self, name: str) -> Any:
-            """Attributes that only a compilation knows."""
+            """Read an attribute that only a compilation has from a newly compiled kernel."""
             if name.startswith("__"):
                 raise AttributeError(name)
             return getattr(self._codelibrary.compiled, name)
@@ -89,7 +89,7 @@ def _classes() -> tuple[Any, Any]:
             self._codelibrary.get_cufunc()
 
     class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
-        """The code of a kernel that came from an artifact."""
+        """The code library of a kernel made from an artifact."""
 
         def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> None:
             entry = artifact.entries[0]
@@ -108,7 +108,7 @@ def _classes() -> tuple[Any, Any]:
 
         @property
         def compiled(self) -> Any:
-            """The same kernel compiled by Numba, now, to be looked at."""
+            """The same kernel, compiled by Numba for inspection."""
             if self._compiled is None:
                 options = dict(self._dispatcher.targetoptions)
                 options["link"] = list(options.get("link") or ())  # Numba appends to it

@@ -1,4 +1,4 @@
-"""Streams as Numba's own launch takes them, and functions that Numba loaded."""
+"""Convert streams for Numba's own launch, and wrap functions that Numba loaded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...model.artifact import Entry
 
 
 def numba_stream(stream: Any) -> Any:
-    """The stream as Numba's own launch takes it: 0, Numba's or cuda.core's as they are, others by their handle.
+    """Convert a stream for Numba's own launch: 0, Numba's and cuda.core's are unchanged, others are wrapped by handle.
 
     Raises:
-        LaunchConfigError: It is no stream that is known here.
+        LaunchConfigError: It is not a known kind of stream.
     """
     if not stream or type(stream).__module__.startswith(("numba.", "cuda.core")):
         return stream or 0
@@ -24,7 +24,7 @@ def numba_stream(stream: Any) -> Any:
 
 
 def loaded_by_numba(function: Any) -> LoadedKernel:
-    """A function that Numba loaded on the current device, as this package prepares and asks its own."""
+    """Wrap a function that Numba loaded on the current device as a `LoadedKernel`."""
     handle = done(bindings().cuKernelGetFunction(int(function.handle)), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))

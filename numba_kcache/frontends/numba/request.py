@@ -1,7 +1,8 @@
-"""Settings, libraries and linked headers: what a Numba kernel's request holds beside what all Python kernels have.
+"""The inputs of a Numba kernel's request that are numba-cuda's own: settings, libraries and linked headers.
 
-Method      Two settings have defaults that Numba takes from the installed CUDA runtime: left alone they say who
-            compiles, and stand in a component of their own; set by a program they say what.
+Method      Two settings have defaults that Numba takes from the installed CUDA runtime: with the default value they are
+            in the component `... toolkit`, which belongs to the compilers; a value set by a program is an input of the
+            code like the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ...model.reason import ReasonKind
 
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
-"""NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
+"""The compiler libraries. NVRTC is used for every kernel: Numba asks it for architectures, and its fp16 is CUDA C++."""
 
 DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
 
@@ -35,13 +36,13 @@ name. Decorator options are in the fingerprint."""
 _OF_TOOLKIT = {
     "CUDA_DEBUG_POLY": "DEBUG_POLY_SUPPORTED", "CUDA_DEBUG_POLY_USE_TYPED_CONST": "DEBUG_POLY_USE_TYPED_CONST",
 }  # fmt: skip
-"""Settings whose default depends on the toolkit, and where in `numba.cuda.debuginfo` it stands."""
+"""Settings whose default depends on the toolkit, and the name of that default in `numba.cuda.debuginfo`."""
 
 _CONFIG = "numba.cuda.core.config"
 
 
 def component_kinds() -> Mapping[str, ReasonKind]:
-    """Subjects of the components of a Numba kernel. docs/keys.md has a row for each."""
+    """The kind of reason for each component of a Numba kernel. docs/keys.md has a row for each."""
     from ...model.reason import ReasonKind
     from ..python.reasons import KINDS
 
@@ -54,7 +55,7 @@ def component_kinds() -> Mapping[str, ReasonKind]:
 
 
 def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[HeaderQuery, ...]:
-    """List what CUDA C++ among these link inputs, and the runtime that Numba may add, can include.
+    """Make the header queries for CUDA C++ among these link inputs, and for the runtime that Numba may add.
 
     Args:
         links: Of the kernel and its callees.
@@ -101,17 +102,17 @@ def _toolkit_dirs() -> Sequence[str]:
 
 
 def code_environment() -> tuple[Component, ...]:
-    """Read the settings by name, and the defaults that are the toolkit's; () while `numba.cuda` is not loaded.
+    """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
 
-    Numba reads changed environment variables when it starts to compile. It does so here already: key and code are of
-    the same settings.
+    Numba reads changed environment variables when it starts to compile. It is made to do so here, so that key and code
+    have the same settings.
     """
     config = sys.modules.get(_CONFIG)
     if config is None:
         return ()
     try:
         config.reload_config()
-    except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
+    except Exception:  # an invalid variable: the compilation reports it, a look-up must not fail
         pass
     settings = {name: plain_setting(getattr(config, name, None)) for name in CODE_SETTINGS}
     defaults = {

@@ -1,8 +1,8 @@
 """Numba kernels under `NUMBA_ENABLE_CUDASIM`: they run in Numba's simulator, as they do without this package.
 
-Not here    If the simulator is on (definition.is_simulated): only a program that uses it imports this. CUDA C++ cannot
-            be simulated: launch.devices says so.
-Ground      numba-cuda 0.30.4, simulator/: its `jit` gives a kernel for each function, and knows few options.
+Not here    The check for the simulator (definition.is_simulated): this module is imported only if it is on. The error
+            for CUDA C++, which cannot be simulated (launch.devices).
+Ground      numba-cuda 0.30.4, simulator/: its `jit` returns a kernel for each function, and takes few options.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from ...launch import LaunchShape
 
 _WITHOUT_MEANING = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "launch_bounds"}
-"""Options about generated code: the simulator generates none."""
+"""Options for generated code, which are ignored: the simulator generates none."""
 
 
 def simulated(thing: Any, options: Mapping[str, Any]) -> Any:
-    """Make the simulator's kernel of a function; return one that its `cuda.jit` has made as it is."""
+    """Make the simulator's kernel of a function; a kernel made by its own `cuda.jit` is returned unchanged."""
     if hasattr(thing, "py_func"):
         return thing
     from numba import cuda
