@@ -53,6 +53,19 @@ def counts(cache: KernelCache) -> tuple[int, int]:
     return cache.info("process").compiles, cache.info("process").hits
 
 
+def test_tier_that_was_pushed_to_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection ends with the push, and not when the process does; `pull` ends its own as well."""
+    closed: list[DirectoryTier] = []
+    monkeypatch.setattr(DirectoryTier, "close", lambda tier: closed.append(tier))
+    cache = KernelCache(tmp_path / "own", durability="none")
+    cached_kernel(EMPTY, arch="sm_90", cache=cache).compile()
+
+    assert cache.push(str(tmp_path / "share")).entries == 1
+    assert len(closed) == 1
+    assert KernelCache(tmp_path / "other", durability="none").pull(str(tmp_path / "share")).entries == 1
+    assert len(closed) == 2
+
+
 @pytest.mark.slow
 def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path) -> None:
     """Byte for byte; the kernel with a header is found by its manifest. Again, there is nothing left to move."""

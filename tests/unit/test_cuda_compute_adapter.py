@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import ToolchainMissingError
-from numba_kcache.adapters import cuda_compute
+from numba_kcache.adapters import compute_builds, cuda_compute
 from numba_kcache.adapters.compute_arguments import Unkeyed, dtype_form
 from numba_kcache.adapters.compute_operators import OPERATORS
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
@@ -46,6 +48,23 @@ def test_installing_waits_for_the_import_and_leaves_no_trace(monkeypatch: pytest
     assert sys.meta_path == before
 
 
+def test_finder_that_has_found_cuda_compute_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others stay where they are."""
+    pytest.importorskip("cuda.compute", exc_type=ImportError)
+    for name in [name for name in sys.modules if name.startswith("cuda.compute")]:
+        monkeypatch.delitem(sys.modules, name)
+    before = list(sys.meta_path)
+    numba_kcache.install(cuda_compute=True)
+    (added,) = (each for each in sys.meta_path if type(each).__module__ == cuda_compute.__name__)
+    others = [each for each in sys.meta_path if each is not added]
+    try:
+        assert added.find_spec("cuda.compute") is not None
+        assert sys.meta_path == others
+    finally:
+        sys.meta_path[:] = before
+        numba_kcache.uninstall()
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -78,3 +97,24 @@ def test_python_operator_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(before, Fingerprint)
     assert isinstance(after, Fingerprint)
     assert before.digest != after.digest
+
+
+def test_installed_package_is_known_by_what_its_installer_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not imported; a list of files that names another package's is not taken for its own."""
+
+    def digest_of(name: str, record: str) -> str:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError")
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "RECORD").write_text(record)
+        return compute_builds._installed(name)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    records = {name: f"{name}/__init__.py,sha256={name},1\n" for name in ("toy_one", "toy_two")}
+    digests = [digest_of(name, record) for name, record in records.items()]
+
+    assert digests == [sha256(record.encode()).hexdigest() for record in records.values()]
+    assert digest_of("toy_three", records["toy_one"]) not in (*digests, "")
+    assert compute_builds._installed("toy_absent") == ""

@@ -15,7 +15,7 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model import Event, EventKind, trouble
+from numba_kcache.model import CALLED_OUT, Event, EventKind, trouble
 from numba_kcache.observe import Counts, Events, Statistics
 from tests.support.compiling import EMPTY, ROOT
 
@@ -49,6 +49,23 @@ def test_failing_listener_is_logged_and_the_others_hear(caplog: pytest.LogCaptur
 
     assert len(heard) == 1
     assert "listener broke" in caplog.text
+
+
+def test_thread_is_in_user_code_while_a_listener_runs_and_no_longer() -> None:
+    """Others wait for a thread that is there a quarter of a second, and for one that compiles as long as that takes."""
+    events, is_out = Events(), list[bool]()
+
+    def listen(event: Event) -> None:
+        is_out.append(threading.get_ident() in CALLED_OUT)
+        if event.kind is EventKind.HIT:
+            events.emit(Event(EventKind.MISS))
+            is_out.append(threading.get_ident() in CALLED_OUT)
+
+    events.subscribe(listen)
+    events.emit(Event(EventKind.HIT))
+
+    assert is_out == [True, True, True]
+    assert threading.get_ident() not in CALLED_OUT
 
 
 def test_listener_may_end_itself_and_others_while_it_is_told() -> None:

@@ -12,6 +12,7 @@ from numba_kcache.headers import mirror as header_mirror
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.mirror import Mirror, Unmirrored
+from numba_kcache.headers.search import WORKING
 from numba_kcache.headers.survey import Survey
 from tests.support.header_projects import KERNEL, Project, later_ns, one_header
 
@@ -258,7 +259,7 @@ def test_message_names_the_users_paths(tmp_path: Path) -> None:
     assert mirror.map_back(said) == f"{tmp_path}/second/header.h(1): warning, in {tmp_path}/out.h"
 
 
-@pytest.mark.parametrize("way", ["absolute", "unreadable", "into the toolkit", "large"])
+@pytest.mark.parametrize("way", ["absolute", "unreadable", "into the toolkit", "large", "a text without a folder"])
 def test_no_mirror_where_it_would_not_be_true(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler opens an absolute path whatever it is told; a copy of a toolkit's file would be another file."""
     project = Project(tmp_path)
@@ -270,6 +271,8 @@ def test_no_mirror_where_it_would_not_be_true(tmp_path: Path, way: str, monkeypa
         os.mkfifo(tmp_path / "second/header.h")
     elif way == "large":
         monkeypatch.setattr(header_mirror, "MAX_BYTES", 10)
+    elif way == "a text without a folder":
+        project.more = {"source_base": WORKING}
     else:
         project.write("tree/header.h", "#define VALUE 1")
         project.link("first/header.h", "../tree/header.h")

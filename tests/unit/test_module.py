@@ -88,6 +88,17 @@ def test_linker_s_words_are_kept_with_a_kernel_that_is_linked_alone(
     assert module(again, SAXPY, lazy=True).saxpy.log == "info: 12 registers"
 
 
+@each_way
+def test_kernel_of_a_header_beside_a_header_is_found(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
+    """A macro that makes it is read where the compiler finds it, beside the header that includes it."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "outer.h").write_text('#include "inner.h"\n')
+    (tmp_path / "first" / "inner.h").write_text('#define MAKE(name) extern "C" __global__ void name(float *x) {}\n')
+    found = module(cache, '#include "first/outer.h"\nMAKE(made)', lazy=lazy, include_dirs=[str(tmp_path)])
+
+    assert [each.c_type for each in found.made.params] == ["float*"]
+
+
 def test_module_knows_its_kernels_before_any_is_used(cache: KernelCache) -> None:
     """`in` compiles it to know, where `names` does not say; what is no text is in none."""
     names = list(module(cache))
