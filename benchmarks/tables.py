@@ -97,8 +97,8 @@ def programs() -> str:
     found = {"here": compute["cache"], "no cache": compute["build"]}
     rows.append(("`cuda.compute` reduction, first result", _of_row(found, "no cache", "cuda_compute")))
     said = [
-        "Medians of few samples; bold is the least of a row. A first launch begins after imports and ends when the",
-        "result is there. Caches are filled where no row says otherwise.",
+        "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
+        "Caches are filled where no row says otherwise.",
     ]
     if eight := result_of("workloads")["samples"].get("20 Numba kernels, 8 processes"):
         ours, theirs = (statistics.median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
@@ -225,23 +225,21 @@ def served(outcome: str) -> str:
 def header_corpus() -> str:
     """Changes to trees of headers and what each way to know the headers made of them, by NVRTC."""
     lines = ["| | changes | special | changing the code | stale | needless | not learned |", "| --- |" + " --- |" * 6]
-    for name, nvrtc in (("header_corpus", "NVRTC 13.5, trace"), ("header_corpus_12", "NVRTC 12.9, watch")):
-        trees = result_of(name)["samples"].values()
+    results = [result_of("header_corpus"), result_of("header_corpus_12")]
+    for result, way in zip(results, ("trace", "watch"), strict=True):
+        trees, nvrtc = result["samples"].values(), result["machine"]["nvrtc"]
         steps = sum(sum(tree["steps"].values()) for tree in trees)
         changing = sum(sum(tree["changing"].values()) for tree in trees)
         special = sum(tree["steps"].get(kind, 0) for tree in trees for kind in ("same-size edit", "shadow", "answer"))
-        way = "trace" if name == "header_corpus" else "watch"
+        by = "mirror" if all("mirror" in tree["caches"] for tree in trees) else way
         stale, needless, not_learned = (
-            sum(len(tree["caches"][way][what]) for tree in trees) for what in ("stale", "needless", "not learned")
+            sum(len(tree["caches"][by][what]) for tree in trees) for what in ("stale", "needless", "not learned")
         )
         lines.append(
-            f"| {nvrtc} | {steps} | {special} | {changing} ({changing / steps:.0%}) | {stale} "
-            f"| {needless} ({needless / steps:.1%}) | {not_learned} |"
+            f"| NVRTC {'13.5' if nvrtc == 'installed' else nvrtc}, {by} | {steps} | {special} "
+            f"| {changing} ({changing / steps:.0%}) | {stale} | {needless} ({needless / steps:.1%}) | {not_learned} |"
         )
-    machine = result_of("header_corpus")["machine"]
-    return "\n".join(
-        [*lines, "", f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}."]
-    )
+    return "\n".join([*lines, "", *dict.fromkeys(map(machine_of, results))])
 
 
 def nodes() -> str:

@@ -163,9 +163,11 @@ def main() -> int:
                 stale += sum(map(len, tally.stale.values()))
     if chosen.json:
         sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+        from cuda.bindings import nvrtc
         from header import machine_header, write_result
 
-        machine = {**machine_header(), "nvrtc": "12.9" if chosen.nvrtc else "installed"}
+        installed = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+        machine = {**machine_header(), "nvrtc": "12.9" if chosen.nvrtc else installed}
         write_result(Path(chosen.json), "header_corpus", machine, figures)
     return 1 if stale else 0
 
