@@ -201,11 +201,11 @@ def _has_clock(data: bytes) -> bool:
 def _has_piece(data: bytes) -> bool:
     """Tell if a piece of a clock's name stands in a text as a word; to search for all in one pattern takes 4 times."""
     for begin in _BEGIN_CLOCK:
-        for each in re.finditer(begin + rb"\w*", data):
+        for each in re.finditer(begin + rb"\w*", data) if begin in data else ():
             if each[0] in _PIECES and not re.match(rb"\w", data[each.start() - 1 : each.start()]):
                 return True
     for end in _END_CLOCK:
-        for each in re.finditer(end + rb"\b", data):
+        for each in re.finditer(end + rb"\b", data) if end in data else ():
             word = re.search(rb"\w*\Z", data[max(0, each.end() - _LONGEST_PIECE - 1) : each.end()])
             if word and word[0] in _PIECES:
                 return True

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import ToolchainMissingError
 from ..keys import digest_of
 from ..model import NamedTuple
 from ..settings import toolchain_surroundings
@@ -72,6 +71,7 @@ class Toolchain:
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
         self._has_loaded, self._contents = False, dict[str, str]()
+        self._packages, self._has_new_packages = dict[str, Any](), False  # on record by themselves: few need them
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -190,9 +190,11 @@ class Toolchain:
         if package not in self._contents:
             from .packages import content_digest
 
-            known = self._remembered()["contents"].get(package)
-            row, self._contents[package] = content_digest(package, known, _BEGAN_NS)
-            self._keep("contents", package, row)
+            self._packages = self._packages or self.load_record(digest_of([self._name, "packages"])) or {}
+            known = self._packages.get(package)
+            self._packages[package], self._contents[package] = content_digest(package, known, _BEGAN_NS)
+            if self._packages[package] != known:
+                self._has_new_packages = self.is_dirty = True
         return f"{version} {self._contents[package]}"
 
     def include_dirs(self) -> tuple[str, ...]:
@@ -213,7 +215,7 @@ class Toolchain:
     def forget(self) -> None:
         """Read the record again at the next call."""
         with self._lock:
-            self._record = None
+            self._record, self._packages = None, {}
 
     def _remembered(self, *, is_checked: bool = False) -> Record:
         """Return the record; with `is_checked`, an empty one if the folders of packages changed since it was made."""
@@ -258,6 +260,9 @@ class Toolchain:
         self.is_dirty = True
         if self._is_identifying:
             return
+        if self._has_new_packages:
+            self._has_new_packages = False
+            self.save_record(digest_of([self._name, "packages"]), self._packages)
         record = self._remembered()
         facts = _facts(record)
         if self._has_loaded or facts != self._facts:
@@ -265,7 +270,7 @@ class Toolchain:
             self.save_record(self._name, record)
 
 
-_TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None}
+_TABLES = {"libraries": 2, "versions": 3, "folders": None}
 """Tables of a record, and the number of fields in a row before the identity of its file; None: no identity."""
 
 
@@ -280,7 +285,6 @@ def _is_sound(record: Record) -> bool:
         lists = [record["watch"], *(row for table in _TABLES for row in record[table].values())]
         texts = [text for row in record["libraries"].values() for text in (row[0], row[1])]
         texts += [text for row in record["versions"].values() for text in (row[0] or "", row[1], row[2])]
-        texts += [text for row in record["contents"].values() for text in (row[0], row[1], row[2], row[3])]
         texts += [text for row in record["folders"].values() for text in row]
         return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
@@ -389,12 +393,3 @@ def _topmost(folders: Sequence[str]) -> list[str]:
         for each in dict.fromkeys(folders)
         if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
     ]
-
-
-def missing(what: str, library: str) -> ToolchainMissingError:
-    """Make the error for a compiler library that is not installed."""
-    return ToolchainMissingError(
-        f"cannot {what}",
-        f"the {library} library is not installed",
-        "pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)",
-    )

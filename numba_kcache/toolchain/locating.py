@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..errors import ToolchainMissingError
 from ..waiting import imported
 
 if TYPE_CHECKING:
@@ -87,3 +88,12 @@ def loaded_path(name: str) -> str | None:
     except (ImportError, RuntimeError):  # no cuda.pathfinder, or no such library
         return None
     return str(path) if path else None
+
+
+def missing(what: str, library: str) -> ToolchainMissingError:
+    """Make the error for a compiler library that is not installed."""
+    return ToolchainMissingError(
+        f"cannot {what}",
+        f"the {library} library is not installed",
+        "pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)",
+    )

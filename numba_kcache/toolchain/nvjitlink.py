@@ -14,7 +14,7 @@ from ..errors import LinkError
 from ..model.cubin import is_cubin
 from ..model.request import LinkInput
 from ..waiting import imported
-from . import missing
+from .locating import missing
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 """Names given to the linker's inputs. The bindings free a name before the linker reads it; only bytes objects of one

@@ -17,8 +17,8 @@ from ..errors import CompileError, ToolchainMissingError
 from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
-from . import missing
 from .loaded import mapped_handle
+from .locating import missing
 from .nvrtc_calls import NvrtcCalls
 
 PRECOMPILED_BYTES = 512 << 20

@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from array import array
+from typing import Any
 
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
@@ -82,20 +83,22 @@ def normal_version(version: str) -> str:
     return re.sub(r"[-_.]*(?=[a-z])", "", version.strip().lower())
 
 
-def content_digest(package: str, known: list[str] | None, began_ns: int) -> tuple[list[str], str]:
+def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], str]:
     """Digest the files of an imported package that may be imported or read; tests only where some are imported.
 
     Args:
         package: Its folder.
         known: Digests of stats and of bytes, folders and files, from the record: while the stats are the same, no
-            folder is listed and no file is read.
+            folder is listed and no file is read. Anything else counts as nothing.
         began_ns: When this process began: a file changed later may have been imported in its earlier state.
 
     Returns:
         These four as they are now, and the identity of the package.
     """
+    if type(known) is not list or [type(each) for each in known] != [str] * 4:
+        known = None  # of another version, or forged
     now_ns = time.time_ns()
-    of_tests = any(".tests" in name for name in sys.modules)
+    of_tests = ".tests" in "\n".join(sys.modules)
     stats, newest_ns = _look(package, *known[2:], of_tests=of_tests) if known is not None else ("", (0, 0))
     if known is None or known[0] != stats:
         folders, files = _listing(package, of_tests=of_tests)

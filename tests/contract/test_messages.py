@@ -27,7 +27,8 @@ from numba_kcache.launch.failures import launch_error
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Events
 from numba_kcache.settings import read_settings
-from numba_kcache.toolchain import missing, nvjitlink, nvrtc
+from numba_kcache.toolchain import nvjitlink, nvrtc
+from numba_kcache.toolchain.locating import missing
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.launching import Kernel

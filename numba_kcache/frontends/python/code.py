@@ -44,10 +44,8 @@ _HAS_DOCSTRING = 0x4000000  # of 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
-WORDS = re.compile(
-    rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
-)
-"""Special attributes of functions and classes, parts of their names, and functions that get an attribute by name."""
+_WORDS = rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
+_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir"  # most kernels have none: then the expression is not compiled
 
 
 class Read(NamedTuple):
@@ -59,7 +57,7 @@ class Read(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A code object as it is keyed: a digest of its form, its `outer_reads`, and the `WORDS` it contains."""
+    """A code object as it is keyed: a digest of its form, its `outer_reads`, and the `words_in` its texts."""
 
     digest: bytes
     reads: tuple[Read, ...]
@@ -164,15 +162,20 @@ def all_names(code: CodeType) -> Iterator[str]:
             yield from all_names(constant)
 
 
+def words_in(text: bytes) -> list[bytes]:
+    """Find special attributes of functions and classes, parts of their names, and functions that get one by name."""
+    return re.findall(_WORDS, text) if any(map(text.__contains__, _IN_WORDS)) else []
+
+
 def _words(code: CodeType) -> set[bytes]:
-    """Find the `WORDS` among names and constants, without docstrings and the implicit start of class bodies."""
+    """Find the `words_in` names and constants, without docstrings and the implicit start of class bodies."""
     constants, names = _by_use(code)[1], code.co_names
     if not code.co_flags & _OPTIMIZED:
         own = ("STORE_NAME", "LOAD_NAME")
         used = [(str(each.argval), each.opname) for each in dis.get_instructions(code) if type(each.argval) is str]
         names = tuple(name for name, operation in used if operation not in own or not name.startswith("__"))
     found, texts = set[bytes](), [*names, *(repr(each) for each in constants if type(each) is not CodeType)]
-    found.update(WORDS.findall("\0".join(texts).encode("utf-8", "surrogatepass")))
+    found.update(words_in("\0".join(texts).encode("utf-8", "surrogatepass")))
     for constant in constants:
         if type(constant) is CodeType:
             found |= _words(constant)

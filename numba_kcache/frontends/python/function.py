@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
-from .code import WORDS, Read, read_code
+from .code import Read, read_code, words_in
 from .value import SAYINGS, VOUCHED, Refused, Trust, Unvouchable, name_of, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Reader:
 
     def add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
         encoded = encode(form)
-        self.words.update(WORDS.findall(encoded))
+        self.words.update(words_in(encoded))
         return self.graph.add(label, sha256(encoded).digest(), clear, edges)
 
     def edge(self, start: int, name: str, goal: int | str) -> None:
@@ -332,7 +332,7 @@ class Reader:
 
             return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
-            self.words.update(WORDS.findall(pinned.encode()))
+            self.words.update(words_in(pinned.encode()))
             state = state_of(pinned, self.dialect.stateful)
             return self.refused(Refused(f"{state} asks for more than its arguments"), label) if state else pinned
         if self._is_function(value):

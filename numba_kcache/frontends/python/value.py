@@ -24,7 +24,8 @@ from .code import scalar_form
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
 
-STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
+_PATHS = sysconfig.get_paths()  # once: it takes 80 us
+STANDARD = _PATHS["stdlib"] + os.sep, _PATHS["platstdlib"] + os.sep
 _INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("site-packages", "dist-packages"))
 
 _WITHOUT_STATE = frozenset(
