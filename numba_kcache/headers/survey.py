@@ -15,11 +15,11 @@ import os
 import re
 import stat as modes
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ..model import NamedTuple
 from ..model.text import encoded
 from .file_identity import FileStat, digest, is_settled, read_steady
-from .include_names import IncludeNames
 from .scanner import (
     PLAIN,
     Form,
@@ -36,6 +36,9 @@ from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
 from .ways import Ways
+
+if TYPE_CHECKING:
+    from .include_names import IncludeNames
 
 MAX_FILES = 20_000
 
@@ -227,8 +230,9 @@ class Survey:
         asking = [(place, each) for place, header in self.headers.items() for each in header.scan.asked]
         own = {operand for place, operand in computing if not self.in_tree(place)}
         toolkits = {operand for place, operand in computing if self.in_tree(place) and _is_macro(operand)}
-        names = self._names()
-        values = {operand: names.listed(operand) for operand in {*own, *(operand for _, operand in asking)}}
+        operands = {*own, *(operand for _, operand in asking)}
+        names = self._names() if operands else None
+        values = {operand: names.listed(operand) for operand in operands} if names else {}
         is_new, unlisted = False, set()
         defined: dict[str, set[Include | None]] = {}
         for place, header in tuple(self.headers.items()) if toolkits else ():
@@ -252,13 +256,13 @@ class Survey:
             asked = [self._look(each, place, is_question=True) for each in values[operand] if each]
             self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
         self.opaque = {place for place, header in self.headers.items() if header.scan.is_opaque}
-        if not all(map(self.in_tree, self.opaque)) and self._run_conditions(names):
+        if not all(map(self.in_tree, self.opaque)) and self._run_conditions():
             self.opaque = set(filter(self.in_tree, self.opaque))
         return is_new, unlisted
 
-    def _run_conditions(self, names: IncludeNames) -> bool:
+    def _run_conditions(self) -> bool:
         """Add the `__has_include` tests in conditions of the user's headers; return whether all could be listed."""
-        own = [place for place in self.headers if not self.in_tree(place)]
+        names, own = self._names(), [place for place in self.headers if not self.in_tree(place)]
         macros = set[bytes]().union(*(defined_names(self._text(place)) for place in own))
         used = re.compile(rb"\b(?:" + b"|".join(map(re.escape, sorted(macros))) + rb")\b").search
         if macros and any(used(self._text(place)) for place in self.headers if self.in_tree(place)):
@@ -277,6 +281,8 @@ class Survey:
         return any(parts & defined_names(self._text(place)) for place in self.headers if not self.in_tree(place))
 
     def _names(self) -> IncludeNames:
+        from .include_names import IncludeNames  # few texts include what macros name
+
         return IncludeNames(lambda: [self._text(place) for place in self.headers])
 
     def run_wrappers(self, places: set[Place]) -> None:
@@ -296,7 +302,7 @@ class Survey:
                 if known:
                     known.uses.setdefault(name, {})[content] = uses
             is_other = uses[1] or (not known and any(self._is_part_a_macro(each.name) for each in uses[0]))
-            if is_other and (known or not self._run_conditions(self._names())):
+            if is_other and (known or not self._run_conditions()):
                 raise UntrackableError(UntrackableReason.OPAQUE, self.headers[place].path)
             asked = (self._look(each, place, is_question=True) for each in uses[0])
             self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
