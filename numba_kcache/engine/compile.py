@@ -28,6 +28,9 @@ from .request import Request
 
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the libraries that compile a request, and list all its components: who compiles is certain from here on."""
+    request.prepare()
+    if request.headers:
+        from ..headers import compile as _imported  # noqa: F401
     loaded.load_compilers(request.libraries)
     cache.forget_compilers()
     return cache.components(request)

@@ -54,6 +54,7 @@ class Request(NamedTuple):
             which the code does not belong to the key; "" where nothing does.
         loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Gives the kind of reason for each component, by its name or by the start of it (`"global "`).
+        prepare: Imports what `build` needs, while the compilers are loaded.
     """
 
     label: str
@@ -71,6 +72,7 @@ class Request(NamedTuple):
     changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
     loads_slowly: bool = False
+    prepare: Callable[[], object] = str
 
     @property
     def title(self) -> str:

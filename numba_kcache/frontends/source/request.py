@@ -82,7 +82,16 @@ def source_request(
         file=definition.file,
         name=source.qualname,
         changed=depends.change if depends else str,
+        prepare=functools.partial(_prepare, wanted),
     )
+
+
+def _prepare(request: SourceRequest) -> None:
+    """Import what `_build` needs."""
+    if request.module is None:
+        from . import build as _imported  # noqa: F401
+    else:
+        from . import module_build as _module_imported  # noqa: F401
 
 
 def _components(
