@@ -1,10 +1,10 @@
-"""The order in which an artifact is looked for: which request, in which store, made by whose compiler.
+"""The order of look-ups (`candidates`): which request, in which store, with code of which compiler.
 
-Promise     There is no other order: look-ups, waiting for another process, tiers and explanations all read
+Promise     This is the only order: look-ups, waiting for another process, tiers and explanations all read
             `candidates`. Compilers are identified no earlier than the first candidate that needs them.
 Method      Identifying compilers that are not installed takes longer than the rest of a first launch. So while they
-            are not on record, code that any compiler may have made is looked for first, wherever that will do.
-Not here    The keys of a candidate and what is stored under them (lookup).
+            are not on record, code of any compiler is looked for first, wherever it is accepted.
+Not here    The keys of a candidate and reading its entry (lookup).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _OLDER_TARGET = "code for an earlier target runs on the device, and nothing is c
 
 
 class Candidate(NamedTuple):
-    """One place where one request is looked for.
+    """One request to look up in one store.
 
     Args:
-        request: What is looked for.
-        components: Of the request; with the compilers, where they were identified.
-        tier: Where; None for the local store.
-        any_compiler: Whether code of another compiler will do.
-        is_identified: Whether `components` say who compiles here: otherwise it has no key of its own.
-        why: Reason for which it serves in place of the request; "" for the request itself.
+        request: The request.
+        components: Its components; with the compilers, where they were identified.
+        tier: The store; None for the local one.
+        any_compiler: Whether code of any compiler is accepted.
+        is_identified: Whether `components` name this process's compilers; without them it has no key of its own.
+        why: Reason why it is accepted in place of the request asked for; "" for that request itself.
     """
 
     request: Request
@@ -48,10 +48,10 @@ class Candidate(NamedTuple):
 def candidates(
     lookup: Lookup, wanted: Wanted, places: Sequence[CheckedTier | None] | None = None
 ) -> Iterator[Candidate]:
-    """Yield what may serve a request, best first.
+    """Yield the candidates for a request, best first.
 
     Args:
-        lookup: Knows the tiers, the mode and the compilers.
+        lookup: Provides the tiers, the mode and the compilers.
         wanted: The request, its alternatives and its fallbacks.
         places: Stores to look in, None among them for the local one; default all.
     """
@@ -92,7 +92,7 @@ def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why:
 def _unidentified(
     lookup: Lookup, requests: Iterable[Request], places: Sequence[CheckedTier | None]
 ) -> Iterator[Candidate]:
-    """Yield candidates for which nobody has to know the compilers of this machine."""
+    """Yield candidates for which this machine's compilers need not be identified."""
     for request in requests if places else ():
         for tier in places:
             yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)

@@ -1,7 +1,7 @@
-"""Hold what a store hands over against itself, before a launch or another store sees it.
+"""Check the code of an entry from another store against its description, before it is launched or stored.
 
-Promise     Code that came from elsewhere (a tier, a bundle, a directory that others write to) is for the target that it
-            names, has the kernels and variables that it names, and parameters where it says; else it is refused, with
+Promise     Code from a tier, a bundle, or a directory that others write to is for the described target, has the
+            described kernels and variables, with parameters at the described offsets; otherwise it is refused, with
             the reason. Whatever the bytes are, a refusal is text or a ValueError.
 Not here    Framing and digests (store.entry), signatures (tiers.trust), and the kernel that a hit of the local store
             launches (model.artifact.misfit).
@@ -16,10 +16,10 @@ from ..store.entry import StoredEntry
 
 
 def arrived(entry: StoredEntry) -> Artifact:
-    """Read the artifact of an entry that was decoded, and hold it against its code.
+    """Read the artifact of a decoded entry, and check it against its code.
 
     Raises:
-        ValueError: It is none, or contradicts itself.
+        ValueError: It is malformed, or contradicts its code.
     """
     try:
         artifact = artifact_from_header(entry.header, entry.payloads)
@@ -32,7 +32,7 @@ def arrived(entry: StoredEntry) -> Artifact:
 
 
 def refusal_of(entry: StoredEntry) -> str:
-    """The reason not to take an entry that arrived; "" where there is none."""
+    """The reason not to accept an entry from another store; "" for none."""
     try:
         arrived(entry)
     except ValueError as error:

@@ -1,11 +1,11 @@
-"""`get_or_build`: bytes of any compiler, as a request of the engine that kernels go through.
+"""`get_or_build`: cache bytes of any compiler, as requests of the same engine that kernels use.
 
-Promise     The key is of the components' values, as they were read once, and of the content of what it depends on; a
-            value that cannot be told from others for certain is an OptionError. What `build` raises passes through,
-            and what it returns is checked before it is stored. Files that change while it runs: not stored.
-Method      Each component of the user's is one of the key, named `component[NAME]`, so that none is taken for one of
-            the engine's own. A hit or a miss is counted once in a process for each key.
-Not here    How bytes become an artifact (model.built), look-ups, turns and stores (session).
+Promise     The key covers the components' values, which are read once, and the content of files in `depends`; a value
+            without a canonical form is an OptionError. Exceptions of `build` pass through, and its result is checked
+            before it is stored. If a file of `depends` changes meanwhile, the result is not stored.
+Method      Each component of the user's is a component of the key, named `component[NAME]`, so that it cannot be
+            confused with one of the engine's own. A hit or a miss is counted once in a process for each key.
+Not here    The artifact of the bytes (model.built), look-ups, turns and stores (session).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import Candidate, candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 
-if TYPE_CHECKING:  # a hit goes without them
+if TYPE_CHECKING:  # a hit does not import them
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from .session import Session
@@ -41,12 +41,12 @@ ALONE = "data"
 """The name of the payload where `build` returns bytes."""
 
 _MAX_DEPTH = 32
-"""Lists and mappings inside each other."""
+"""Limit of the nesting of lists and mappings."""
 
 _NUMBER_BITS = 64
 _KIND = component("kind", BUILT)
 _SERVED_LIMIT = 4096
-"""Keys of which a process remembers that it counted a hit; when there are more, it begins anew."""
+"""Limit of the keys for which a process remembers that it counted a hit; beyond it, all are dropped."""
 
 
 class Built(NamedTuple):
@@ -56,7 +56,7 @@ class Built(NamedTuple):
         payloads: Bytes by name; under `"data"` where `build` returned bytes.
         key: Its key; "" where it was not stored, because a file of `depends` changed while it was built.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` (another process or thread built it) or `"compiled"`.
-        meta: What was said of it when it was built.
+        meta: The meta given when it was built.
     """
 
     payloads: Mapping[str, bytes]
@@ -72,14 +72,14 @@ class Built(NamedTuple):
 def find_or_build(
     session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str, makers: Makers = ()
 ) -> Built:
-    """`KernelCache.get_or_build`.
+    """Implement `KernelCache.get_or_build`.
 
     Args:
         session: Of the cache.
         given: The components.
         build, label, depends, meta: As there.
-        caller: The file in whose folder relative paths of `depends` are.
-        makers: Libraries and distributions whose builds and versions count as those of a compiler.
+        caller: The file whose folder relative paths of `depends` refer to.
+        makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
     """
     paths, contents = _contents(depends, caller) if depends else ((), [])
     known = _known(session, _digest_of(given, contents))
@@ -87,16 +87,16 @@ def find_or_build(
         return known
     values = _values_of(given)
     found = session.resolve(only(_request(values, build, label, paths, contents, meta, makers=makers)))
-    # of what was keyed, whatever another thread has done to the caller's mapping meanwhile
+    # computed from the copy that was keyed: another thread may change the mapping
     return _answered(session, found, _digest_of(values, contents))
 
 
 def find_built(session: Session, given: Any, label: str) -> Built | None:
-    """Find what is stored for these components, and count it as a hit; None where it has to be built (`keep_built`).
+    """Find the result stored for these components, and count a hit; None where it has to be built (`keep_built`).
 
     Args:
-        session: Of the cache.
-        given: The components, which nobody changes meanwhile.
+        session: Session of the cache.
+        given: The components, which must not change meanwhile.
         label: As in `get_or_build`.
 
     Raises:
@@ -110,13 +110,13 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
     found = None
     if session.settings.mode in LOOKING:
         request = Request(label, NO_TARGET, parts, (), (), _never)
-        # nobody's compiler is in it: it has one key, wherever it is
+        # its key does not depend on this machine's compilers, so that one look-up suffices
         here = Candidate(request, session.components(request), None, False, True, "")
         found = session.first((here,))
         if found is None and session.tiers:
             found = session.first(candidates(session, only(request), session.tiers))
     if found is None and session.settings.mode == "frozen":
-        from .explain import frozen_error  # a hit goes without it
+        from .explain import frozen_error  # here: a hit does not need it
 
         request = _request(_values_of(given), bytes, label, (), [], None)
         raise frozen_error(session, request, session.components(request))
@@ -128,27 +128,27 @@ def _never(*_engine: Any) -> Artifact:
 
 
 def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float) -> None:
-    """Store what was built for these components, in place of what is stored, and count it as a miss.
+    """Store a result for these components, replacing a stored one, and count a miss.
 
     Args:
-        session: Of the cache.
+        session: Session of the cache.
         given: The components.
-        payload: What was built, under `"data"`.
+        payload: The result, stored under `"data"`.
         label, meta: As in `get_or_build`.
-        seconds: The time that it took.
+        seconds: Time of the build.
     """
     request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
     session.build_anew(request)
 
 
 def remove_built(session: Session, given: Any) -> bool:
-    """Remove what is stored here for these components; tell if there was anything."""
+    """Remove the local entry for these components. Returns True if there was one."""
     request = _request(_values_of(given), bytes, "", (), [], None)
     return session.remove(session.key(request))
 
 
 def _known(session: Session, name: str | bytes) -> Built | None:
-    """The results that this process has in memory, and has counted."""
+    """The result for a call that this process has in memory and has counted; None where there is none."""
     key = session.served.get(name) if session.settings.mode in LOOKING else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")
@@ -170,15 +170,15 @@ def _contents(depends: Any, caller: str) -> tuple[Sequence[str], list[Plain]]:
 
 
 def _digest_of(given: Any, contents: list[Plain]) -> str:
-    """Name a call quickly; "" where it takes a second look."""
+    """Digest a call by a fast path; "" for values that need the slower one."""
     try:
         return digest_of((given, contents))
-    except (TypeError, ValueError, RecursionError):  # a mapping or list of another class, or nothing that can be used
+    except (TypeError, ValueError, RecursionError):  # a mapping or list of another class, or an invalid value
         return ""
 
 
 class Answer(NamedTuple):
-    """One result as a caller was given it: label, key, source, and the seconds that it took to build, whoever did."""
+    """A result that was returned to a caller: label, key, source, and the seconds of its build, by any process."""
 
     label: str
     key: str
@@ -191,7 +191,7 @@ _watching: list[list[Answer]] = []
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[Answer]]:
-    """List what is given to callers meanwhile."""
+    """Collect the results that are returned to callers while the context lasts."""
     answers: list[Answer] = []
     _watching.append(answers)
     try:
@@ -229,7 +229,7 @@ def _request(
         return _artifact(label, returned, said, time.perf_counter() - start if seconds is None else seconds)
 
     def changed() -> str:
-        with contextlib.suppress(OptionError):  # it is gone, or cannot be read any more
+        with contextlib.suppress(OptionError):  # the file was removed or cannot be read any more
             if _contents(paths, "")[1] == contents:
                 return ""
         return "a file of depends= changed while it was built"
@@ -250,7 +250,7 @@ def _request(
 
 
 def _place_of(build: Any) -> tuple[str, str]:
-    """File and qualified name of the function that builds; of what it calls, where it is a `functools.partial`."""
+    """File and qualified name of the build function; for a `functools.partial`, of the function that it calls."""
     while isinstance(build, functools.partial):
         build = build.func
     code = getattr(build, "__code__", None)
@@ -266,10 +266,10 @@ def _label_of(label: Any, default: str) -> str:
 
 
 def _meta_of(meta: Any) -> dict[str, Any]:
-    """Copy `meta`, as it would come back from a store.
+    """Copy `meta` in the form in which a store would return it.
 
     Raises:
-        OptionError: It is no mapping of JSON values that read back as they are.
+        OptionError: It is not a mapping of JSON values that survive being written and read.
     """
     if meta is None:
         return {}
@@ -287,10 +287,10 @@ def _meta_of(meta: Any) -> dict[str, Any]:
 
 
 def _values_of(given: Any) -> dict[str, Plain]:
-    """The components in the order of their names, as plain values of our own.
+    """Copy the components as plain values, in the order of their names.
 
     Raises:
-        OptionError: They are no mapping of names to plain values, or there are none.
+        OptionError: They are not a mapping of names to plain values, or empty.
     """
     if not isinstance(given, Mapping) or not given:
         why = f"it is {'an empty mapping' if isinstance(given, Mapping) else f'a {type(given).__name__}'}"
@@ -330,13 +330,13 @@ def _parts(values: Mapping[str, Plain]) -> tuple[Component, ...]:
 def _component(name: str, value: Plain) -> Component:
     try:
         (named,) = components({f"component[{name}]": value})
-    except (ValueError, RecursionError) as error:  # a number of more digits than Python writes
+    except (ValueError, RecursionError) as error:  # an int with more digits than Python converts to text
         raise OptionError(f"cannot use components[{name!r}]", str(error)) from None
     return named if type(value) in (str, bytes) else named._replace(value=_shown(value))
 
 
 def _shown(value: Plain) -> Plain:
-    """A value as a report keeps it: numbers that JSON readers refuse are text there."""
+    """Convert a value for the report: numbers that JSON readers refuse become text."""
     if isinstance(value, dict):
         return {name: _shown(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -352,14 +352,14 @@ def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:
 
 
 def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
-    """The components that are texts of several lines, of which an explanation names the line that differs."""
+    """The components that are texts of several lines, for which an explanation shows the line that differs."""
     from ..model.request import Origin
 
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
 
 
-# -- what was built --------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------
 
 
 def _artifact(label: str, returned: Any, meta: dict[str, Any], seconds: float) -> Artifact:

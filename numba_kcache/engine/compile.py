@@ -1,8 +1,8 @@
-"""Compile what is missing, learn which headers were included, and publish the artifact.
+"""Compile a request, record which headers were included, and publish the artifact.
 
-Promise     What is published is for the target that it says and has the kernels that it names. A compile that fails is
-            reported as it ends, and raises what the compiler or the user's code raised.
-Not here    Whose turn it is (session, store), and how the compilers are run (frontends, toolchain).
+Promise     A published artifact has code for the described target with the described kernels. A failed compile is
+            reported when it ends, and raises the exception of the compiler or of the user's code.
+Not here    Taking the turn to build (turns, store.locks), and running the compilers (frontends, toolchain).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .request import Request
 
 
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
-    """Load the libraries that compile a request, and list all its components: who compiles is certain from here on."""
+    """Load the compiler libraries of a request, and list all its components: from then on the compilers are certain."""
     request.prepare()
     if request.headers:
         from ..headers import compile as _imported  # noqa: F401
@@ -37,7 +37,7 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
 
 
 def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersRead]:
-    """Compile a request, and learn what its texts included.
+    """Compile a request, and record the headers that its texts included.
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
@@ -64,7 +64,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
 
 
 def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
-    """Show what is compiled, if it takes long."""
+    """Show progress if the compile takes long."""
     if not cache.settings.progress:
         return contextlib.nullcontext()
     from ..observe.progress import shown
@@ -75,10 +75,10 @@ def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
 def publish(
     cache: Lookup, request: Request, components: Sequence[Component], headers: HeadersRead, artifact: Artifact, key: str
 ) -> None:
-    """Store an artifact under its key, and name it in its family's manifest and its kernel's history.
+    """Store an artifact under its key, and add it to its family's manifest and its kernel's history.
 
-    An artifact whose cubin is for another target than it says, or lacks a kernel that it names, is not stored:
-    whatever went wrong there must not outlive this process.
+    An artifact whose cubin is for another target than described, or lacks a described kernel, is not stored, so that
+    the fault does not outlive this process.
     """
     wrong = contradiction_of(artifact)
     if wrong:
@@ -90,7 +90,7 @@ def publish(
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # cut where too long
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
-    except (ValueError, MemoryError) as error:  # beyond what a store holds: it runs, and is compiled again
+    except (ValueError, MemoryError) as error:  # too large for a store: it runs, and the next process compiles again
         cache.events.emit(trouble("put", f"cannot store {request.label}: {error or 'no memory'}"))
         return
     if is_stored:

@@ -1,8 +1,8 @@
 """The files and folders of `get_or_build(depends=)`, by their content.
 
-Promise     The same content has the same form, wherever it is, and other content another form. What cannot be read, or
-            would block the reader, is an OptionError. Links are followed, but none that leads to a folder
-            above it.
+Promise     Equal content has an equal form at any path, different content a different one. A file that cannot be read,
+            or would block the reader, is an OptionError. Links are followed, except those to a folder above
+            themselves.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..keys import Plain, sha256
 
 
 def paths_of(depends: Any, caller: str) -> Sequence[str]:
-    """The paths of `depends=`, relative ones from the folder of the file that calls.
+    """The paths of `depends=`; relative ones refer to the folder of the calling file.
 
     Raises:
-        OptionError: These are no paths.
+        OptionError: They are not paths.
     """
     folder = os.path.dirname(os.path.abspath(caller))
     folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # a prompt, a notebook's cell
@@ -32,10 +32,10 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
 
 
 def content_of(path: str) -> Plain:
-    """Digest of a file's bytes; of a folder those of each file in it, by relative name, but not of `__pycache__`.
+    """Digest of a file's bytes; for a folder a digest of each file in it by relative name, without `__pycache__`.
 
     Raises:
-        OptionError: It cannot be read, or is something else.
+        OptionError: It cannot be read, or is neither a file nor a folder.
     """
     try:
         if not os.path.isdir(path):
@@ -64,7 +64,7 @@ def _digest(path: str) -> str:
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         return "a folder above"
-    if not stat.S_ISREG(mode):  # a pipe would be waited for
+    if not stat.S_ISREG(mode):  # reading a pipe would block
         raise OSError(f"{path} is neither a file nor a folder")
     with open(path, "rb") as file:
         return sha256(file.read()).hexdigest()

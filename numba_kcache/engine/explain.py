@@ -1,6 +1,6 @@
-"""Explain a request by the candidates that a look-up would try.
+"""Explain a request by trying the same candidates as a look-up.
 
-Promise     Looks where a look-up would look, in its order, and nothing is compiled, changed or counted by it.
+Promise     It reads the same stores as a look-up, in the same order, and compiles, changes and counts nothing.
 Not here    The order (engine/__init__.py), the reasons of a miss (explanation.nearest), the words (explanation.text).
 """
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 def subject_of(request: Request) -> Subject:
-    """Give a request as its history knows it."""
+    """The subject of an explanation for a request."""
     return Subject(
         request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
     )
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:
-    """Collect what a miss of a request with these components is explained with."""
+    """Collect the evidence for explaining a miss of a request with these components."""
     any_compiler = bool(components) and lookup.takes_any_compiler(components)
     return Evidence(lookup.local, lookup.toolchain, lookup.damaged, any_compiler)
 
 
 def explain(lookup: Lookup, wanted: Wanted) -> Explanation:
-    """Explain if the resolution of a request would be a hit, from where, and if not, why not."""
+    """Explain whether a request would be a hit and from which store, or why it would be a miss."""
     request = wanted.request
     if request.uncacheable:
         reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
@@ -63,15 +63,15 @@ def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
 
 
 def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
-    """Find the reasons for which a request missed."""
+    """Find the reasons why a request missed."""
     try:
         return why_missed(subject_of(request), components, evidence_of(lookup, components))
-    except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
+    except Exception:  # stores and users' files may contain anything: a compile must not fail by its explanation
         return Missed((Reason(ReasonKind.UNKNOWN),))
 
 
 def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
-    """Explain a miss of a request, in the mode that is in force."""
+    """Explain a miss of a request, considering the cache's mode."""
     if lookup.settings.mode in ("off", "refresh", "verify"):
         return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
     return reasons_of(lookup, request, components)
@@ -93,16 +93,16 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
     """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing.
 
     Raises:
-        EntryError: What is kept of it cannot be read.
+        EntryError: Its report cannot be read.
     """
     try:
         return explain_entry(key, evidence_of(lookup))
-    except Exception as error:  # whatever its report holds, and those of the others of its kernel
+    except Exception as error:  # its report, and those of its kernel's other entries, may contain anything
         raise EntryError(f"cannot explain the entry {key}", f"what is kept of it cannot be read: {error!r}") from error
 
 
 def _miss(lookup: Lookup, request: Request) -> Explanation:
     components = lookup.components(request)
     why = reasons_of(lookup, request, components)
-    key = "" if request.headers else derive(components)  # with headers it is known after a compile
+    key = "" if request.headers else derive(components)  # with headers it is known only after a compile
     return Explanation(request.label, request.target.name, key, "miss", reasons=why.reasons, nearest=why.nearest)

@@ -1,7 +1,7 @@
-"""Look at a cache: count what it holds and saved, and read all that is known of one entry.
+"""Collect the figures of `info()`, and the details of one entry.
 
-Promise     Nothing here changes what is stored.
-Not here    The words (observe), and lists of entries (store.listing).
+Promise     Nothing here changes the store.
+Not here    Formatting (observe), and lists of entries (store.listing).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def info_of(session: Session, scope: str) -> CacheInfo:
-    """Count what a cache holds and saved, over all processes (`"lifetime"`) or in this one (`"process"`).
+    """Collect sizes and counts of a cache, over all processes (`"lifetime"`) or of this one (`"process"`).
 
     Raises:
-        SettingsError: Another scope.
+        SettingsError: There is no such scope.
     """
     if scope not in ("lifetime", "process"):
         raise SettingsError(
@@ -42,7 +42,7 @@ def info_of(session: Session, scope: str) -> CacheInfo:
 
 
 def find_entry(lookup: Lookup, key: str) -> Found:
-    """Find the file of the entry whose key begins so.
+    """Find the file of the entry whose key has this prefix.
 
     Raises:
         EntryError: There is none, or there are several.
@@ -55,12 +55,12 @@ def find_entry(lookup: Lookup, key: str) -> Found:
 
 
 def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDetail:
-    """Read everything that is known of an entry.
+    """Read the details of an entry.
 
     Args:
-        lookup: Of its cache.
-        file: Of the entry.
-        hits: Of all entries, by the start of their keys.
+        lookup: The cache's `Lookup`.
+        file: File of the entry.
+        hits: Hits of all entries, by the start of their keys.
 
     Raises:
         EntryError: It is damaged.
@@ -84,7 +84,7 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
 
 
 def check_limits(**limits: Any) -> None:
-    """Check what a pass of pruning is to get down to: bytes and seconds; None for no limit.
+    """Check the limits of `prune`: bytes and seconds; None for no limit.
 
     Raises:
         OptionError: One is not a number, or below zero.

@@ -1,12 +1,12 @@
-"""The half of a cache that never compiles: its store, the compilers' identities, and how a candidate is looked up.
+"""The part of a session that never compiles: its store, the compilers' identities, and looking up a candidate.
 
-Promise     An artifact is only ever found under the key of exactly what would have been compiled. Cache trouble
-            is a miss, and so is whatever goes wrong while stored data is read: `keys` and `_read` are the two places
-            where that happens, and each ends in a value or one event. Nothing here compiles.
-Method      A source that includes nothing has its whole key at once, so a warm start reads one file. The
-            manifest of a family (the key without compilers and versions) lists what was stored for it; it is read
-            where any compiler's code will do.
-Not here    The order of candidates (engine/__init__.py), when to look and what follows a miss (session).
+Promise     An artifact is only found under the key of exactly what would have been compiled. Every failure of reading
+            stored data is a miss: `keys` and `_read` are the two functions that read it, and each ends in a value or
+            one event. Nothing here compiles.
+Method      A source without includes has its complete key at once, so a warm start reads one file. The manifest of a
+            family (the key without compilers and versions) lists the entries stored for it; it is read where code of
+            any compiler is accepted.
+Not here    The order of candidates (engine/__init__.py), when to look up and the work after a miss (session).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..toolchain import Identified, Record, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
-if TYPE_CHECKING:  # a hit goes without them, and without what they import
+if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..store.entry import Variant
     from ..store.memory import MemoryStore
     from ..tiers.chain import Chain
@@ -39,14 +39,14 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 8 * 2**20
-"""Artifacts kept in memory for other kernel objects of the same key, 1 KiB more counted for each.
+"""Limit of the artifacts kept in memory for other kernel objects with the same key, each counted with 1 KiB more.
 
-Room for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small ones
-0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
+It suffices for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small
+ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
 """
 
 LOOKING = ("readwrite", "readonly", "frozen")
-"""Modes in which what is stored is served."""
+"""Modes in which stored entries are used."""
 
 STORING = ("readwrite", "refresh", "verify")
 """Modes in which entries and counts are stored."""
@@ -57,23 +57,23 @@ _NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 _WITHOUT_COMPILERS = components({"compilers": {}, "versions": {}})
 
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
-"""Libraries whose absence shows at once; for the others cuda.pathfinder starts a process, which takes 100 ms."""
+"""Libraries whose absence is found quickly; for the others cuda.pathfinder starts a process, which takes 100 ms."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
 
 
 class Lookup:
-    """The store of a cache and the keys into it: the half of a `Session` that never compiles.
+    """The store of a cache and the keys into it: the base of `Session`, which never compiles.
 
     Args:
         settings: The settings in force.
-        directory: Where the store is; None where no home directory is known.
-        process: Events of the process's cache, if it is that one.
+        directory: Directory of the store; None where no home directory is known.
+        process: Events of the process's cache, if this is that cache.
 
     Attributes:
         tiers: The stores behind the local one, in the order in which they are asked.
-        ahead: Keys of what was compiled before it was asked for, and counted as a miss then.
-        refused: Keys of stored code that could not be used: it is not looked for again before it was compiled.
+        ahead: Keys of requests compiled before they were asked for, which were counted as misses then.
+        refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
@@ -96,13 +96,13 @@ class Lookup:
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held, and count from the beginning."""
+        """Renew locks that another thread of the parent may have held, and reset the counts."""
         self._lock = threading.RLock()
         self.toolchain.after_fork()
         self.statistics.after_fork()
 
     def mount(self, tier: Tier) -> None:
-        """Ask one more tier where the local store has nothing, before those that are asked already."""
+        """Add a tier behind the local store, before those that are there already."""
         from ..tiers.chain import Chain
         from ..tiers.trust import trust_of
         from .arrival import refusal_of
@@ -118,13 +118,13 @@ class Lookup:
     def components(self, request: Request) -> tuple[Component, ...]:
         """List all components of a request, with the compilers of this process."""
         found = self.compilers(request)
-        assert found is not None  # somebody looked
+        assert found is not None  # `looks` is True
         return request.components + found
 
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
-        """List the components that name the request's compilers; None where they are not on record and none `looks`.
+        """List the components that name the request's compilers; without `looks`, None where they are not on record.
 
-        Without `looks`, as each search begins, they are checked against what is loaded and installed now.
+        Without `looks`, which begins each search, a record is compared with what is loaded and installed now.
         """
         makers = request.libraries, request.distributions
         if makers == ((), ()):
@@ -141,21 +141,21 @@ class Lookup:
         return known[1]
 
     def forget_compilers(self) -> None:
-        """Identify the compilers anew at the next question."""
+        """Identify the compilers again at the next call."""
         self._compilers.clear()
 
     def unidentified(self, request: Request) -> tuple[Component, ...]:
-        """List the components of a request while nobody has looked for the compilers: as where none is installed."""
+        """List the components of a request with placeholders for compilers that are not identified yet."""
         return request.components + _NOT_IDENTIFIED
 
     def lacks_compilers(self, request: Request) -> bool:
-        """Check whether one of the request's compilers is not installed, as far as that can be found out quickly."""
+        """Check whether one of the request's compilers is not installed, if that can be found quickly."""
         sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
         self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
         return not self._absent.isdisjoint(request.libraries)
 
     def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:
-        """Check whether another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
+        """Check whether code of any compiler is accepted: by setting, in frozen mode, or where none is installed."""
         if self.settings.toolchain == "any" or self.settings.mode == "frozen":
             return True
         compilers = next(each.value for each in made_of if each.name == "compilers")
@@ -164,7 +164,7 @@ class Lookup:
     # -- looking up ---------------------------------------------------------------------------------
 
     def key(self, request: Request) -> str:
-        """Derive the key under which the request's artifact is stored.
+        """Derive the key of the request.
 
         Raises:
             UncacheableError: It cannot be keyed.
@@ -194,8 +194,8 @@ class Lookup:
         """Return the first of these candidates that is stored, and count it as a hit.
 
         Args:
-            tried: In order.
-            source: Of what is found in the local store.
+            tried: The candidates in order.
+            source: Source reported for an artifact of the local store.
         """
         for candidate in tried:
             start = time.perf_counter()
@@ -218,7 +218,7 @@ class Lookup:
         return None
 
     def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the keys under which a candidate may be stored, each with its variant of the manifest if it has one."""
+        """Yield the keys under which a candidate may be stored, each with its variant of the manifest, if any."""
         try:
             if candidate.request.headers:
                 yield from self._keys_by_headers(candidate)
@@ -231,7 +231,7 @@ class Lookup:
                         yield variant["key"], variant
         except KCacheError:
             raise
-        except Exception as error:  # a manifest of any content, or no memory for it: it leads nowhere
+        except Exception as error:  # a manifest may contain anything, and MemoryError: no key is found by it
             why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
             self.events.emit(trouble("manifest", why))
 
@@ -242,13 +242,13 @@ class Lookup:
         return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
 
     def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the key that one of the header sets on record leads to, if their files are still as they were."""
+        """Yield the key derived from a recorded header set whose files are unchanged, if there is one."""
         from ..headers.lookup import find_key
 
         variants = self._variants(candidate)
         if not variants:
             return
-        # where the toolkit's folders are matters for code with their paths in it, and if the user names one of them
+        # the toolkit's folders matter for code that contains their paths, and where the user names one of them
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
             searches = [each.search(toolchain) for each in candidate.request.headers]
             found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
@@ -285,12 +285,12 @@ class Lookup:
             return artifact_from_header(entry.header, entry.payloads, is_launched=True)
         except (ValueError, KCacheError) as error:
             self.set_aside(key, f"no artifact: {error}")
-        except Exception as error:  # no memory, or what nobody thought of: a launch must not fail by what is stored
+        except Exception as error:  # MemoryError, or any other: a launch must not fail by the contents of a store
             self.events.emit(trouble("entry", f"cannot read the entry {key}: {error!r}"))
         return None
 
     def set_aside(self, key: str, reason: str) -> None:
-        """Do without a stored entry that is whole and cannot be used: it is compiled anew."""
+        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
         self._forget_one(key)
         self.refused.add(key)
         if self.store is not self.local:
@@ -299,7 +299,7 @@ class Lookup:
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
-        """Remove an entry from memory and the local store; tell if there was one. Tiers keep theirs."""
+        """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
         is_known = self._forget_one(key)
         if self.store is not self.local:
             self.store.settle()  # type: ignore[union-attr]
@@ -319,13 +319,13 @@ class Lookup:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
             self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
-            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # as a signal handler left it
+            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a handler may have changed it
                 self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
             while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
                 self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
 
     def forget(self) -> None:
-        """Drop what is kept in memory."""
+        """Drop all artifacts kept in memory."""
         with self._lock:
             self.memory.clear()
             self._memory_bytes = 0
@@ -346,12 +346,12 @@ class Lookup:
 
 
 def family_of(components: Sequence[Component]) -> str:
-    """Name the manifest that lists what was stored for these components, whoever compiled it."""
+    """Name the manifest that lists the entries for these components, of any compiler."""
     return derive(each for each in components if not names_a_compiler(each.name))
 
 
 def _record_damage(emit: Emit, damaged: dict[str, str], event: Event) -> None:
-    """Pass on an event of the store, and keep what was damaged: it explains the miss that follows."""
+    """Pass on an event of the store, and remember a damaged key, which explains the miss that follows."""
     if event.kind is EventKind.DAMAGED:
         damaged[str(event.fields.get("key"))] = str(event.fields.get("reason"))
     emit(event)

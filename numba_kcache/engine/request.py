@@ -1,9 +1,9 @@
-"""One artifact that is wanted, by what it is made of; and what else may serve in its place.
+"""`Request`: one artifact to find or build; `Wanted`: with its alternatives; `Resolution`: the artifact found.
 
-Promise     A `Request` is all that the engine knows of a kernel, of whatever kind: what enters its key, what makes it,
-            and what people call it.
-Not here    How a kind makes one (frontends.source.request, frontends.numba.request), and the order in which what may
-            serve is looked for (engine/__init__.py).
+Promise     A `Request` is all that the engine knows of a kernel of any kind: the components of its key, its build
+            function, and its names.
+Not here    Making one for a kind of kernel (frontends.source.request, frontends.python.definition), and the order of
+            look-ups (engine/__init__.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..keys import Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
-if TYPE_CHECKING:  # a hit goes without them
+if TYPE_CHECKING:  # a hit does not import them
     from typing import Protocol
 
     from ..headers.folders import Folders
@@ -26,34 +26,34 @@ if TYPE_CHECKING:  # a hit goes without them
     from ..toolchain import Toolchain
 
     class Foreseen(Protocol):
-        """Kernels that know before a launch for which types they will be wanted: those with `signature=`."""
+        """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
 
         session: Callable[[], Any]
 
         def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
-            """Give makers of the requests that were not resolved yet, for a device."""
+            """Return functions that make the requests for a device that were not resolved yet."""
 
 
 class Request(NamedTuple):
-    """One artifact that is wanted.
+    """A request for one artifact.
 
     Args:
         label: Name of the kernel in messages and events.
-        target: What to build for.
-        components: What is asked for, without compilers, versions and headers.
-        libraries: The compiler libraries that would make it.
+        target: The target to build for.
+        components: The components of its key, without compilers, versions and headers.
+        libraries: The compiler libraries that would build it.
         distributions: Python distributions whose version can change it.
-        build: Compiles it; it may be called again. `Folders` are where headers are read; None where there are none.
-        uncacheable: Reason for which no key can be had; "" where one can.
+        build: Compiles it; may be called more than once. `Folders` are the include folders; None without includes.
+        uncacheable: Reason why it cannot be keyed; "" where it can.
         strict: Refuse rather than run uncached.
-        headers: What each CUDA C++ text of the request may include; empty where none asks for a file.
-        texts: Gives the user's texts by component, and where each stands: for explanations.
+        headers: A query for the headers of each CUDA C++ text of the request; empty where none includes files.
+        texts: Returns the user's texts by component, each with its place; for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        changed: Called after a compile: reads again what the components were made of, and returns what differs, for
-            which the code does not belong to the key; "" where nothing does.
+        changed: Called after a compile: reads the inputs again, and returns the name of one that changed, so that the
+            code does not belong to the key; "" for none.
         loads_slowly: Whether its compilers take long to load, which a process does once.
-        kinds: Gives the kind of reason for each component, by its name or by the start of it (`"global "`).
+        kinds: Returns the kind of reason for each component, by its name or a prefix of it (`"global "`).
         prepare: Imports what `build` needs, while the compilers are loaded.
     """
 
@@ -85,12 +85,12 @@ Make = Callable[[Target, "Target | None"], Request]
 
 
 class Wanted(NamedTuple):
-    """A request, and the requests whose artifacts may serve in its place, which are made only when they are reached.
+    """A request, with the requests whose artifacts are accepted in its place, which are made only when reached.
 
     Args:
-        request: For the target of the choice.
-        choice: The targets that may serve.
-        make: Makes the request of another target.
+        request: The request for the target of the choice.
+        choice: The accepted targets.
+        make: Makes the request for another target.
     """
 
     request: Request
@@ -98,23 +98,23 @@ class Wanted(NamedTuple):
     make: Make
 
     def requests(self) -> Iterator[Request]:
-        """Yield the request, then those whose artifacts serve as well."""
+        """Yield the request, then its alternatives, whose artifacts are always accepted as well."""
         yield self.request
         for target in self.choice.alternatives:
             yield self.make(target, self.choice.ptx_target)
 
     def fallbacks(self) -> Iterator[Request]:
-        """Yield requests whose artifacts serve where nothing is compiled: in frozen mode and from read-only tiers."""
+        """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
 
 
 foreseen: weakref.WeakValueDictionary[int, Foreseen] = weakref.WeakValueDictionary()
-"""Kernels of this process that will be wanted for known types, by id, in the order in which they were made."""
+"""Resolutions of this process's kernels with known signatures, by id, in the order of their creation."""
 
 
 def only(request: Request) -> Wanted:
-    """A request in whose place nothing else may serve."""
+    """Wrap a request without alternatives and fallbacks."""
     return Wanted(request, Choice(request.target), lambda _target, _ptx_target: request)
 
 
@@ -122,12 +122,12 @@ class Resolution(NamedTuple):
     """An artifact and how it was found.
 
     Args:
-        artifact: What was wanted.
-        key: Its key; "" for what cannot be cached.
+        artifact: The artifact.
+        key: Its key; "" if it cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
-        uncacheable: Reason for which it cannot be cached; "" where it is.
+        uncacheable: Reason why it cannot be cached; "" where it can.
         is_stored: Whether it came from a store.
-        name: For what has no key, a name that no other artifact of this process has.
+        name: Where it has no key, a name that is unique in this process.
     """
 
     artifact: Artifact

@@ -1,11 +1,11 @@
-"""From a request to an artifact: look up, compile once, publish, report; and the verbs of one cache.
+"""`Session`: resolve requests to artifacts (look up, else compile once and publish); also the process's own session.
 
-Promise     Each resolution emits one HIT or MISS; nothing below knows who asked. Of many that want the same at once one
-            compiles, and the others wait a bounded time.
-            There is one session of the process's own at a time, made at first use from the settings in force;
+Promise     Each resolution emits one HIT or MISS. Of many threads and processes that resolve the same request at once,
+            one compiles, and the others wait a bounded time.
+            The process has one session of its own at a time, made at first use from the settings in force;
             registered tiers and subscribers survive a change of settings.
-Not here    Keys and what is stored (lookup), the order of candidates (engine/__init__.py), what follows a miss
-            (turns, compile); kernels, launches and devices.
+Not here    Keys and entries (lookup), the order of candidates (engine/__init__.py), the work after a miss (turns,
+            compile); kernels, launches and devices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted, only
 
-if TYPE_CHECKING:  # a hit goes without them, and without what they import
+if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..explanation.text import Explanation
     from ..model.artifact import Artifact
     from ..model.reason import Reason
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..tiers.tier import Tier, TierReport
 
 EXPLAINED_LIMIT = 4096
-"""Compiles of which a process remembers why; when there are more, it begins anew."""
+"""Limit of the compiles whose reasons a process remembers; beyond it, all are dropped."""
 
 
 class Session(Lookup):
@@ -46,11 +46,11 @@ class Session(Lookup):
 
     Args:
         settings: The settings in force.
-        directory: Where the store is; None where no home directory is known.
-        process: Events of the process's cache, if it is that one.
+        directory: Directory of the store; None where no home directory is known.
+        process: Events of the process's cache, if this is that cache.
 
     Attributes:
-        served: Keys of what another compiler built, by what was asked for, of which this process counted a hit.
+        served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
@@ -63,14 +63,14 @@ class Session(Lookup):
         self.served: dict[str | bytes, str] = {}
         save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
         weakref.finalize(self, collected.append, save).atexit = False
-        if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
+        if settings.tiers and settings.mode != "off":  # import now, so that its atexit function runs after `_save`
             from ..tiers.opening import open_tiers
 
             for tier in reversed(open_tiers(settings)):
                 self.mount(tier)
 
     def resolve(self, wanted: Wanted) -> Resolution:
-        """Find the artifact of a request, or of what may serve in its place; build the request if nothing is there.
+        """Find the artifact of a request, or one accepted in its place; otherwise build the request.
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
@@ -93,19 +93,19 @@ class Session(Lookup):
         return resolve_missing(self, wanted, components)
 
     def build_anew(self, request: Request) -> Resolution:
-        """Build and store a request, whatever is stored."""
+        """Build and store a request without looking it up."""
         return self.compile(request, self.components(request))
 
     def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""
-        from ..toolchain.loaded import begin_loading  # a hit goes without it, and what follows
+        from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
-        begin_loading(request.libraries, self.toolchain.library)  # beside the imports
+        begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
         from .compile import build, load_compilers, publish
         from .explain import missed
 
         certain = load_compilers(self, request)
-        if certain != tuple(components):  # what the record says is not what this process has loaded
+        if certain != tuple(components):  # this process has loaded other compilers than those on record
             components = certain
             found = self.first(candidates(self, only(request))) if self.settings.mode in LOOKING else None
             if found is not None:
@@ -121,7 +121,7 @@ class Session(Lookup):
             self.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
             return _without_key(artifact, untracked)
         self.forget_compilers()
-        actual = self.components(request)  # of what is mapped and imported now: these made the code
+        actual = self.components(request)  # with the libraries mapped and packages imported now, which made the code
         key = derive((*actual, *headers.components))
         self.remember(key, artifact)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:
@@ -135,7 +135,7 @@ class Session(Lookup):
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, request: Request, key: str, artifact: Any) -> None:
-        """Report a stored entry that is not what the compilers make of the same request now."""
+        """Report a stored entry whose code differs from a new compile of the same request (mode `verify`)."""
         stored = self._read(key)
         sizes = [None if each is None else each.attributes.get("payloads") for each in (stored, artifact)]
         if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
@@ -152,11 +152,11 @@ class Session(Lookup):
         """Report a request that runs uncached.
 
         Args:
-            request: With the reason.
-            is_counted: Whether it has been counted as a miss before the reason was known.
+            request: The request, with the reason.
+            is_counted: Whether it was counted as a miss before the reason was known.
 
         Raises:
-            UncacheableError: It may not: the request or the mode forbids it.
+            UncacheableError: The request or the mode forbids to run it uncached.
         """
         if request.strict or self.settings.mode == "frozen":
             raise uncacheable(request, request.uncacheable)
@@ -170,10 +170,10 @@ class Session(Lookup):
     # -- explaining ---------------------------------------------------------------------------------
 
     def explain(self, wanted: Wanted) -> Explanation:
-        """Explain if `resolve` of the same would be a hit, from where, and if not, why not. Changes nothing."""
+        """Explain whether `resolve` of the same would be a hit, from which store, or why not. Changes nothing."""
         from .explain import explain
 
-        # what another thread resolves meanwhile is no use of what it reads, and leaves the record to a later look-up
+        # meanwhile other threads' look-ups do not renew times of use, and leave saving the record to later ones
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_manifest
         try:
@@ -184,15 +184,15 @@ class Session(Lookup):
         return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
 
     def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
-        """Require that what is stored gets into the directory that was asked for, or that this entry is there.
+        """Require that new entries get into the configured directory, or that this entry is there.
 
         Args:
-            what: What is being done, as in `cannot ...`.
-            key: Of an entry that was found or stored; "" for one that has to be made, or whose key is not known.
-            is_found: It was found somewhere: that is enough where the directory can be read.
+            what: The operation, as in `cannot ...`.
+            key: Key of an entry that was found or stored; "" for one not made yet, or whose key is not known.
+            is_found: It was found in some store, which is enough where the directory can be read.
 
         Raises:
-            KCacheError: A directory was asked for, and cannot be used.
+            KCacheError: A directory was configured and cannot be used.
         """
         is_asked_for = self.settings.directory is not None and self.settings.mode in STORING
         if not is_asked_for or self.local.tree is None or (key and self.local.holds(key)):
@@ -205,10 +205,10 @@ class Session(Lookup):
             raise KCacheError(f"cannot {what}", f"{self.local.directory} cannot be used: {why}", hint)
 
     def require_lasting(self, what: str) -> None:
-        """Require that what is stored is there when this process has ended.
+        """Require that new entries outlive this process.
 
         Raises:
-            KCacheError: It is kept in memory, though the mode is not off.
+            KCacheError: They are kept in memory, though the mode is not off.
         """
         why = self.local.prepare()
         if not self.local.place and self.settings.mode != "off":
@@ -218,7 +218,7 @@ class Session(Lookup):
     # -- the cache as a whole -----------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop what is kept in memory: the next launch of every kernel resolves anew. Running work is untouched."""
+        """Drop all artifacts in memory: every kernel is resolved again at its next launch. Running launches go on."""
         super().forget()
         self._compiled_for.clear()
         self.served.clear()
@@ -227,11 +227,11 @@ class Session(Lookup):
         self.loader.forget()
 
     def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
-        """Report what was seen of the stores behind the local one.
+        """Report the counts of each tier.
 
         Args:
-            sums: Of the counters; None for what this process has counted.
-            asks: Ask each first whether it answers.
+            sums: Sums of the counters; None for the counts of this process.
+            asks: Send each tier a request first, to test whether it answers.
         """
         if self.store is self.local:
             return ()
@@ -240,25 +240,25 @@ class Session(Lookup):
         return self.store.reports(sums)  # type: ignore[union-attr]
 
     def save_counts(self) -> None:
-        """Add what was counted since the last time to the counters beside the store."""
+        """Add the counts since the last call to the counters beside the store."""
         save_collected()
         _save(self.statistics, self.local, self.settings.mode)
 
     def lifetime(self) -> Mapping[str, float]:
-        """Sum what was counted in all processes since the cache began, this one included."""
+        """The sums of all processes' counts since the cache began, this one included."""
         self.save_counts()
         return self.local.counters.read()
 
 
 collected: deque[Callable[[], Any]] = deque()
-"""What caches that were collected have yet to save. Not in the collection: that may come in the middle of an import,
-which CPython does not bear (python/cpython#106176), or while a lock is held."""
+"""Functions that save the counts of caches that were garbage collected. They do not run in the finalizer, which may
+run in the middle of an import, where CPython fails (python/cpython#106176), or while a lock is held."""
 
 
 def save_collected() -> None:
-    """Save what caches that are gone had counted."""
+    """Save the counts of caches that were garbage collected."""
     while collected:
-        # Whatever goes wrong is of a cache that is gone, or another thread took it: not the trouble of who comes next.
+        # An error concerns only a cache that is gone, or another thread took the item: the caller must not see it.
         with contextlib.suppress(Exception):
             collected.popleft()()
 
@@ -273,7 +273,7 @@ _WITHOUT_KEY = itertools.count()
 
 
 def _without_key(artifact: Artifact, why: str) -> Resolution:
-    """Resolve what cannot be cached; its name is never an id, which another object may get."""
+    """Make the resolution of an uncacheable artifact, with a unique name; not its id, which may be reused."""
     return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 
 
@@ -284,15 +284,15 @@ def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
 
 
 def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
-    """List the members of a set to which a signal handler or another thread adds meanwhile."""
+    """List the members of a set to which a signal handler or another thread may add meanwhile."""
     while True:
         with contextlib.suppress(RuntimeError):  # it changed in the middle
             return list(users)
 
 
 def checked_cache(cache: Any) -> Any:
-    """Require that `cache=` is a `KernelCache`, whose session a kernel asks for; or None, for the process's."""
-    if cache is not None and not hasattr(type(cache), "session"):  # KernelCache stands above this module
+    """Require that `cache=` is a `KernelCache`, or None for the process's cache."""
+    if cache is not None and not hasattr(type(cache), "session"):  # this module must not import KernelCache
         raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
     return cache
 
@@ -304,13 +304,13 @@ _process: Session | None = None
 _overrides: dict[str, Any] = {}
 _registered: dict[str, Callable[[Settings], Tier]] = {}
 _configured: object = None
-"""Replaced at each change of the above: whoever kept the object before can tell that something changed."""
+"""A new object after each change of the variables above, by whose identity a change is noticed."""
 
 _making: dict[Hashable, tuple[int, int]] = {}
-"""Who makes the session."""
+"""The thread and process that are making the session."""
 
 process_events = Events()
-"""Subscribers of the process's cache, whichever session the settings lead to."""
+"""Events of the process's cache, which outlive each of its sessions."""
 
 
 def process_session() -> Session:
@@ -351,18 +351,18 @@ def _settings(overrides: Mapping[str, Any]) -> Settings:
 
 
 def configured() -> dict[str, Any]:
-    """Settings of the process's cache, for a process that works for this one."""
+    """The configured settings of the process's cache, for its worker processes."""
     return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 
 def register(name: str, make: Callable[[Settings], Tier]) -> None:
-    """Have the process's cache ask a tier under whichever settings it will have."""
+    """Add a tier to the process's cache, made anew for each change of settings."""
     global _configured
     _registered[name], _configured = make, object()
 
 
 def configure_process(overrides: Mapping[str, Any]) -> Settings:
-    """Change settings of the process's cache; the next launch of each kernel resolves anew.
+    """Change settings of the process's cache; each kernel is resolved again at its next launch.
 
     Raises:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.

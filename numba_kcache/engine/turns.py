@@ -1,15 +1,14 @@
-"""Turns to build what is missing, among the threads, processes and nodes of a job that want the same.
+"""Build a missing request once among the threads, processes (ranks) and nodes of a job; the others wait for it.
 
-Promise     One compiles, and the others wait a bounded time. Who waits for another process builds meanwhile what this
-            program will want as well, as far as it says so by itself: no function of the user's is called, and what
-            goes wrong is raised to who asks for it, later. Not more at once than the node has cores for.
-            While somebody builds, processes that have not compiled yet leave the next kernel of a program to the one
-            that has: its compilers are loaded, theirs would be loaded one after another.
-Method      Each kernel that is foreseen is tried once, in the order of the program, and passed over where another has
-            its turn. A turn that begins or ends changes the folder of turns. A process that has not compiled yet, and
-            sees a change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice
-            in its life.
-Not here    The turns (store.locks, tiers.lease), and compiling (session, compile).
+Promise     One compiles, and the others wait a bounded time. A process that waits for another one meanwhile builds
+            other kernels that its program declares with `signature=`; no user function is called, and an error is
+            raised later, where that kernel is used. No more compilers run at once than the node has cores.
+            While some process builds, processes that have not compiled yet leave the next kernel to the one that has,
+            whose compilers are loaded already.
+Method      Each such kernel is tried once, in program order, and skipped where another process has its turn. A turn
+            that begins or ends changes the folder of lock files. A process that has not compiled yet, and sees a change
+            within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice in its life.
+Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.004, 0.05
 
 
 class BusyError(Exception):
-    """Another process builds it, and this one was not to wait."""
+    """Another process builds it, and the caller asked not to wait."""
 
 
 class Turns:
     """The turns that this process takes.
 
     Attributes:
-        waits: Whether to wait for another process; False for a worker that has other things to do.
+        waits: Whether to wait for another process; False for a warm-up worker that has other kernels to build.
         grace_s: Seconds that may still be waited in vain for others to take a turn.
-        vain_s: Seconds waited in vain for a place among the compilers.
+        vain_s: Seconds waited in vain for a slot among the compilers.
         has_compiled: Whether compilers that load slowly are loaded in this process.
-        has_waited: Whether it had to wait for another process: it is one of several that want the same.
-        helping: Threads that build what is foreseen.
+        has_waited: Whether it had to wait for another process, so that it is one of several with the same program.
+        helping: Threads that build other kernels while they wait.
     """
 
     def __init__(self) -> None:
@@ -62,11 +61,11 @@ turns = Turns()
 
 
 def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Component]) -> Resolution:
-    """Build a request that is nowhere, or wait for who does.
+    """Build a request that no store has, or wait for the process that builds it.
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
-        BusyError: It would have to wait, and is not to.
+        BusyError: It would have to wait, and `waits` is False.
     """
     request, looks = wanted.request, session.settings.mode in LOOKING
     key = derive(components)
@@ -91,7 +90,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
 def _compile_for_all(
     session: Session, request: Request, components: Sequence[Component], meanwhile: Callable[[], bool] | None
 ) -> Resolution:
-    """Compile, unless another node is at it; for whoever has this node's turn."""
+    """Compile, unless another node does; the caller has this node's turn."""
     with session.store.elected(derive(components), meanwhile) as election:  # type: ignore[union-attr]
         if election.is_lost:
             raise BusyError(request.label)
@@ -106,13 +105,13 @@ def _compile_for_all(
 
 def _compile(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
     turns.has_compiled |= request.loads_slowly
-    with _placed(session) if request.libraries else nullcontext():  # without: the user builds it, as long as it takes
+    with _placed(session) if request.libraries else nullcontext():  # a user's build takes no slot
         return session.compile(request, components)
 
 
 @contextmanager
 def _placed(session: Session) -> Iterator[None]:
-    """Have a place among the compilers of this node; wait for it, in bounds."""
+    """Take one of the node's slots for compilers; wait for it, in bounds."""
     locks, start_s, pause_s = session.store.locks, time.monotonic(), _PAUSE_S
     left_s = 0.0 if is_reentered() else session.settings.build_wait_s - turns.vain_s
     while True:
@@ -127,7 +126,7 @@ def _placed(session: Session) -> Iterator[None]:
 
 
 def _leave_to_others(session: Session, key: str) -> None:
-    """Wait until another takes the turn, where some process of this node has just had one, and this one never had."""
+    """Wait for another process to take the turn, where one of this node just had one and this process never had."""
     locks, start = session.store.locks, time.monotonic()
     if turns.has_compiled or not turns.has_waited or turns.grace_s <= 0:
         return
@@ -140,13 +139,13 @@ def _leave_to_others(session: Session, key: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-# -- what is foreseen -------------------------------------------------------------------------------------------------
+# -- building other kernels while waiting -----------------------------------------------------------------------------
 
 
 def _helped(session: Session, target: Target) -> Iterator[bool]:
-    """Build what is foreseen, one after another: True after each, False where no core is free for the next."""
+    """Build the kernels with known signatures one by one: yields True after each, False where no core is free."""
     thread, locks = threading.get_ident(), session.store.locks
-    locks.give_place_up()  # who waits in the middle of a compile: whom it waits for may want the place
+    locks.give_place_up()  # waiting in the middle of a compile: the process waited for may need the slot
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
     for make in _ahead(session, target):
@@ -156,7 +155,7 @@ def _helped(session: Session, target: Target) -> Iterator[bool]:
             try:
                 with locks.place(cores()) as is_placed:
                     is_built = is_placed and _built_ahead(session, make)
-            except Exception:  # the user's error is raised to who asks for this kernel
+            except Exception:  # raised again where this kernel is used
                 is_placed, is_built = True, False
             finally:
                 turns.helping.discard(thread)
@@ -167,13 +166,13 @@ def _helped(session: Session, target: Target) -> Iterator[bool]:
 def _ahead(session: Session, target: Target) -> Iterator[Callable[[], Wanted]]:
     for each in foreseen.valuerefs():
         things = each()
-        with suppress(Exception):  # a signature that cannot be read, a target that it is not for: as above
+        with suppress(Exception):  # an invalid signature or target: as above
             if things is not None and things.session() is session:
                 yield from things.ahead(target)
 
 
 def _built_ahead(session: Session, make: Callable[[], Wanted]) -> bool:
-    """Build a request, as it is now, if nobody has or is at it; whether it was built."""
+    """Build a request if no process has built it or is building it. Returns True if it was built here."""
     request, store = make().request, session.store
     if request.uncacheable or request.headers:
         return False
