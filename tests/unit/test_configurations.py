@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.frontends.launches import BOUND_LIMIT, Configurations
+from numba_kcache.frontends.launches import BOUND_LIMIT, Configurations, Launches
 from numba_kcache.launch import LaunchShape
 
 
@@ -17,7 +18,7 @@ class Counting(Configurations):
     __name__ = "counting"
 
     def __init__(self, *, row: bool = False) -> None:
-        super().__init__()
+        self._bound, self._seen, self._rows = {}, {}, {}
         self.made: list[tuple[LaunchShape, Any]] = []
         self.live, self.has_row = [True], row
 
@@ -70,6 +71,28 @@ def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
         assert kernel[each, each]() == kernel[each, each]()
 
     assert all(0 < each <= BOUND_LIMIT for each in kernel.kept())
+
+
+class Refusing(Launches):
+    """Keeps the launch that goes on with arguments which a launcher refused."""
+
+    def __init__(self) -> None:
+        self._variant_launches = {}
+
+    def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
+        return SimpleNamespace(refused=lambda variant, args: None)
+
+    def kept_after(self, grid: int) -> int:
+        """Number of launches that are kept when this grid was refused as well."""
+        self._refused(None, (grid, 32, 0, 0), ())
+        return len(self._variant_launches)
+
+
+def test_loop_over_grids_of_several_signatures_keeps_no_more_than_the_limit() -> None:
+    """Arguments of another signature than the last one's are launched by what is kept for their grid."""
+    kernel = Refusing()
+
+    assert max(kernel.kept_after(grid) for grid in range(1, 3 * BOUND_LIMIT)) == BOUND_LIMIT
 
 
 def test_unhashable_configuration_is_bound_each_time() -> None:

@@ -11,9 +11,11 @@ import pytest
 from numba_kcache.headers import mirror as header_mirror
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet
+from numba_kcache.headers.folders import Folders
 from numba_kcache.headers.mirror import Mirror, Unmirrored
 from numba_kcache.headers.search import WORKING
 from numba_kcache.headers.survey import Survey
+from tests.support.compiling import EMPTY
 from tests.support.header_projects import KERNEL, Project, later_ns, one_header
 
 COUNTED = "#ifdef SEEN\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n#define SEEN\n"
@@ -257,6 +259,20 @@ def test_message_names_the_users_paths(tmp_path: Path) -> None:
     mirror.close()
 
     assert mirror.map_back(said) == f"{tmp_path}/second/header.h(1): warning, in {tmp_path}/out.h"
+
+
+@pytest.mark.parametrize(
+    ("is_edited", "output", "compared"),
+    [(False, "ltoir", "ltoir"), (True, "ltoir", "ptx"), (False, "cubin", "cubin"), (True, "cubin", "cubin")],
+)
+def test_ltoir_of_an_edited_text_is_compared_as_ptx(is_edited: bool, output: str, compared: str) -> None:
+    """LTO-IR differs from one compile to the next; what is not edited is compiled once, and kept as it was made."""
+    folders = Folders((lambda text: text) if is_edited else None)
+    flags = ["-arch=sm_90", *(["--dlink-time-opt"] if output == "ltoir" else [])]
+    result = folders.run(None, EMPTY, "k.cu", flags, (output,))
+
+    assert list(result.code) == [output]
+    assert [list(each) for each in folders.made] == [[compared]]
 
 
 @pytest.mark.parametrize("way", ["absolute", "unreadable", "into the toolkit", "large", "a text without a folder"])

@@ -10,6 +10,7 @@ import pytest
 from numba import cuda
 
 import numba_kcache
+from numba_kcache import Kernel, cached_kernel
 from numba_kcache.errors import CompileError, NoDeviceError
 from numba_kcache.frontends.numba import dispatcher as numba_dispatcher
 from numba_kcache.frontends.numba.dispatcher import DispatcherCache
@@ -46,6 +47,17 @@ def test_installed_cache_serves_kernels_that_ask_for_one() -> None:
     assert not is_ours(cached)
     assert type(cached._cache) is type(before._cache)
     assert not is_ours(made(cache=True))
+
+
+def test_disassembly_of_a_numba_kernel_is_numba_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By signature, as Numba's dispatcher gives it, and not that of one cubin."""
+
+    def kernel(x: Any) -> None:
+        x[0] = 1
+
+    monkeypatch.setattr(Kernel, "__getattr__", lambda self, name: lambda target: (name, target))
+
+    assert cached_kernel(cuda.jit(kernel)).inspect_sass("sm_90") == ("inspect_sass", "sm_90")
 
 
 @pytest.mark.parametrize(
