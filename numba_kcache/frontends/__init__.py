@@ -6,8 +6,10 @@ Promise     Nothing is imported and no user code is called. A dispatcher is reco
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -15,6 +17,12 @@ from ..errors import OptionError
 
 BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",), "mlir": ("mlir",)}
 """Front ends of this package, and their kinds."""
+
+
+@functools.cache
+def front_end(name: str) -> Any:
+    """Import a front end of this package."""
+    return import_module(f".{name}", __package__).FRONT_END
 
 
 def asked(thing: Any, kind: str | None) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +25,7 @@ from ..launch.loader import LoadedKernel, LoadedModule
 from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
 from ..store import IMPORTS, finish_imports
-from . import BUILT_IN, asked, not_source
+from . import BUILT_IN, asked, front_end, not_source
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -93,8 +92,8 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
         if each is None:  # the source front end takes no function with parameters
             candidates += asked(thing, kind)
             continue
-        front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each
-        if (found := front_end.define(thing, options, depth + 1)) is not None:
+        chosen: FrontEnd = front_end(each) if isinstance(each, str) else each
+        if (found := chosen.define(thing, options, depth + 1)) is not None:
             return found
     raise not_source(thing)
 

@@ -149,7 +149,8 @@ class Launches(Configurations):
         make: Callable[..., Resolutions] = definition.make_resolutions
         self._resolutions = definition.resolutions or make(definition, self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
-        self._variant_launches, self._clustered = dict[Any, VariantLaunch](), dict[Any, Configurations]()
+        self._variant_launches: dict[Any, VariantLaunch] = {}
+        self._clustered: dict[Any, Configurations] = {}
 
     def _in_clusters(self, cluster: Any) -> Configurations | None:
         """The same kernel, launched in clusters of this shape."""

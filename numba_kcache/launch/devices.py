@@ -241,6 +241,9 @@ _pid: int | None = None
 _targets: dict[int, Target] = {}
 """The target of each device that was asked for it."""
 
+_entered: dict[tuple[int, int], int] = {}
+"""The device of each primary context that was entered, by the driver's answer for its id, which no other ever gets."""
+
 _held: set[int] = set()
 """The devices whose primary context this process holds, until it ends."""
 
@@ -252,6 +255,8 @@ def _enter_primary_context() -> int:
         raise _forked()
     try:
         driver = bindings()
+        if _entered and (known := driver.cuCtxGetId(0))[0] == 0 and known in _entered:
+            return _entered[known]
         status, device = driver.cuCtxGetDevice()
         if status == _NOT_INITIALIZED:
             (status,) = driver.cuInit(0)
@@ -260,7 +265,6 @@ def _enter_primary_context() -> int:
             status = status or _NO_CONTEXT
         if has_none := status == _NO_CONTEXT:
             status, device = driver.cuDeviceGet(0)
-        context = 0
         if status == 0:
             status, context = driver.cuDevicePrimaryCtxRetain(device)
     except RecursionError:
@@ -284,6 +288,7 @@ def _enter_primary_context() -> int:
             "use the primary context, as Numba, CuPy and PyTorch do",
         )
     _pid = os.getpid()
+    _entered[driver.cuCtxGetId(0)] = ordinal
     return ordinal
 
 

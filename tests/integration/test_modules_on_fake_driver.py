@@ -311,3 +311,36 @@ print(cache.info("process").hits, cache.info("process").compiles)
 
     assert said.split() == ["1", "1"]
     assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]
+
+
+def test_further_source_asks_which_context_is_current_by_one_number(tmp_path: Path) -> None:
+    """Known to be that of a primary context; a context of the program's own is refused after that as before."""
+    script = """
+from cuda.bindings import driver
+from numba_kcache import LaunchError, cached_kernel
+kernels = [cached_kernel(kernel.replace("BOUNDS", "") % (0, n), cache=cache) for n in range(4)]
+for each in kernels[:2]:
+    each[1, 32](2.0, x, y)
+asked.clear()
+sys.setprofile(count)
+kernels[2][1, 32](2.0, x, y)
+sys.setprofile(None)
+print(*[each for each in asked if each != "cuLaunchKernel"], calls["call"])
+driver.cuCtxCreate(None, 0, 0)
+try:
+    kernels[3][1, 32](2.0, x, y)
+except LaunchError as error:
+    print(error.why)
+"""
+    head = f"COUNT, BOUNDS = 1, ''\n{COUNTED}"
+    seen(tmp_path, script, head=head)
+
+    asked, refused = seen(tmp_path, script, head=head)[0].splitlines()
+
+    *asked, calls = asked.split()
+    assert asked == [
+        "cuCtxGetId", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetCount", "cuCtxGetId", "cuModuleLoadData",
+        "cuModuleGetFunction", "cuThreadExchangeStreamCaptureMode",
+    ]  # fmt: skip
+    assert int(calls) <= 150
+    assert refused == "it is not the primary context of device 0"

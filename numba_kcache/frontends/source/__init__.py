@@ -80,7 +80,7 @@ class SourceDefinition(Definition):
 
             compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
             self.compile_options = compile_options(source.kind, compiling, source.base_dir)
-        if any(options.get(name) is not None for name in LAUNCH_OPTIONS):
+        if not LAUNCH_OPTIONS.isdisjoint(options) and any(options.get(name) is not None for name in LAUNCH_OPTIONS):
             from ...launch.attributes import read_launch_options
 
             self.launch_options = read_launch_options(options, source.kind)

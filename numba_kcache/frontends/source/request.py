@@ -52,7 +52,9 @@ def source_request(
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
-    is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
+    is_plain = not (link or options.flags or options.defines)
+    for word in FILE_WORDS:  # no generator: each source is asked for all of them
+        is_plain = is_plain and word not in text
     given = None
     if options.flags:
         from .flags import read_flags
@@ -138,6 +140,8 @@ def _components(
 
 def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
     """Options that differ from their defaults, so that an option added by a later version keeps older keys."""
+    if options[:-1] == _DEFAULT[:-1]:  # all but the folder
+        return {}
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
         for name in CompileOptions._fields

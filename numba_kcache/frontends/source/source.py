@@ -101,7 +101,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         OptionError: It has parameters without a default, or the kind is one of compiled code.
     """
     code = function.__code__
-    path = code.co_filename if os.path.isfile(code.co_filename) else ""
+    path = os.path.abspath(code.co_filename) if os.path.isfile(code.co_filename) else ""
     qualname = function.__qualname__
     label = f"{function.__module__}.{qualname}"
     if kind and kind not in _TEXTS:
@@ -135,8 +135,8 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         label,
         qualname,
         function.__name__,
-        Origin(os.path.abspath(path) if path else _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
-        os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
+        Origin(path or _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
+        os.path.dirname(path) if path else os.getcwd(),
         text,
     )
 
