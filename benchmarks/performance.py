@@ -96,8 +96,10 @@ def cell(times_s: list[float]) -> str:
     return shown[0] if len(times_s) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
-def digits(value: float) -> str:
-    """Three of them, and no exponent."""
+def digits(value: float | str) -> str:
+    """Three of them, and no exponent; a dash for a reason that stands where a figure could not be taken."""
+    if isinstance(value, str):
+        return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

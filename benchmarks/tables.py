@@ -319,7 +319,7 @@ def cuda_compute() -> str:
     """One line for each algorithm: milliseconds to its first result."""
     result = result_of("cuda_compute")
     rows = [
-        (name, [digits(times[way]) for way in ("build", "cache", "memory", "again")])
+        (name, [digits(times.get(way, "not taken")) for way in ("build", "cache", "memory", "again")])
         for name, times in result["milliseconds"].items()
     ]
     columns = ("without a cache, ms", "from the cache, ms", "from memory, ms", "second call, ms")
@@ -333,8 +333,10 @@ def triton_kernels() -> str:
     rows = [
         (name, [digits(found[way][figure]) for figure in ("cold_ms", "first_ms", "second_ms")])
         for way, name in names.items()
+        if isinstance(found.get(way), dict)
     ]
     columns = ("both, nothing stored, ms", "first kernel, ms", "second kernel, ms")
+    rows = rows or [("not taken", ["–"] * 3)]
     ranks = f"Eight processes at once on an empty cache compiled {found['ranks']['misses']} kernels for all."
     return "\n".join([*table("first launch", columns, rows), "", ranks, "", said_by(result)])
 
@@ -346,6 +348,7 @@ def program_cache() -> str:
     rows = [
         (names.get(way, f"compile(cache=), {way}"), [digits(times[each]) for each in ("opening", "first", "again")])
         for way, times in result["microseconds"].items()
+        if isinstance(times, dict)
     ]
     columns = ("first of a process, us", "each program's first, us", "later ones, us")
     return "\n".join([*table("hit", columns, rows), "", said_by(result)])
@@ -455,6 +458,8 @@ def written(name: str, text: str) -> str:
         made = TABLES[name][1]()
     except NoResult as missing:
         made = f"Not measured yet: `benchmarks/{missing}.py` measures it."
+    except (KeyError, ValueError) as error:  # a run that its limit of time ended
+        made = f"Not measured: the result of the last run lacks {error}."
     return _between(f"table: {name}", made, text)
 
 

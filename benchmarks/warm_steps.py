@@ -437,7 +437,7 @@ def main() -> None:
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     for samples, left_out in measure(arguments.rounds):  # written each time, so that a limit of time loses one round
-        if arguments.json:
+        if arguments.json and samples:
             write_result(arguments.json, "warm_steps", machine_header(), samples, left_out=left_out)
     for state in ("warm", "cold"):
         for system, states in samples.items():
