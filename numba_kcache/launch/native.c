@@ -85,7 +85,9 @@ static PyObject *know(PyObject *module, PyObject *args) {
         place->more = more;
         for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
             PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
-            if (PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set))
+            if (PyLong_Check(part))
+                place->parts[each].get = (Getter)PyLong_AsVoidPtr(part);
+            else if (PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set))
                 place->parts[each].get = (Getter)PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
         }
         __atomic_store_n(&place->what, what, __ATOMIC_RELEASE);
@@ -119,7 +121,7 @@ typedef struct {
 typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, parameter_count;
-    uint16_t offsets[MOST_PARAMETERS];
+    uint16_t offsets[MOST_PARAMETERS + 1];  /* behind the last the end of all */
     Slot *slots;
 } Plan;
 
@@ -301,7 +303,9 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
     if (((const DLExchange *)type->more)->tensor_of(value, &tensor) || tensor.device_type != 2 || !read_tensor(view, &tensor, plan))
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
-    return is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False) &&
+    bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* of the handle behind the object's head */
+    return (is_negated ? !is_negated((PyObject *)value + 1)
+                       : is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False)) &&
            (!is_complex || is_it(PyObject_Vectorcall(type->parts[IS_CONJUGATED].object, &value, 1, NULL), Py_False));
 }
 
@@ -596,7 +600,7 @@ static PyObject *fill(PyObject *module, PyObject *args) {
             slots[each].types[FITTING + only] = Py_NewRef(PyTuple_GetItem(types, 2 * each + only));
     }
     memcpy(plan->offsets, offsets, offsets_size);
-    plan->parameter_count = (int)(offsets_size / 2);
+    plan->parameter_count = (int)(offsets_size / 2) - 1;
     if (__atomic_compare_exchange_n(&plan->slots, &nobody, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         __atomic_store_n(&plan->slot_count, (int)count, __ATOMIC_RELEASE);
     Py_RETURN_NONE;

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import ArgumentError, KernelCache, cached_kernel
 from numba_kcache.launch import devices
 
 pytestmark = pytest.mark.gpu
@@ -72,6 +72,27 @@ def test_work_of_their_current_stream_is_done_before_the_launch(cache: KernelCac
         kernel[128, 256](y, count)
     module.cuda.Device().synchronize() if library == "cupy" else module.cuda.synchronize()
     assert float(y[0]) == float(y[-1]) == 40
+
+
+def test_tensor_that_is_negated_or_conjugated_on_paper_is_refused(cache: KernelCache) -> None:
+    """At the first launch and at each later one, views of plain tensors among them; the same memory by itself goes."""
+    torch: Any = pytest.importorskip("torch")
+    kernel = cached_kernel('extern "C" __global__ void k(float *y) { y[0] += 1; }', cache=cache, strided=True)
+    numbers = torch.zeros(4, dtype=torch.complex64, device="cuda")
+    plain = torch.zeros(4, device="cuda")
+    on_paper = [numbers.conj().imag, torch._neg_view(plain), torch._neg_view(plain)[1:], numbers.conj().imag.detach()]
+
+    for _ in range(4):
+        kernel[1, 1](plain)
+        for each in on_paper:
+            with pytest.raises(ArgumentError, match="negated only on paper"):
+                kernel[1, 1](each)
+    plain.data = torch._neg_view(torch.zeros(4, device="cuda"))
+    with pytest.raises(ArgumentError, match="negated only on paper"):
+        kernel[1, 1](plain)
+    kernel[1, 1](torch._neg_view(plain))
+
+    assert float(-plain[0]) == 1
 
 
 def test_dropped_kernels_give_their_memory_back(cache: KernelCache) -> None:

@@ -30,6 +30,9 @@ class Pair(ctypes.Structure):
 
 _pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_capsule_of = ctypes.PyDLL(None).PyCapsule_New
+_capsule_of.restype, _capsule_of.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_kept: list[Any] = []  # types are known for as long as the process
 
 
 class Exporter:
@@ -188,6 +191,63 @@ def test_module_launches_a_kernel_at_once_whose_parameters_it_knows_of_another()
     strided = kernel.launcher_at(function=79, strided=True)
     strided.bind(SHAPE)(2.0, array, array, 7)
     assert strided.interpreted == 1
+
+
+class _Tensor(ctypes.Structure):
+    """DLPack's `DLTensor`."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64))  # fmt: skip
+
+
+class _Exchange(ctypes.Structure):
+    """DLPack's `DLPackExchangeAPI`, with the two functions that are called."""
+
+    tensor_of = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+    stream_of = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    _fields_ = (("head", ctypes.c_void_p * 5), ("tensor", tensor_of), ("stream", stream_of))
+
+
+@pytest.mark.parametrize("is_in_c", [False, True], ids=["method", "function"])
+def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
+    """By the word of the method, and of the C function, which gets the word behind the head of the object."""
+
+    class Negatable(ctypes.Structure):
+        _fields_ = (("handle", ctypes.c_size_t),)
+
+        def is_neg(self) -> bool:
+            return negated[0]
+
+    def describe(_value: Any, tensor: Any) -> int:
+        tensor[0] = _Tensor(ADDRESS, (2, 0), 0, 2, 32, 1, None, None, 0)
+        return 0
+
+    def is_negated(place: int) -> bool:
+        places.append(place)
+        return negated[0]
+
+    negated, places, value = [False], list[int](), Negatable()
+    current = _Exchange.stream_of(lambda _type, _device, stream: stream.__setitem__(0, None) or 0)
+    exchange = _Exchange((0,) * 5, _Exchange.tensor_of(describe), current)
+    function = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_size_t)(is_negated)
+    parts = (ctypes.cast(function, ctypes.c_void_p).value if is_in_c else Negatable.is_neg, Negatable.is_neg)
+    capsule = _capsule_of(ctypes.addressof(exchange), None, None)
+    _kept.append((exchange, function, capsule))
+    devices.native.know(Negatable, ord("T"), capsule, parts)
+    kernel = Kernel(one("*f4"))
+    kernel.bind(native=True)(None)
+    launch = kernel.launcher.bind(SHAPE)
+
+    launch(value)
+    assert kernel.driver.launches[-1][2] == [ADDRESS.to_bytes(8, "little")]
+    asked = kernel.launcher.interpreted
+    negated[0] = True
+    with pytest.raises(ArgumentError):
+        launch(value)
+
+    assert kernel.launcher.interpreted == asked + 1
+    assert places == [id(value) + object.__basicsize__] * 2 * is_in_c
 
 
 # -- kernels of one signature ----------------------------------------------------------------------
