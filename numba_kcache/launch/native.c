@@ -21,9 +21,7 @@
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
-
-enum { MOST_BYTES = 4096, MOST_PARAMETERS = 256, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 6, FITTING = 4 };
-
+enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, FITTING = 4 };
 /* In the order of `arguments.NUMPY_NAMES`: an element is a bit of `accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
@@ -42,23 +40,20 @@ typedef struct { void *data; int32_t device_type, device_id, ndim; uint8_t code,
 typedef struct { uint32_t major, minor; void *manager, *deleter; uint64_t flags; DLTensor tensor; } DLVersioned;
 typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object, *to_object;
                  int (*tensor_of)(void *, DLTensor *); int (*stream_of)(int, int32_t, void **); } DLExchange;
-
 #define NAMES(X) X(_numba_type_) X(stream) X(gpu_data) X(device_ctypes_pointer) X(value) X(_view) X(context) X(shape) \
-    X(strides) X(dtype) X(_c_contiguous) X(_f_contiguous) X(data) X(ptr) X(device_id) X(handle) X(real) X(imag) \
+    X(strides) X(size) X(ndim) X(dtype) X(_c_contiguous) X(_f_contiguous) X(data) X(ptr) X(device_id) X(handle) X(real) X(imag) \
     X(mask) X(typestr) X(__cuda_array_interface__) X(__dlpack__) X(max_version)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 static PyObject *n_devices, *export_names, *export_version;
-
 /* What an object is: a letter for a type, 256 and its element for a dtype; never forgotten. `more`: the exchange API of a
  * tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`: callables, and
- * descriptors of attributes, with what reads them without a look-up where no object can hide them. */
+ * descriptors of attributes, with what reads them without a look-up where no object can hide them; or a C function. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { PyObject *object; int what; void *more; struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
-enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, ADDRESS, DEVICE };
+enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count;
-
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -85,10 +80,8 @@ static PyObject *know(PyObject *module, PyObject *args) {
         place->more = more;
         for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
             PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
-            if (PyLong_Check(part))
-                place->parts[each].get = (Getter)PyLong_AsVoidPtr(part);
-            else if (PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set))
-                place->parts[each].get = (Getter)PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
+            void *set = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set), *get = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
+            place->parts[each].get = (Getter)(PyLong_Check(part) ? PyLong_AsVoidPtr(part) : set ? get : NULL);
         }
         __atomic_store_n(&place->what, what, __ATOMIC_RELEASE);
     }
@@ -102,7 +95,7 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
-enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8 };  /* exact: of one layout and number of axes */
+enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };  /* exact: of one layout, number of axes */
 
 /* As `recognition` packs it. */
 typedef struct {
@@ -110,21 +103,17 @@ typedef struct {
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, size, field_count;
     uint32_t accepts;             /* elements that fit, a bit each; all bits: whatever it is */
-    struct { uint16_t offset; char what; uint8_t axis; } fields[40];
+    struct { uint16_t offset, place; } fields[40];  /* place: in a `View` */
 } Row;
-
 typedef struct {
     Row row;
     PyObject *types[FITTING + 2]; /* Numba's that fit an array; behind them the only ones that fit a number */
 } Slot;
-
 typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
-    int ordinal, is_alone, slot_count, parameter_count;
-    uint16_t offsets[MOST_PARAMETERS + 1];  /* behind the last the end of all */
+    int ordinal, is_alone, slot_count, bytes;  /* bytes: of all parameters */
     Slot *slots;
 } Plan;
-
 /* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
 enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
@@ -139,15 +128,14 @@ typedef struct {
     Known *tensor, *cupy;         /* seen: its current stream is to be that of the launch */
     char *buffer;
 } Launch;
-
 typedef struct {
+    int64_t zero, items, item_bytes;  /* these words are parameters of exact arrays, by their places: `recognition` */
     uint64_t address;
+    int64_t shape[MOST_AXES], strides[MOST_AXES], steps[MOST_AXES];  /* steps: strides in items */
     int element, axes;            /* axes: UNKNOWN until read */
     char layout;                  /* 'C', 'F' or 'A' */
     bool is_readonly, is_strided;
-    int64_t shape[MOST_AXES], strides[MOST_AXES];
 } View;
-
 static bool integer_of(PyObject *number, int64_t *found) {
     int overflow = 0;
     *found = number ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
@@ -173,10 +161,9 @@ static bool word_of(PyObject *number, uint64_t *found) {
 
 /* An address, unless the driver says that it is another device's. */
 static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {
-    enum { DEVICE_ORDINAL = 9 };
     int (*ask)(int *, int, uint64_t) = (int (*)(int *, int, uint64_t))(uintptr_t)plan->ask_pointer, device;
     return word_of(number, found) &&
-           (plan->is_alone || !*found || ask(&device, DEVICE_ORDINAL, *found) || device == plan->ordinal);
+           (plan->is_alone || !*found || ask(&device, 9 /* its ordinal */, *found) || device == plan->ordinal);
 }
 
 /* Of these two, the first reference is taken over: an attribute of it, and whether it is to this object. */
@@ -217,6 +204,8 @@ static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
     bool is_so = true;
     for (int each = 0; each < view->axes; each++) {
         int axis = is_fortran ? each : view->axes - 1 - each;
+        if (!view->shape[axis])
+            return true;
         is_so &= view->shape[axis] == 1 || view->strides[axis] == expected;
         expected *= view->shape[axis];
     }
@@ -225,22 +214,25 @@ static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
 
 /* Finds the layout; what lies in C order gets the strides that it has by right. */
 static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
-    bool is_empty = false;
-    for (int axis = 0; axis < view->axes; axis++)
-        is_empty |= !view->shape[axis];
-    bool is_c = !has_strides || is_empty || is_packed(view, item_bytes, false);
+    bool is_c = !has_strides || is_packed(view, item_bytes, false);
     view->layout = is_c ? 'C' : is_packed(view, item_bytes, true) ? 'F' : 'A';
     for (int axis = view->axes - 1; is_c && axis >= 0; axis--, item_bytes *= view->shape[axis + 1])
         view->strides[axis] = item_bytes;
 }
 
-/* As shape and strides say. What is known to lie in C order gives its bytes of an item: its strides need not be read. */
-static bool lies_as_said(View *view, PyObject *array, int64_t item_bytes) {
+/* As shape and strides say, whose references are taken over. What lies in C order gives its bytes of an item: strides of
+ * more than one extent are known then, and any others are not read where there are none. */
+static bool lies_as_said(View *view, PyObject *shape, PyObject *strides, int64_t item_bytes) {
     int same;
-    bool is_read = axes_of(PyObject_GetAttr(array, n_shape), view->shape, &view->axes);
-    if (is_read && item_bytes)
+    bool is_read = axes_of(shape, view->shape, &view->axes), is_known = item_bytes != 0;
+    for (int axis = 0; is_read && strides && axis < view->axes; axis++)
+        is_known &= view->shape[axis] > 1;
+    if (is_read && is_known)
         settle_layout(view, item_bytes, false);
-    return is_read && (item_bytes || (axes_of(PyObject_GetAttr(array, n_strides), view->strides, &same) && same == view->axes));
+    else
+        is_read = is_read && axes_of(Py_XNewRef(strides), view->strides, &same) && same == view->axes;
+    Py_XDECREF(strides);
+    return is_read;
 }
 
 static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
@@ -260,32 +252,41 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     return true;
 }
 
+/* An attribute of an object that keeps it among its own, which takes a third of the time, or wherever it has it. */
+static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
+    PyObject *found = dict ? item_of(dict, name) : NULL;
+    return found ? found : PyObject_GetAttr(object, name);
+}
+
 /* Numba's device array: the type that it keeps says element, axes and layout at once. */
 static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
-    PyObject *type = PyObject_GetAttr(value, n__numba_type_), *stream;
-    bool fits = false;
+    PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
+    bool fits = false, is_exact = slot->row.flags & IS_EXACT;
     for (int each = 0; type && each < FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
-    if (fits && !(slot->row.flags & IS_EXACT)) {  /* Numba's own kernels heed no stream of an array */
-        stream = PyObject_GetAttr(value, n_stream);
+    if (fits && !is_exact) {  /* Numba's own kernels heed no stream of an array */
+        stream = own_of(value, dict, n_stream);
         fits = stream && (stream == launch->given || (PyLong_CheckExact(stream) && !PyObject_IsTrue(stream)));
         Py_XDECREF(stream);
     }
-    if (fits && !launch->plan->is_alone)
-        fits = is_it(of(of(PyObject_GetAttr(value, n_gpu_data), n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
-    PyObject *memory = fits ? PyObject_GetAttr(value, n_gpu_data) : NULL;  /* whose own __getattr__ is not needed */
-    PyObject *pointer = memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
+    PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;  /* whose own __getattr__ is not needed */
+    if (memory && !launch->plan->is_alone)
+        fits = is_it(of(PyObject_GetAttr(memory, n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
+    PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
     fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
-    Py_XDECREF(memory), Py_XDECREF(pointer);
-    return fits && (!(slot->row.flags & IS_EXACT) || lies_as_said(view, value, 0));
+    if (fits && is_exact)
+        fits = lies_as_said(view, own_of(value, dict, n_shape), own_of(value, dict, n_strides),
+                            slot->row.layout == 'C' ? slot->row.size : 0);
+    Py_XDECREF(memory), Py_XDECREF(pointer), Py_XDECREF(dict);
+    return fits;
 }
 
 static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot *slot, const Plan *plan) {
     PyObject *dtype = slot->row.accepts + 1 ? get(kind, DTYPE, value, n_dtype) : NULL, *data;
     Known *place;
     int what = dtype ? what_is(dtype, &place) : 0;
-    uint64_t device = (uint64_t)plan->ordinal;
+    uint64_t device = (uint64_t)plan->ordinal, axes = 0;
     Py_XDECREF(dtype);
     view->element = what >= 256 ? what - 256 : UNKNOWN;
     bool is_c = is_it(get(kind, C_CONTIGUOUS, value, n__c_contiguous), Py_True), is_exact = slot->row.flags & IS_EXACT;
@@ -294,7 +295,11 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
     bool is_read = plan->is_alone || (word_of(get(kind, DEVICE, data, n_device_id), &device) && device == (uint64_t)plan->ordinal);
     is_read = is_read && word_of(get(kind, ADDRESS, data, n_ptr), &view->address);
     Py_XDECREF(data);
-    return is_read && (!is_exact || lies_as_said(view, value, is_c ? slot->row.size : 0));
+    if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
+        word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* its shape is made anew, in a list first */
+        return view->axes = 1, settle_layout(view, slot->row.size, false), true;
+    return is_read && (!is_exact || lies_as_said(view, PyObject_GetAttr(value, n_shape),
+                                                 is_c ? NULL : PyObject_GetAttr(value, n_strides), is_c ? slot->row.size : 0));
 }
 
 /* A type with DLPack's C exchange API, PyTorch's tensors, which does not tell those that are negated on paper only. */
@@ -394,16 +399,14 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
         memcpy(launch->buffer + slot->row.offset, &view.address, 8);
         return true;
     }
-    int64_t items = 1;
-    for (int axis = 0; axis < view.axes; axis++)
-        items *= view.shape[axis];
-    for (int each = 0; each < slot->row.field_count; each++) {
-        int axis = slot->row.fields[each].axis, way = slot->row.fields[each].what;
-        int64_t word = way == 'a' ? (int64_t)view.address : way == 'n' ? items : way == 'i' ? slot->row.size
-                     : way == 's' ? view.shape[axis] : way == 'b' ? view.strides[axis]
-                     : way == 'e' ? view.strides[axis] / slot->row.size : 0;
-        memcpy(launch->buffer + slot->row.fields[each].offset, &word, 8);
+    view.zero = 0, view.items = 1, view.item_bytes = slot->row.size;
+    for (int axis = 0; axis < view.axes; axis++) {
+        view.items *= view.shape[axis];
+        if (slot->row.flags & COUNTS_ITEMS)
+            view.steps[axis] = view.strides[axis] / view.item_bytes;
     }
+    for (int each = 0; each < slot->row.field_count; each++)
+        memcpy(launch->buffer + slot->row.fields[each].offset, (char *)&view + slot->row.fields[each].place, 8);
     return true;
 }
 
@@ -493,13 +496,11 @@ static bool is_in_stream(const Launch *launch) {
     return (tensors == 1 ? 0 : tensors) == launch->identity && (cupys == 1 ? 0 : cupys) == launch->identity;
 }
 
-typedef int (*Configured)(void *, uint64_t, void **, void *);
-typedef int (*Plain)(uint64_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uint64_t, void **, void *);
+typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
 /* The CUresult of a launch, or -1 where the interpreted path has to make it. */
 static int try_launch(Launch *launch, PyObject *const *args) {
     const Plan *plan = launch->plan;
-    void *parameters[MOST_PARAMETERS];
     int here, capturing = 0, code;
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_devices)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
@@ -511,18 +512,16 @@ static int try_launch(Launch *launch, PyObject *const *args) {
     }
     if ((launch->tensor || launch->cupy) && !is_in_stream(launch))
         return -1;
-    for (int each = 0; each < plan->parameter_count; each++)
-        parameters[each] = launch->buffer + plan->offsets[each];
     if ((launch->identity && ((int (*)(uint64_t, int *))(uintptr_t)plan->is_capturing)(launch->stream, &capturing)) ||
         (capturing && PyList_SetItem(PyTuple_GetItem(launch->bound, STAYS), 0, Py_NewRef(Py_True))))
         return -1;
     const unsigned *to = launch->extents;
+    size_t size = plan->bytes;
+    enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_: less to copy for the driver than a pointer for each */
+    uintptr_t packed[] = {BUFFER_POINTER, (uintptr_t)launch->buffer, BUFFER_SIZE, (uintptr_t)&size, END}, extra = (uintptr_t)packed;
     Py_BEGIN_ALLOW_THREADS
-    if (launch->config)
-        code = ((Configured)(uintptr_t)plan->configured)(launch->config, plan->function, parameters, NULL);
-    else
-        code = ((Plain)(uintptr_t)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6],
-                                                launch->stream, parameters, NULL);
+    code = launch->config ? ((Words)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
+        : ((Words)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6], launch->stream, 0, extra);
     Py_END_ALLOW_THREADS
     return code;
 }
@@ -549,7 +548,6 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     return !given ? NULL : PyObject_CallFunction(PyTuple_GetItem(bound, names ? BY_NAME : SLOW), names ? "NiOKOO" : "NiOKO",
         given, code < 0 ? 0 : code, PyTuple_GetItem(bound, SHAPE), launch.stream, launch.given, names);
 }
-
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
 static void free_plan(PyObject *capsule) {
@@ -582,25 +580,25 @@ static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t c
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
-/* Says what each argument is to be, and where each parameter lies; until then every launch is made by `slow`. */
+/* Says what each argument is to be, and how many bytes all fill; until then every launch is made by `slow`. */
 static PyObject *fill(PyObject *module, PyObject *args) {
     PyObject *capsule, *types;
-    const char *rows, *offsets;
-    Py_ssize_t size, offsets_size;
-    if (!PyArg_ParseTuple(args, "Oy#O!y#", &capsule, &rows, &size, &PyTuple_Type, &types, &offsets, &offsets_size))
+    const char *rows;
+    Py_ssize_t size;
+    int bytes;
+    if (!PyArg_ParseTuple(args, "Oy#O!i", &capsule, &rows, &size, &PyTuple_Type, &types, &bytes))
         return NULL;
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
     Py_ssize_t count = size / (Py_ssize_t)sizeof(Row);
     Slot *slots = PyMem_Calloc(count + 1, sizeof(Slot)), *nobody = NULL;
-    if (!plan || !slots || PyTuple_Size(types) != 2 * count || offsets_size > (Py_ssize_t)sizeof plan->offsets)
+    if (!plan || !slots || PyTuple_Size(types) != 2 * count)
         return PyErr_NoMemory();
     for (Py_ssize_t each = 0; each < count; each++) {
         memcpy(&slots[each].row, rows + each * sizeof(Row), sizeof(Row));
         for (int only = 0; only < 2 && PyTuple_GetItem(types, 2 * each) != Py_None; only++)
             slots[each].types[FITTING + only] = Py_NewRef(PyTuple_GetItem(types, 2 * each + only));
     }
-    memcpy(plan->offsets, offsets, offsets_size);
-    plan->parameter_count = (int)(offsets_size / 2) - 1;
+    plan->bytes = bytes;
     if (__atomic_compare_exchange_n(&plan->slots, &nobody, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         __atomic_store_n(&plan->slot_count, (int)count, __ATOMIC_RELEASE);
     Py_RETURN_NONE;
@@ -640,7 +638,6 @@ static PyObject *fits(PyObject *module, PyObject *args) {
 }
 
 typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
-typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
 /* Called with its inputs; returns the CUresult and what came out, by the letters of `devices.Driver`. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -669,7 +666,6 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
     }
     return answer;
 }
-
 static PyMethodDef function_method = {"function", (PyCFunction)(void (*)(void))function_call, METH_FASTCALL, NULL};
 
 /* A function of the driver and its address, or None where there is no such function, or no driver. */

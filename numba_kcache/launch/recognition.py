@@ -26,9 +26,10 @@ ELEMENTS = tuple(code for code in NUMPY_NAMES)
 """Codes in the order in which the module counts them."""
 
 _ANYTHING = 2**32 - 1
-_CONST, _STRIDED, _EXACT, _PLAIN = 1, 2, 4, 8
-_MOST_BYTES, _MOST_PARAMETERS, _MOST_FIELDS = 4096, 256, 40
+_CONST, _STRIDED, _EXACT, _PLAIN, _COUNTS_ITEMS = 1, 2, 4, 8, 16
+_MOST_BYTES, _MOST_FIELDS = 4096, 40
 _ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
+_PLACES = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}  # words of a `View`, by the letters of `typed`
 
 _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
 """The modules of both Numbas that have the class of arrays that keep their type."""
@@ -69,12 +70,11 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         elif hasattr(kind, "_c_contiguous"):
             _tell_dtype(value.dtype)
     if is_first:
-        rows, offsets = list(_rows(launcher, slots)), [each.offset for each in launcher.parameters]
+        rows = list(_rows(launcher, slots))
         end = max((each.offset + each.size for each in launcher.parameters), default=0)
-        if len(rows) == len(slots) and end <= _MOST_BYTES and len(offsets) <= _MOST_PARAMETERS:
+        if len(rows) == len(slots) and end <= _MOST_BYTES:
             types = [kind for _row, *two in rows for kind in two]
-            packed = struct.pack(f"={len(offsets) + 1}H", *offsets, end)
-            native.fill(plan, b"".join([row for row, *_two in rows]), tuple(types), packed)
+            native.fill(plan, b"".join([row for row, *_two in rows]), tuple(types), end)
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
@@ -82,8 +82,9 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
     parameters = iter(launcher.parameters)
     for slot in slots:
         if isinstance(slot, ArraySlot):
-            fields = [(next(parameters).offset, letter.encode(), axis) for letter, axis in slot.fields]
+            fields = [(next(parameters).offset, 8 * (_PLACES[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
+            flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
             layout = slot.layout if slot.layout in slot.others else "F"  # F: of no other library
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
@@ -112,11 +113,11 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
 
 def _row(
     kind: str, element: int = 0, offset: int = 0, size: int = 1, *, flags: int = 0, axes: int = 0, layout: str = "C",
-    mask: int = 0, accepts: int = 0, fields: Sequence[tuple[int, bytes, int]] = (),
+    mask: int = 0, accepts: int = 0, fields: Sequence[tuple[int, int]] = (),
 ) -> bytes:  # fmt: skip
     """A `Row` of native.c."""
     head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, size, len(fields), accepts
-    return struct.pack(_ROW, *head, b"".join([struct.pack("=HcB", *each) for each in fields]))
+    return struct.pack(_ROW, *head, b"".join([struct.pack("=HH", *each) for each in fields]))
 
 
 def _fitting(pointee: str) -> int:
@@ -140,8 +141,11 @@ def _tell(kind: type, value: Any) -> None:
     elif cupy is not None and isinstance(value, cupy.ndarray):  # interfaces need not say CuPy's current stream
         letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
         capsule, memory = _current_stream_of_cupy(), type(value.data)
-        names = (kind, "_c_contiguous"), (kind, "dtype"), (kind, "data"), (memory, "ptr"), (memory, "device_id")
-        parts = cupy.cuda.get_current_stream, *(getattr(owner, name, None) for owner, name in names)
+        parts = (
+            cupy.cuda.get_current_stream,
+            *(getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")),
+            *(getattr(memory, name, None) for name in ("ptr", "device_id")),
+        )
     elif getattr(value, "__cuda_ndarray__", False):
         pass
     elif hasattr(value, "__cuda_array_interface__"):

@@ -1,11 +1,12 @@
 """Launches without a device: a driver that keeps what it is handed, and arrays of the libraries taken.
 
-The parameter bytes are read back the way the driver would: through the pointer array, `size` bytes each.
+The parameter bytes are read back the way the driver would: through the pointer array, or the buffer and its size.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -94,13 +95,21 @@ class Driver:
     def cuLaunchKernel(self, function: int, *rest: Any) -> tuple[int]:
         *extents, stream, address, extra = rest
         self.functions.append(function)
-        assert extra == 0
-        assert address % 8 == 0
-        pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
+        assert bool(address) != bool(extra)
+        pointers = self._packed(extra) if extra else (ctypes.c_uint64 * len(self.parameters)).from_address(address)
         read = [ctypes.string_at(pointer, each.size) for pointer, each in zip(pointers, self.parameters, strict=True)]
         if not self.answer:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
+
+    def _packed(self, extra: int) -> list[int]:
+        """Where each parameter lies in one buffer: CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END."""
+        words = (ctypes.c_uint64 * 5).from_address(extra)
+        assert (words[0], words[2], words[4]) == (1, 2, 0)
+        assert words[1] % 8 == 0
+        size = max((each.offset + each.size for each in self.parameters), default=0)
+        assert ctypes.c_uint64.from_address(words[3]).value == size
+        return [words[1] + each.offset for each in self.parameters]
 
     def cuLaunchKernelEx(self, config: bytes | int, function: int, address: int, extra: int) -> tuple[int]:
         read = config if isinstance(config, bytes) else ctypes.string_at(config, 56)
@@ -255,7 +264,7 @@ class CupyArray:
         shape: tuple[int, ...] = (4,), order: Any = "C",
     ) -> None:  # fmt: skip
         self.data = SimpleNamespace(ptr=address, device_id=device)
-        self.dtype, self.shape = np.dtype(dtype), shape
+        self.dtype, self.shape, self.ndim, self.size = np.dtype(dtype), shape, len(shape), math.prod(shape)
         like = np.empty(shape, dtype, order) if contiguous else np.empty((*shape, 2), dtype)[..., 0]
         self.strides, self._f_contiguous = like.strides, like.flags.f_contiguous
         self._contiguous = like.flags.c_contiguous
