@@ -251,6 +251,21 @@ def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.Capt
     assert 'identifier "no" is undefined' in printed
 
 
+@pytest.mark.slow
+def test_warm_ends_with_a_table_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Signatures have a column where a kernel has one; the bar before it vanishes."""
+    numbas = "from numba import cuda\nn = cached_kernel(signature='void(int32[::1])')(cuda.jit(lambda x: None))\n"
+    for name, more in (("plain", ""), ("typed", numbas)):
+        path = tmp_path / f"{name}_to_warm.py"
+        path.write_text(f"from numba_kcache import cached_kernel\nk = cached_kernel({EMPTY!r})\n{more}")
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        assert main(["warm", str(path), "--arch", "sm_90", "--workers", "1", "--directory", str(tmp_path)]) == 0
+        head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("kernel"))
+        assert head.split() == ["kernel", *(["signature"] if more else []), "target", "state", "took"]
+
+
 @pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
 def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what is missing."""

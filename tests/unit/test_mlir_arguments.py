@@ -20,7 +20,7 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.mlir import arguments  # noqa: E402
+from numba_kcache.frontends.mlir import arguments, arrays  # noqa: E402
 from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
 from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
 from numba_kcache.frontends.python.arguments import lay_out  # noqa: E402
@@ -231,6 +231,25 @@ def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None
 
     assert not refused
     assert [b"".join(written) for *_, written in fast.driver.launches] == [struct.pack("<qi", 5, 6)]
+
+
+@pytest.mark.parametrize("strides", [None, (12, 4)], ids=["none", "bytes"])
+def test_copy_of_a_host_array_has_the_strides_of_what_was_allocated(
+    native: bool, monkeypatch: pytest.MonkeyPatch, strides: Any
+) -> None:
+    """A library that gives none has laid it out in C order."""
+    allocated = SimpleNamespace(strides=strides, gpu_data=None)
+
+    def copied(value: Any, call: Any) -> Any:
+        call.before.append(lambda: None)
+        return lambda: ADDRESS, [allocated]
+
+    monkeypatch.setattr(arrays, "copied", copied)
+    typed = Typed(array(axes=2), native=native)
+
+    typed.launch(np.zeros((2, 3), "f4"))
+
+    assert typed.launches == [(0, values(ADDRESS, 2, 3, 3, 1))]
 
 
 def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact
@@ -52,6 +53,19 @@ def test_error_in_linked_code_is_raised_by_a_cached_kernel(dispatcher: Any, monk
 
     assert dispatcher._compile_impl((1,)) == "found"
     assert asked == [False]
+
+
+def test_kernel_that_is_not_cached_is_compiled_as_ever_while_the_cache_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`compile` gives what numba-cuda-mlir's own gives."""
+    made = object()
+    monkeypatch.setattr(surface().MLIRDispatcher, "_compile_public", lambda self, sig, **more: made)
+    numba_kcache.install()
+    try:
+        assert mlir_cuda.jit(function).compile(SIGNATURE) is made
+    finally:
+        numba_kcache.uninstall()
 
 
 @pytest.mark.parametrize("links", [[], None])
