@@ -2,9 +2,10 @@
 
 Method      A clone of this checkout's commit: sdist and wheel are built of it, and the wheel is installed with each
             combination of extras into an environment of its own; its size is that of site-packages, in MB of 10^6
-            bytes, bytecode left out. "first result": `git clone` and `tasks.py demo`, which makes an environment
-            with everything that developers use, compiles three kernels and serves them from disk; then the demo
-            again. "suite": what `--suite` says, a report of pytest (`--junitxml`). Lines are those of `.ci/house.py`.
+            bytes, bytecode left out. "clone" is `git clone` of a checkout beside it; "demo" is `tasks.py demo` there,
+            which makes an environment with everything that developers use, compiles three kernels and serves them from
+            disk; "again" is the same once more. "suite": what `--suite` says, a report of pytest (`--junitxml`). Lines
+            are those of `.ci/house.py`.
 Shows not   The network: packages come from whatever index and cache pip and uv have; other toolkits and Pythons.
 """
 
@@ -17,6 +18,8 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,20 @@ def suite(report: Path) -> dict[str, float]:
     return {"tests": int(found.get("tests", 0)), "seconds": float(found.get("time", 0))}
 
 
+def seconds(*words: object, cwd: Path = ROOT) -> float:
+    """Time of a command."""
+    begin = time.perf_counter()
+    run(*words, cwd=cwd)
+    return time.perf_counter() - begin
+
+
+def built(clone: Path, dist: Path) -> Path:
+    """The wheel of a clone, made by way of its sdist."""
+    run("uv", "build", "-q", "--out-dir", dist, cwd=clone)
+    (wheel,) = dist.glob("*.whl")
+    return wheel
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the wheel, installed without extras")
@@ -62,14 +79,13 @@ def main() -> None:
     samples: dict[str, Any] = {"size_mb": {}, "installed_mb": {}, "first_result_s": {}}
     left_out: dict[str, str] = {}
 
-    def keep(part: str, name: str, measure: Any) -> None:
+    def keep(part: str, name: str, measure: Callable[[], float]) -> None:
         try:
             samples[part][name] = measure()
             print(f"{part} {name}: {samples[part][name]:.4g}", flush=True)
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            left_out[f"{part} {name}"] = (
-                (str(getattr(error, "stderr", "")) or str(error)).strip().splitlines()[-1][:200]
-            )
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no uv, no git
+            said = getattr(error, "stderr", "") or str(error)
+            left_out[f"{part} {name}"] = said.strip().splitlines()[-1][:200]
         if arguments.json:
             write_result(arguments.json, "project", machine_header(), samples, left_out=left_out)
 
@@ -78,24 +94,18 @@ def main() -> None:
     if arguments.suite:
         samples["suite"] = suite(arguments.suite)
     with tempfile.TemporaryDirectory() as parent:
-        clone, dist = Path(parent, "clone"), Path(parent, "dist")
-        begin = time.perf_counter()
-        run("git", "clone", "-q", ROOT, clone)
-        cloned_s = time.perf_counter() - begin
-        run("uv", "build", "-q", "--out-dir", dist, cwd=clone)
-        (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-        keep("size_mb", "wheel", lambda: megabytes(wheel))
-        keep("size_mb", "sdist", lambda: megabytes(sdist))
-        for number, extras in enumerate(QUICK if arguments.quick else EXTRAS):
-            folder = Path(parent, str(number))
-            keep("installed_mb", extras, lambda extras=extras, folder=folder: installed(wheel, extras, folder))
-        for name in () if arguments.quick else ("from a clone", "again"):
-            begin = time.perf_counter() - (cloned_s if name == "from a clone" else 0.0)
-            keep(
-                "first_result_s",
-                name,
-                lambda begin=begin: run(sys.executable, "tasks.py", "demo", cwd=clone) and time.perf_counter() - begin,
-            )
+        clone, dist, demo = Path(parent, "clone"), Path(parent, "dist"), (sys.executable, "tasks.py", "demo")
+        keep("first_result_s", "clone", lambda: seconds("git", "clone", "-q", ROOT, clone))
+        if not arguments.quick:
+            keep("first_result_s", "demo", lambda: seconds(*demo, cwd=clone))
+            keep("first_result_s", "again", lambda: seconds(*demo, cwd=clone))
+        keep("size_mb", "wheel", lambda: megabytes(built(clone, dist)))
+        for path in dist.glob("*.tar.gz"):
+            keep("size_mb", "sdist", partial(megabytes, path))
+        for wheel in dist.glob("*.whl"):
+            for number, extras in enumerate(QUICK if arguments.quick else EXTRAS):
+                folder = Path(parent, str(number))
+                keep("installed_mb", extras, partial(installed, wheel, extras, folder))
 
 
 if __name__ == "__main__":
