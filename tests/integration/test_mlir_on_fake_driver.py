@@ -45,7 +45,7 @@ def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
 @pytest.mark.lane
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> None:
-    """Numbers of another width than the first launch's, strided complex arrays, and defaults that are left out."""
+    """Numbers of another width than the first launch's, strided complex arrays, defaults left out, and None."""
     log = tmp_path / "log"
 
     said(mlir_programs.WRONG, tmp_path / "cache", way, log=log)
@@ -58,7 +58,8 @@ def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> No
     assert {tuple(int.from_bytes(bytes.fromhex(each), "little") for each in one[3:]) for one in arrays} == {
         (4, 10, 20, 2)
     }
-    assert {tuple(each) for each in launches(log, "with_default")} == {("0700000000000000", "0300000000000000")}
+    for name in ("with_default", "with_nothing"):
+        assert {tuple(each) for each in launches(log, name)} == {("0700000000000000", "0300000000000000")}
 
 
 @pytest.mark.lane
@@ -121,6 +122,16 @@ def test_launches_of_a_program_that_is_not_edited_say_what_they_said(tmp_path: P
     plain, *installed = [said(mlir_programs.UNEDITED, tmp_path, way) for way in ("plain", "installed", "installed")]
 
     assert installed == [plain, plain]
+
+
+@pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path, way: str) -> None:
+    """A global counts as it was at the first launch; after `recompile()`, as it is."""
+    log = tmp_path / "log"
+
+    assert said(mlir_programs.RECOMPILED, tmp_path / "cache", way, log=log) == ["1", "2"]
+    found = [each["event"] for each in read_log(log) if each["event"] in ("load", "launch")]
+    assert found == ["load", *["launch"] * 6, "load", *["launch"] * 3]
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])

@@ -121,6 +121,25 @@ bound(x, 1, 1.0)
     assert len(launches) == 13
 
 
+def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path) -> None:
+    """A global counts as it was at the first launch; after `recompile()`, as it is."""
+    script = """
+@cached_kernel(cache=KernelCache(sys.argv[1]))
+def reads(x):
+    x[0] = FACTOR
+x = array()
+for FACTOR in (2.0, 3.0):
+    for _ in range(3):
+        reads[1, 1](x)
+reads.recompile()
+for _ in range(3):
+    reads[1, 1](x)
+"""
+    _, events = seen(tmp_path, script, "load", "launch")
+
+    assert [each["event"] for each in events] == ["load", *["launch"] * 6, "load", *["launch"] * 3]
+
+
 def test_kernel_survives_cuda_close(tmp_path: Path) -> None:
     """A launch of host arrays brings the context back, which Numba itself does not do; then device arrays go again."""
     script = """

@@ -89,8 +89,13 @@ many(cuda.to_device(np.zeros((4, 20), np.complex64))[:, ::2])
 def with_default(first, value=3):
     pass
 
+@decorate
+def with_nothing(first, nothing, last):
+    pass
+
 for _ in range(12):
     with_default[1, 1](7)
+    with_nothing[1, 1](7, None, 3)
 """
 )
 """Arguments that its launcher passes wrongly without a word; through `cached_kernel` or `cuda.jit`."""
@@ -157,6 +162,31 @@ print(*faces(), sep="\\n")
 """
 )
 """Launches right and wrong of a program of `cuda.jit` alone: what they say, and warn of."""
+
+RECOMPILED = (
+    START
+    + """
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    numba_kcache.install(all=True)
+FACTOR = 2.0
+
+@(cuda.jit if sys.argv[2] == "installed" else cached_kernel)
+def kernel(x):
+    x[0] = FACTOR
+
+x = cuda.to_device(np.ones(4, np.float32))
+for FACTOR in (2.0, 3.0):
+    for _ in range(3):
+        kernel[1, 1](x)
+print(numba_kcache.info("process").compiles)
+kernel.recompile()
+for _ in range(3):
+    kernel[1, 1](x)
+print(numba_kcache.info("process").compiles)
+"""
+)
+"""A global that changes, and `recompile()`, which reads it anew."""
 
 CLOSED = (
     START

@@ -107,3 +107,13 @@ def test_every_module_with_registries_is_known() -> None:
 
     assert len(everywhere) > 50
     assert internals.NAMES.holders() == everywhere
+
+
+def test_compile_that_a_program_replaced_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another function makes of a kernel is in no key."""
+    from numba_cuda_mlir import mlir_compiler
+
+    assert not internals.has_another_compile()
+    monkeypatch.setattr(mlir_compiler, "mlir_compiler_entry", lambda *arguments: None)
+
+    assert internals.has_another_compile()

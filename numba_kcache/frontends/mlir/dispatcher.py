@@ -24,7 +24,7 @@ from ...model.artifact import Artifact
 from ..base import RunsUncached
 from ..python.arguments import Signature
 from ..python.signatures import read_signature_list
-from .internals import assumed_host, compiler, has_planners, surface
+from .internals import assumed_host, compiler, has_another_compile, has_planners, surface
 
 if TYPE_CHECKING:
     from .definition import MlirResolutions
@@ -142,6 +142,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
     """
     definition, parts = resolutions.definition, surface()
     is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled
+    is_special = is_special or has_another_compile()
     if is_special or any(isinstance(each, parts.types.Literal) for each in types):
         return None
     signature, known = Signature(types), resolutions.known()
@@ -241,7 +242,7 @@ def attribute(resolutions: MlirResolutions, name: str) -> Any:
         for _target, _ptx_target, types in resolutions.known():
             if tuple(types) not in dispatcher.overloads:  # type: ignore[arg-type]
                 dispatcher.compile(tuple(types))  # type: ignore[arg-type]
-    return getattr(dispatcher, name)
+    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
 
 
 def specialize(resolutions: MlirResolutions, *arguments: Any) -> Any:

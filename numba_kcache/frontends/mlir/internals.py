@@ -231,6 +231,13 @@ def has_planners() -> bool:
     return bool(getattr(loaded(f"{PACKAGE}._whole_function_planners", "_planner_registry"), "has_planners", False))
 
 
+def has_another_compile() -> bool:
+    """Tell if a program has put something in place of what its dispatchers compile with."""
+    home = sys.modules.get(f"{PACKAGE}.mlir_compiler")
+    entry = getattr(home, "mlir_compiler_entry", None)
+    return home is not None and getattr(getattr(entry, "__wrapped__", entry), "__globals__", None) is not vars(home)
+
+
 @contextmanager
 def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
     """Let this thread's compilations be on a machine whose device is of this compute capability, present or not.

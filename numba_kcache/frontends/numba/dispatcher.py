@@ -120,7 +120,7 @@ def attribute(resolutions: NumbaResolutions, name: str) -> Any:
         for _target, _ptx_target, types in resolutions.known():
             if types not in dispatcher.overloads:
                 dispatcher.compile(types)
-    return getattr(dispatcher, name)
+    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
 
 
 def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:

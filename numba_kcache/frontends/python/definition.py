@@ -219,6 +219,7 @@ class PythonResolutions(Resolutions):
 
     Attributes:
         dispatcher: Numba's dispatcher, for arguments that no launcher takes; None before it is needed.
+        launches: The kernel that asks for the session; None where that is the process's.
     """
 
     definition: PythonDefinition
@@ -226,6 +227,7 @@ class PythonResolutions(Resolutions):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.dispatcher: Any = None
+        self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
         if self.definition.options.get("signature"):
             foreseen[id(self)] = self
@@ -263,6 +265,12 @@ class PythonResolutions(Resolutions):
     def compiles_uncached(self) -> bool:
         """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""
         return False
+
+    def recompile(self, dispatcher: Any) -> None:
+        """Compile all signatures of a dispatcher as the function is now, and launch these from now on."""
+        dispatcher.recompile()
+        if self.launches is not None:
+            self.launches.forget()
 
     def flush(self) -> None:
         """Read the function again at the next launch."""
