@@ -1,12 +1,13 @@
 """How long until the last rank of 8 nodes has its kernels when nothing is compiled anywhere, with and without a Redis?
 
 Method      As many nodes, each a local directory of its own, with as many ranks: fresh processes, which wait after
-            import and decoration until all are ready. Then each wants the same kernels, in an order of its own,
-            with real NVRTC compiles: CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank
-            has all of them. Compiles are counted in every rank, for each kernel: one over all nodes is the least there
-            can be. "no tier": each node for itself. "no lease": the nodes share a redis-server on loopback, and none
-            waits for another (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories,
-            the server filled ("warm"). New directories and an empty server in each round; the systems take turns.
+            import and decoration until all are ready. Then each wants the same kernels, in an order of its own, with
+            real NVRTC compiles: CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank has all
+            of them; "ended": until the last process is gone, whose writes to the server go on behind it. Compiles are
+            counted in every rank, for each kernel: one over all nodes is the least there can be. "no tier": each node
+            for itself. "no lease": the nodes share a redis-server on loopback, and none waits for another
+            (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories, the server filled
+            ("warm"). New directories and an empty server in each round; the systems take turns.
 Shows not   Launches and devices: kernels are compiled for sm_90, so it runs anywhere. Nodes with processors of their
             own: all share those of this machine, so that compiles which are repeated cost more time here than in a
             cluster, and waiting costs less. A network: it is loopback; fleet.py simulates many nodes.
@@ -21,6 +22,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -64,12 +66,14 @@ def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[st
     ]
     started = open_barrier(barrier, children)
     found = [answer(child) for child in children]
+    ended = time.time() - started
     shutil.rmtree(barrier)
     answers = [each for each in found if isinstance(each, dict)]
     if len(answers) < len(found):
         raise RuntimeError(next(each for each in found if isinstance(each, str)))
     return {
         "last": max(each["end"] for each in answers) - started,
+        "ended": ended,
         "compiles": [sum(each["compiles"][kernel] for each in answers) for kernel in range(kernels)],
         "errors": sum(each["errors"] for each in answers),
     }

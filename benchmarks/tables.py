@@ -251,7 +251,7 @@ def nodes() -> str:
             [
                 *(
                     f"{digits(statistics.median(each[name]))} s" if name in each else "–"
-                    for name in ("cold last", "warm last")
+                    for name in ("cold last", "cold ended", "warm last")
                 ),
                 f"{max(sum(compiles) for compiles in each['cold compiles'])}",
                 f"{max(max(compiles) for compiles in each['cold compiles'])}",
@@ -260,7 +260,13 @@ def nodes() -> str:
         for system, each in result["samples"].items()
     ]
     head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels"
-    columns = ("cold", "warm server, new directories", "compiles", "compiles of one kernel, at most")
+    columns = (
+        "cold",
+        "until all have ended",
+        "warm server, new directories",
+        "compiles",
+        "compiles of one kernel, at most",
+    )
     return "\n".join([*table(head, columns, rows), *footer(result)])
 
 
