@@ -274,7 +274,7 @@ def _meta_of(meta: Any) -> dict[str, Any]:
     if meta is None:
         return {}
     try:
-        found: dict[str, Any] = read_json(json.dumps(_plain(dict(meta), "meta", 0), allow_nan=False).encode())
+        found: dict[str, Any] = read_json(json.dumps(_plain(dict(meta), "meta", 0)).encode())
         if is_unicode(found):
             return found
         why = "half of a surrogate pair"
