@@ -1,9 +1,9 @@
-"""The shape of a launch: grid, block and shared memory, read and checked.
+"""The shape of a launch: parse and check grid, block and shared memory.
 
-Promise     `launch_shape` reads what Numba reads between the brackets; `check_launch` lets nothing through that the
-            device would refuse, and names the first offender.
-Not here    The stream (devices), the launch itself (launcher), the attribute of shapes above 48 KiB (loader), which
-            configurations a kernel keeps (frontends.launches).
+Promise     `launch_shape` accepts the same forms between the brackets as Numba; `check_launch` refuses every shape that
+            the device would refuse, and names the first offender.
+Not here    The stream (devices), the launch itself (launcher), the function attribute for more than 48 KiB of dynamic
+            shared memory (loader), the configurations that a kernel keeps (frontends.launches).
 Ground      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
             from the device, not from a table here.
 """
@@ -25,15 +25,15 @@ AXES = "xyz"
 
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
 BLOCK_LIMIT = (1024, 1024, 64)
-"""The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
-Compute Capability"): not worth six questions to the driver on each warm start."""
+"""Most threads of a block along x, y and z, equal for every device that CUDA 12 and 13 support (CUDA C++ Programming
+Guide, "Technical Specifications per Compute Capability"), so that a warm start need not ask the driver."""
 
 
 Launch = Callable[..., None]
-"""`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
+"""The type of `kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
 
 BindGrid = Callable[[int, int, int], Launch]
-"""Makes the launch of each grid, where block, shared memory and stream are fixed."""
+"""Makes the launch for a grid (x, y, z), with fixed block, shared memory and stream."""
 
 
 class LaunchShape(NamedTuple):
@@ -77,7 +77,7 @@ class DeviceLimits(NamedTuple):
 
 @functools.cache
 def limits_of(threads: int) -> DeviceLimits:
-    """The limits of every device, for launches with no more threads of a block than these and no dynamic memory."""
+    """Limits that hold on every device, for launches with at most `threads` per block and no dynamic shared memory."""
     return DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, threads, 0)
 
 
@@ -145,7 +145,7 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
 
     Args:
         shape: The launch.
-        limits: Of the device and the kernel that will run there.
+        limits: Limits of the device and of the kernel on it.
         kernel: The kernel's name, for the message.
 
     Raises:

@@ -1,13 +1,13 @@
-"""The arguments of a launch, each checked against its parameter and turned into the values that `struct` packs.
+"""Check each argument of a launch against its parameter, and convert it to the values that `struct` packs.
 
-Promise     `Slot.settle` is the whole check of one argument. An address comes out only if the memory is reachable from
-            this launch's device, its elements fit the pointee, it may be written where the kernel may write, and it
-            lies in one piece (unless `strided`). A bare integer is never an address. Importing this takes what the
-            commonest types need; the rest is imported with the first argument of another type.
-Method      `memory_of` reads the device memory that an argument stands for. What cannot be settled by looking (a
-            stream to wait for, a copy to make) is put on the `Call`, to be done once all arguments are checked.
-Not here    Numbers that need a conversion (`scalars`); rarer memory (`memory`), and rarer pairs of memory and pointer
-            (`pointers`); arguments of exact types that fill several parameters (`typed`).
+Promise     `Slot.settle` is the complete check of one argument. It returns an address only if the memory is reachable
+            from this launch's device, its elements fit the pointee, it is writable where the kernel may write, and it
+            is contiguous (unless `strided`). A bare integer is never taken as an address. This module has only the
+            code for the commonest types; the rest is imported with the first argument of another type.
+Method      `memory_of` reads the device memory of an argument. Actions that an argument needs (wait for a stream, make
+            a copy) are put on the `Call`, and done once all arguments are checked.
+Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), and of pairs of memory and
+            pointer (`pointers`); Numba's arguments, which take several parameters (`typed`).
 Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
 """
 
@@ -34,7 +34,7 @@ STRUCT_LETTERS = {
 """The `struct` letter of each scalar code; bfloat16 and fp8 as the integer that has their bits."""
 
 CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
-"""NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
+"""Type codes that NumPy lacks, with the unsigned integer of the same size whose arrays hold their bits."""
 
 NUMPY_NAMES = {
     "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
@@ -42,7 +42,7 @@ NUMPY_NAMES = {
     "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64", "c8": "complex128",
     "bf": "bfloat16", "e4": "float8_e4m3fn", "e5": "float8_e5m2",
 }  # fmt: skip
-"""Each scalar code's name in NumPy; that of the last three in ml_dtypes and PyTorch."""
+"""NumPy's name of each scalar code; for the last three the name in ml_dtypes and PyTorch."""
 
 CODES = {name: code for code, name in NUMPY_NAMES.items()}
 
@@ -50,7 +50,7 @@ _TYPESTRS = {
     "|b1": "b1", "|i1": "i1", "|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<i8": "i8",
     "<u8": "u8", "<f2": "f2", "<f4": "f4", "<f8": "f8", "<c8": "c4", "<c16": "c8",
 }  # fmt: skip
-"""The code of each `typestr` of an array interface: a program whose arrays need no NumPy does not import it."""
+"""The type code of each `typestr` of an array interface, so that NumPy need not be imported for them."""
 
 _TOO_LARGE = {
     "f2": 2.0**15 * (2 - 2.0**-11),
@@ -63,7 +63,7 @@ _TOO_LARGE = {
 """The smallest magnitude that would round beyond the largest finite value of each format."""
 
 _EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
-"""The Python types that `struct` packs just as the converters of each kind of code do, within its bounds."""
+"""Python types that `struct` packs like the converters, within bounds, by the first letter of the type code."""
 
 
 class Call(NamedTuple):
@@ -71,12 +71,12 @@ class Call(NamedTuple):
 
     Args:
         shape: Grid, block and shared memory.
-        handle: Of the launch stream.
+        handle: Handle of the launch stream.
         stream: The launch stream as the user gave it.
-        arguments: Of the launch.
-        before: To be done before the launch, in order.
-        after: To be done after it: copies back to the host.
-        borrowed: To be kept until the launch is queued.
+        arguments: Arguments of the launch.
+        before: Functions to call before the launch, in order.
+        after: Functions to call after it: copies back to the host.
+        borrowed: Objects to keep alive until the launch is queued.
     """
 
     shape: tuple[Dim3, Dim3, int]
@@ -89,17 +89,17 @@ class Call(NamedTuple):
 
 
 Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
-"""Checks one argument; called with it, the launch stream (`devices.stream_identity`) and the launch. Returns the value
-that `struct` packs (`struct_format`), or a tuple of them; instead of an address a function that gives it once
-`Call.before` is done. Without a launch None is returned where anything has to be done before it."""
+"""Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the launch. Returns
+the value that `struct` packs (`struct_format`), or a tuple of values; for an address that is known only after
+`Call.before`, a function that returns it. Without a launch (None), returns None where an action is needed before it."""
 
 
 class Slot:
-    """One argument's part in a launch.
+    """Checks and converts one argument.
 
     Attributes:
         settle: Checks one argument.
-        launcher: Of the kernel.
+        launcher: The launcher of the kernel.
     """
 
     settle: Settle
@@ -110,9 +110,9 @@ class ParameterSlot(Slot):
     """The slot of one parameter of a kernel.
 
     Args:
-        launcher: Of the kernel.
-        position: From 1.
-        declared: By the compiler.
+        launcher: The launcher of the kernel.
+        position: Position of the parameter, counted from 1.
+        declared: The parameter as the compiler reported it.
     """
 
     def __init__(self, launcher: Launcher, position: int, declared: Parameter) -> None:
@@ -123,7 +123,7 @@ class ParameterSlot(Slot):
 
     @property
     def convert(self) -> Callable[[Any], Any]:
-        """The full check of a value, which returns a number or bytes."""
+        """The converter of values, which checks one and returns a number or bytes."""
         if self._convert is None:
             check_interpreter()
             from .scalars import converter_for
@@ -132,7 +132,7 @@ class ParameterSlot(Slot):
         return self._convert
 
     def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
-        """The error to raise for `value`."""
+        """Make the error for `value`."""
         check_interpreter()
         from .failures import argument_error
 
@@ -142,7 +142,7 @@ class ParameterSlot(Slot):
 class ValueSlot(ParameterSlot):
     """The slot of a parameter passed by value."""
 
-    _exact: Any = None  # found at the first launch
+    _exact: Any = None  # set at the first launch
 
     def settle(self, value: Any, _stream_id: int, _call: Call | None) -> Any:
         """Check one argument; see `Settle`."""
@@ -157,13 +157,13 @@ class ValueSlot(ParameterSlot):
 
 @functools.cache
 def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
-    """The Python types that `struct` packs for this code as they are, and the bounds within which it does."""
+    """The Python types that `struct` packs for this code without conversion, and the exclusive bounds for that."""
     types = () if code in CARRIERS else _EXACT.get(code[0], ())
     return types, *(bounds_of(code) if types else (0, 0))
 
 
 def bounds_of(code: str) -> tuple[float, float]:
-    """The bounds, themselves excluded, of the numbers that a scalar of this code holds."""
+    """The exclusive bounds of the numbers that a scalar of this code can hold."""
     if code[0] not in "iu":
         above = 2 if code == "b1" else _TOO_LARGE[code]
         return -above, above
@@ -173,7 +173,7 @@ def bounds_of(code: str) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=256)
 def struct_format(parameters: tuple[Parameter, ...]) -> str:
-    """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
+    """The `struct` format of a parameter buffer: native byte order, padding only as the offsets require."""
     text, end = "=", 0
     for offset, size, code, _c_type, _name in parameters:
         letters = "Q" if code[0] == "*" or (code == "?" and size == 8) else STRUCT_LETTERS.get(code) or f"{size}s"
@@ -186,7 +186,7 @@ def struct_format(parameters: tuple[Parameter, ...]) -> str:
 
 
 class Unfit(Exception):
-    """Device memory that cannot be passed; says why and what to do."""
+    """Device memory that cannot be passed; has the reason and a hint."""
 
     def __init__(self, why: str, hint: str = "") -> None:
         super().__init__(why, hint)
@@ -194,17 +194,17 @@ class Unfit(Exception):
 
 
 class Memory(NamedTuple):
-    """Device memory that an argument stands for. A tuple, because each launch makes some.
+    """The device memory of an argument. A tuple for speed, since each launch makes some.
 
     Args:
-        address: Of its first element.
-        element: Code of its elements; None for raw memory, which fits every pointee.
+        address: Address of its first element.
+        element: Type code of its elements; None for raw memory, which fits every pointee.
         item_bytes: Size of one element.
         shape: Extents.
         strides: Bytes between neighbours along each axis; None where it is C-contiguous.
-        readonly: Whether writing to it is forbidden.
-        device: Its device's ordinal; None where the argument does not say.
-        stream: Handle of the stream that produces it; None where there is nothing to wait for.
+        readonly: Whether it must not be written.
+        device: Its device's ordinal; None where the argument does not tell.
+        stream: Handle of the stream that produces it; None where the launch need not wait.
     """
 
     address: int
@@ -273,14 +273,14 @@ _rare_memory: Any = None
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
-    """The memory that `value` stands for; None where it does not present itself as memory.
+    """The memory of an argument; None where it offers no interface for that.
 
-    Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
-    bfloat16. All others are asked for their array interface. No library is imported for it.
+    Arrays of Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
+    bfloat16. For all others their array interface is read. No library is imported for it.
 
     Args:
         value: The argument.
-        protocol: The interface to ask for, that of arrays on the device or of those on the host.
+        protocol: Name of the interface attribute, for arrays on the device or on the host.
 
     Raises:
         Unfit: It is memory, but cannot be passed as it is.
@@ -301,7 +301,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         global _rare_memory
         if _rare_memory is None:
             check_interpreter()
-            from .memory import rare_memory as _rare_memory  # an import is looked up anew each time that it is run
+            from .memory import rare_memory as _rare_memory  # kept: running an import statement again costs time
         rare: Memory | None = _rare_memory(value)
         return rare
     if interface.get("mask") is not None:
@@ -322,7 +322,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
 
 @functools.lru_cache(maxsize=256)
 def element_of_dtype(dtype: Any) -> str:
-    """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
+    """The type code of a NumPy dtype, `"o"` for records; `""` where C++ has no such type (big-endian, dates)."""
     if not dtype.isnative:
         return ""
     return CODES.get(dtype.name) or ("o" if dtype.kind == "V" else "")

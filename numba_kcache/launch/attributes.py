@@ -1,8 +1,7 @@
 """Launch attributes: the options of `cached_kernel` that change launches rather than code.
 
-Promise     A value that can mean nothing is an `OptionError` at decoration. `apply` brings the attributes to a kernel
-            on its device, each device for itself, and `check` refuses the shapes that they rule out, both before
-            anything is queued.
+Promise     An invalid value is an `OptionError` at decoration. `apply` sets the attributes on a kernel loaded on a
+            device, and `check` refuses the shapes that they do not allow, both before anything is queued.
 Not here    `__launch_bounds__`: it changes the code, and NVRTC takes it from the source alone.
 Ground      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ Programming Guide, "Thread Block
             Clusters": 8 blocks everywhere from compute capability 9.0 on, 16 where a kernel allows it.
@@ -22,10 +21,10 @@ from .devices import bindings, done
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
-"""Numba's words for the share of shared memory, in percent."""
+"""Numba's names for shares of shared memory, in percent."""
 
 _COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
-"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION; of 72 bytes each, with the value behind the first eight."""
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION; each takes 72 bytes, with the value after the first eight."""
 
 _PORTABLE_CLUSTER = 8
 _LARGEST_CLUSTER = 16
@@ -36,7 +35,7 @@ class LaunchOptions(NamedTuple):
 
     Args:
         cooperative: All blocks run at once, so that the grid can synchronise.
-        cluster: Blocks of a cluster along (x, y, z); None for what the source says.
+        cluster: Blocks of a cluster along (x, y, z); None for the size in the source.
         max_dynamic_shared: Dynamic shared memory per block that the kernel is allowed when it is loaded, in bytes.
         carveout: Percent of the L1 that is to be shared memory, -1 for the driver's choice.
     """
@@ -47,7 +46,7 @@ class LaunchOptions(NamedTuple):
     carveout: int | None = None
 
     def apply(self, kernel: LoadedKernel, name: str) -> bytes:
-        """Set on a loaded kernel what belongs to it, and return the attributes of each launch as the driver takes them.
+        """Set the function attributes of a loaded kernel, and return those of each launch as the driver takes them.
 
         Raises:
             LaunchError: The device cannot do it.
@@ -80,7 +79,7 @@ class LaunchOptions(NamedTuple):
         return attributes
 
     def check(self, shape: LaunchShape, kernel: LoadedKernel, name: str) -> None:
-        """Refuse a shape, already within the device's limits, that the attributes rule out.
+        """Refuse a shape, already within the device's limits, that the attributes do not allow.
 
         Raises:
             LaunchConfigError: It is no whole number of clusters, or does not fit on the device at once.
@@ -126,7 +125,7 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
         kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads bounds and carveout itself.
 
     Raises:
-        OptionError: One has a value that means nothing, or `launch_bounds` is given for a source.
+        OptionError: One has an invalid value, or `launch_bounds` is given for a source.
     """
     if kind == "numba":
         given = {**given, "launch_bounds": None, "carveout": None}

@@ -1,4 +1,4 @@
-"""The driver's functions through ctypes: what the compiled module does (`native.pyi`), where that is not built."""
+"""The driver's functions through ctypes, used where the compiled module (`native.pyi`) is not built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def address_of(buffer: bytes | bytearray) -> int:
-    """Address of the bytes of a buffer that is kept as it is."""
+    """Address of the bytes of a buffer, which must not be resized or freed."""
     kind = ctypes.c_char * len(buffer)
     if isinstance(buffer, bytearray):
         return ctypes.addressof(kind.from_buffer(buffer))
@@ -16,7 +16,7 @@ def address_of(buffer: bytes | bytearray) -> int:
 
 
 def function(name: str, pattern: str) -> tuple[Any, int] | None:
-    """A function of the driver by its pattern (`devices`), and its address; None where there is none, or no driver."""
+    """A function of the driver by its pattern (`devices`), and its address; None where one is missing."""
     found = getattr(_library(), name, None)
     if found is None:
         return None

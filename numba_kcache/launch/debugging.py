@@ -1,10 +1,10 @@
 """Wait for launches, so that a failure names the kernel and the arguments that caused it.
 
 Promise     With `debug_launches` a launch that returns has run without an error, and one that failed raises
-            `LaunchError` with kernel, shape, arguments and the driver's error. Work that failed before is not blamed
-            on the launch. Off, nothing of this is imported.
-Method      The stream is waited for before and after each launch, which stays on the interpreted path. A stream that
-            is being captured runs nothing yet: it is let alone.
+            `LaunchError` with kernel, shape, arguments and the driver's error. An error of earlier work is not
+            attributed to the launch. Without it, this module is not imported.
+Method      The stream is synchronised before and after each launch, which always takes the interpreted path. A stream
+            that is being captured executes nothing yet, and is not synchronised.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def watched(
     """Launch between two waits, and return the value of `launch`.
 
     Args:
-        driver: `driver.bindings()`, or what offers its functions.
-        stream: Of the launch, as the user gave it.
-        launch: Queues it, and returns False where that was done elsewhere.
+        driver: `devices.bindings()`, or an object with its functions.
+        stream: The user's launch stream.
+        launch: Queues the launch; returns False where another launcher queued it.
         kernel, shape, parameters, arguments: For the message.
 
     Raises:
-        LaunchError: Something that was queued before has failed, or this has.
+        LaunchError: Work queued before has failed, or this launch has.
     """
     code = _wait(driver, stream)
     if code:
@@ -61,7 +61,7 @@ def watched(
 
 
 def _wait(driver: Any, stream: Any) -> Any:
-    """The driver's code once all work in the stream is done; 0 where it must not be waited for."""
+    """Synchronise the stream and return the driver's code; 0 without synchronising while it is captured."""
     handle = stream_handle(stream)
     code, capturing = driver.cuStreamIsCapturing(handle)
     if code or capturing:

@@ -1,11 +1,11 @@
 """The device and the stream that a launch goes to, in Numba's context where the program uses Numba, else the driver's.
 
 Promise     A program that does not use Numba does not import it, and its launches go into the current context, or
-            into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is the one:
-            it watches over the modules then, and `cuda.close()` is noticed. `stream_handle` takes the streams of every
+            into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is used:
+            it then owns the modules, and `cuda.close()` is noticed. `stream_handle` takes the streams of every
             library; it imports nothing and touches no device.
-Method      Either way it is the primary context of the device, so memory, streams and kernels of both go together. A
-            stream is known by what it offers, tried from the protocol down to the libraries' own names.
+Method      Either way it is the primary context of the device, so that memory, streams and kernels of both work
+            together. A stream is recognised by its attributes: the protocol first, then those of each library.
 Not here    Modules and kernels (loader); streams that wait for each other (streams).
 Ground      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
             per-thread one. numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the private names that the loader uses
@@ -27,7 +27,7 @@ from ..model import NamedTuple, Target
 native: Any
 try:
     from . import native
-except ImportError:  # built without a C compiler, or for another platform
+except ImportError:  # the module was not built: no C compiler, or another platform
     native = None
 if native is not None:
     _calls: Any = native
@@ -37,13 +37,13 @@ else:
 address_of: Callable[[bytes | bytearray], int] = _calls.address_of
 
 NUMBA_CUDA_MODULE = "numba.cuda.core.config"
-"""A program that has imported this module of numba-cuda uses Numba, whose cudadrv.devices then knows the contexts. The
-CUDA target built into Numba lacks the module: its arrays are taken as CuPy's are, in the driver's context."""
+"""A program that has imported this module of numba-cuda uses Numba, whose cudadrv.devices then manages the contexts.
+The CUDA target built into Numba lacks the module: its arrays are treated like CuPy's, in the driver's context."""
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without one name a target: arch='sm_90'"
 _LEGACY_DEFAULT = 1
-"""The handle that names the legacy default stream explicitly; 0 means the same stream."""
+"""The explicit handle of the legacy default stream; 0 means the same stream."""
 
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
 
@@ -92,15 +92,15 @@ _PATTERNS = {
     "cuEventElapsedTime": "nii",
     "cuEventDestroy_v2": "i",
 }
-"""Functions that are called, a letter for each argument. i goes in; n (32 bits), w (64) and t (text) come out through
-a pointer; x goes both ways. Bytes go in by their address."""
+"""The driver functions used, with a letter for each parameter: i is an input; n (32 bits), w (64) and t (text) are
+outputs through a pointer; x is both. Bytes are passed by address."""
 
 
 class Driver:
     """The functions of `_PATTERNS` as attributes.
 
     Attributes:
-        addresses: Of the functions.
+        addresses: Address of each function, by name.
     """
 
     addresses: dict[str, int]
@@ -109,17 +109,17 @@ class Driver:
         raise RuntimeError(f"libcuda.so.1 cannot be loaded, or has no {name}")
 
     def name_of(self, code: Any) -> str:
-        """The driver's own name of a code."""
+        """The driver's own name of a result code."""
         try:
             status, name = self.cuGetErrorName(code)
-        except RuntimeError:  # an error of before there is a driver
+        except RuntimeError:  # the driver's library cannot be loaded
             return str(code)
         return str(code) if status else str(name)
 
 
 @functools.cache
 def bindings() -> Driver:
-    """The driver of this process. Without the library, its functions are found missing when they are called."""
+    """The driver of this process. Where its library is missing, using a function raises RuntimeError."""
     driver = Driver()
     driver.addresses = {}
     for name, pattern in _PATTERNS.items():
@@ -130,7 +130,7 @@ def bindings() -> Driver:
 
 
 def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
-    """The value that came out of a call.
+    """Check the status of a driver call and return its output.
 
     Raises:
         LaunchError: The driver refused.
@@ -144,9 +144,9 @@ class CurrentDevice(NamedTuple):
     """The device that a launch would go to.
 
     Args:
-        numba: Numba's context of it; None where the program does not use Numba.
-        ordinal: Its number.
-        target: What to compile for it: with the architecture-specific suffix from 9.0 on, as Numba does.
+        numba: Numba's context on it; None where the program does not use Numba.
+        ordinal: Its ordinal.
+        target: The target to compile for it: with the architecture-specific suffix from 9.0 on, as Numba does.
     """
 
     numba: Any
@@ -159,7 +159,7 @@ def current_device() -> CurrentDevice:
 
     Raises:
         NoDeviceError: There is no driver or no device.
-        LaunchError: The process is the child of one that used CUDA, or its context is not the primary one.
+        LaunchError: The process was forked from one that used CUDA, or its context is not the primary one.
     """
     if NUMBA_CUDA_MODULE in sys.modules:
         context = _numba_context()
@@ -175,7 +175,7 @@ def current_device() -> CurrentDevice:
 
 
 def current_ordinal() -> int:
-    """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask.
+    """Ordinal of the device of the current context; -1 where there is none. The fastest way to get it.
 
     Raises:
         LaunchError: The interpreter is shutting down, and modules are gone.
@@ -203,14 +203,14 @@ def is_device_current() -> bool:
         try:
             ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
             _modules_without_driver = -1
-        except OSError:  # not asked again until modules come: it takes longer than the look-up of a kernel
+        except OSError:  # tried again only after further imports: it takes longer than the look-up of a kernel
             _modules_without_driver = len(sys.modules)
             return False
     return current_ordinal() >= 0
 
 
 def check_interpreter() -> None:
-    """Refuse a launch that would have to import something when nothing can be imported any more.
+    """Refuse a launch that would have to import a module while the interpreter shuts down.
 
     Raises:
         LaunchError: The interpreter is shutting down.
@@ -228,7 +228,7 @@ def device_attribute(ordinal: int, name: str) -> int:
 
 
 def context_id() -> int | None:
-    """A number that no other context ever has, not even the next one of the same device."""
+    """The unique id of the current context, which a later context of the same device does not have."""
     status, found = bindings().cuCtxGetId(0)  # 0 stands for the current one
     return int(found) if status == 0 else None
 
@@ -239,13 +239,13 @@ _pid: int | None = None
 """The process that entered a context here: CUDA does not survive a fork."""
 
 _targets: dict[int, Target] = {}
-"""The target of each device that was asked for it."""
+"""The target of each device, where it was asked for."""
 
 _entered: dict[tuple[int, int], int] = {}
 """The device of each primary context that was entered, by the driver's answer for its id, which no other ever gets."""
 
 _held: set[int] = set()
-"""The devices whose primary context this process holds, until it ends."""
+"""The devices whose primary context this process has retained, until it ends."""
 
 
 def _enter_primary_context() -> int:
@@ -260,7 +260,7 @@ def _enter_primary_context() -> int:
         status, device = driver.cuCtxGetDevice()
         if status == _NOT_INITIALIZED:
             (status,) = driver.cuInit(0)
-            if status == _NOT_INITIALIZED:  # what the driver says in the child of a process that used it
+            if status == _NOT_INITIALIZED:  # returned in the forked child of a process that used CUDA
                 raise _forked()
             status = status or _NO_CONTEXT
         if has_none := status == _NO_CONTEXT:
@@ -269,7 +269,7 @@ def _enter_primary_context() -> int:
             status, context = driver.cuDevicePrimaryCtxRetain(device)
     except RecursionError:
         raise
-    except RuntimeError as problem:  # there is no driver library
+    except RuntimeError as problem:  # the driver's library is missing
         raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
@@ -308,8 +308,8 @@ def _numba_context() -> Any:
 
     Raises:
         NoDeviceError: There is no driver or no device.
-        LaunchError: The process is the child of one that used CUDA.
-        ToolchainMissingError: numba-cuda is not as this version of numba_kcache knows it.
+        LaunchError: The process was forked from one that used CUDA.
+        ToolchainMissingError: This version of numba-cuda is not supported.
     """
     try:
         import numba.cuda.cudadrv.devices as devices
@@ -362,7 +362,7 @@ def stream_handle(stream: Any) -> int:
     """The driver handle of a stream, 0 for the default stream.
 
     Raises:
-        LaunchConfigError: It is no stream that is known here.
+        LaunchConfigError: It is not a known kind of stream.
     """
     if stream is None or (type(stream) is int and stream >= 0):
         return stream or 0
@@ -396,5 +396,5 @@ def stream_handle(stream: Any) -> int:
 
 
 def stream_identity(handle: int) -> int:
-    """A number that two handles share exactly where they name the same stream."""
+    """A number that is equal for two handles exactly if they name the same stream."""
     return 0 if handle == _LEGACY_DEFAULT else handle

@@ -1,8 +1,8 @@
-"""Device arrays over DLPack: those of objects that speak nothing else, and those that this package lends.
+"""Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`lend`).
 
-Promise     `borrow` gives the exporter the stream that will use the tensor, and the exporter orders its own work before
-            that, on the device. The capsule is not consumed: when it goes, the exporter's deleter runs. What `lend`
-            gives keeps nothing alive but its own description, which stays as long as the process.
+Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
+            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `lend` keeps only its
+            own descriptor alive, for the life of the process, not the memory.
 Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
 """
@@ -19,7 +19,7 @@ from .arguments import Memory
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
 _READ_ONLY = 1
 _SCALARS = {0: ("i", 8), 1: ("u", 8), 2: ("f", 8), 5: ("c", 16), 6: ("b", 8)}
-"""The letter of each type code, and what its bits are divided by."""
+"""The letter of each type code, and the divisor from its bits to the digit of our type code."""
 
 _SMALL_FLOATS = {4: "bf", 10: "e4", 12: "e5"}  # kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2
 
@@ -61,20 +61,20 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 _NAME = b"dltensor"  # a capsule keeps the pointer to its name
 _NO_DELETER = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
-"""A C function that changes nothing: consumers call it at any time, also when no Python runs any more."""
+"""A C function without effect: consumers may call the deleter at any time, even after the interpreter has ended."""
 
 
 def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
-    """Ask an exporter for its tensor, to be used on `stream`; None where that is in memory that no kernel reaches.
+    """Get an exporter's tensor for use on `stream`; None where its memory cannot be reached by kernels.
 
-    The capsule, returned beside the memory, keeps the tensor.
+    The capsule, returned with the memory, keeps the tensor alive.
 
     Args:
-        value: Has `__dlpack__` and `__dlpack_device__`.
+        value: An object with `__dlpack__` and `__dlpack_device__`.
         stream: The launch stream's handle.
 
     Raises:
-        Whatever the exporter raises, BufferError mostly; ValueError where it speaks another major version.
+        Exception: Of any type, from the exporter, mostly BufferError; ValueError for another major version of DLPack.
     """
     kind, device = value.__dlpack_device__()
     if int(kind) not in (_CUDA, _CUDA_HOST, _CUDA_MANAGED):
@@ -105,13 +105,13 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
 
 
 def lend(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> object:
-    """Make the capsule of a C-contiguous array on a device, of the version that every consumer reads.
+    """Make the capsule of a C-contiguous array on a device, in the unversioned form that every consumer reads.
 
     Args:
-        address: Of its first element.
-        element: Code of its elements.
+        address: Address of its first element.
+        element: Type code of its elements.
         shape: Extents.
-        ordinal: Of the device.
+        ordinal: Ordinal of the device.
 
     Raises:
         BufferError: DLPack has no such elements.
@@ -133,7 +133,7 @@ def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -
 
 
 def _element(tensor: _DLTensor) -> str:
-    """The code of the elements; `""` for types that a kernel has no parameter for."""
+    """The type code of the elements; `""` for types that no kernel parameter can have."""
     letter, bits = _SCALARS.get(tensor.code, ("", 1))
     scalar = f"{letter}{tensor.bits // bits}" if letter else _SMALL_FLOATS.get(tensor.code, "")
     return scalar if tensor.lanes == 1 or not scalar else f"v{tensor.lanes}{scalar}"

@@ -47,11 +47,11 @@ _OF_THE_CODE = (
 """Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
 
 RECOVERABLE = frozenset((3, 4, 98, 201, 400, 709))
-"""Codes after which the kernel may run if it is loaded anew or its context made current."""
+"""Codes after which the kernel may run if it is loaded again or its context made current."""
 
 
 def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: int) -> LaunchError:
-    """The error for a launch that the driver answered with `code` (a CUresult)."""
+    """Make the error for a launch that the driver refused with `code` (a CUresult)."""
     grid, block, shared_bytes = shape
     return LaunchError(
         f"cannot launch {kernel} with grid {grid}, block {block}, sharedmem {shared_bytes}",
@@ -61,7 +61,7 @@ def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: int) -> Launc
 
 
 def load_error(target: Target, ordinal: int, why: str) -> LaunchError:
-    """The error for a module, or a kernel of one, that the driver does not load."""
+    """Make the error for a module, or a kernel of one, that the driver does not load."""
     hint = ""
     if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
         hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
@@ -70,7 +70,7 @@ def load_error(target: Target, ordinal: int, why: str) -> LaunchError:
 
 
 def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:
-    """The error to raise for `value` as the argument of `parameter`."""
+    """Make the error for `value` as the argument of `parameter`."""
     kernel = parameter.launcher.name
     return ArgumentError(
         f"cannot pass {describe(value)} as argument {parameter.position} of {kernel} ({parameter.declared})",
@@ -80,7 +80,7 @@ def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str 
 
 
 def describe(value: Any) -> str:
-    """A value as a message shows it: numbers in full, arrays by library, element type and shape."""
+    """Describe a value in a message: numbers in full, arrays by library, element type and shape."""
     kind = type(value)
     if value is None:
         return "None"

@@ -1,7 +1,7 @@
-"""Arguments of a launch by their names: brought into the order of the parameters, or refused with what is missing.
+"""Put named arguments of a launch into the order of the parameters, or raise with the names that are missing.
 
-Ground      Compiled C++ does not hold the names of a kernel's parameters: they are read off its text, and one about
-            which declarations disagree has none.
+Ground      Compiled C++ does not contain the names of a kernel's parameters: they are read from its text, and a
+            parameter that declarations name differently has none.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def in_order(
     labels: Sequence[object],
     defaults: Sequence[Any] = (),
 ) -> tuple[Any, ...]:
-    """Bring arguments into the order of the parameters.
+    """Put arguments into the order of the parameters.
 
     Args:
         kernel: Its name, for messages.
-        arguments: Of the launch; those that are named come last.
+        arguments: Arguments of the launch; named ones come last.
         given: Names of the last arguments.
-        names: Of the parameters; `""` for one whose name is not known.
+        names: Names of the parameters; `""` for an unknown one.
         labels: The parameters, for messages.
         defaults: Values of the last parameters, where they may be left out.
 
@@ -69,11 +69,11 @@ def _unknown(kernel: str, name: str, names: Sequence[str], labels: Sequence[obje
 
 
 def wrong_count(kernel: str, count: int, labels: Sequence[object], missing: Sequence[str] = ()) -> ArgumentError:
-    """The error for a number of arguments that is not the kernel's.
+    """Make the error for a wrong number of arguments.
 
     Args:
         kernel: Its name.
-        count: Of arguments that were given.
+        count: Number of arguments given.
         labels: The parameters.
         missing: Names of those that were not given, where some were given by name.
     """

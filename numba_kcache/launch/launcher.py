@@ -1,13 +1,13 @@
-"""Launch a kernel: its arguments are settled, packed, and handed to the driver.
+"""Launch a kernel: check and convert its arguments, pack them, and call the driver.
 
-Promise     Nothing is queued before every argument fits its parameter; then the bytes are those of the C ABI.
-            A launch may run in any number of threads, and inside itself: no buffer is shared while in use.
-Method      `bind` gives a function of the compiled module (`native`), which recognises the commonest exact types, packs
-            and launches; what it does not know, and all where that module is not built, `_slow` settles argument by
-            argument (`arguments`). Kernels of the same parameters share what the module knows. It is told when a
-            kernel is launched again, or when many were launched (`recognition`): to import that takes longer.
+Promise     Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
+            Launches may run in any number of threads, and re-enter: no buffer is shared while in use.
+Method      `bind` returns a function of the compiled module (`native`), which recognises the commonest exact types,
+            packs and launches. Other arguments, and all where that module is not built, go to `_slow`, which checks one
+            by one (`arguments`). Kernels with equal parameters share what the module recognises. It is set up when a
+            kernel is launched again, or when many were launched (`recognition`), since importing that takes longer.
 Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
-            launch/__init__.py); which launches a kernel keeps bound (frontends.launches).
+            launch/__init__.py); the bound launches of a kernel (frontends.launches).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
 """
 
@@ -29,17 +29,18 @@ from .loader import LoadedKernel
 _HANDLE = Struct("=Q")
 
 _TOLD_AFTER = 48
-"""Kernels of the same parameters, each launched once, whose slow launches take as long as to tell the module."""
+"""Number of kernels with equal parameters, each launched once, whose slow launches take as long as setting up the
+module's recognition."""
 
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
-"""Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
-is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
+"""Called with the configuration, the arguments and the driver's code where this launcher cannot launch (0: the module
+was unloaded, or its device is not current). Returns True if another launcher did it, False where none can."""
 
 
 def _functions_of(module: Any) -> bytes:
-    """The driver's functions that a plan of the compiled module calls, and the device: the same for all of a module."""
+    """The addresses of driver functions for a plan of the compiled module, and the device: equal for a whole module."""
     find = module.driver.addresses
     others = find["cuCtxGetDevice"] if module.device_of else 0
     return pack(
@@ -49,16 +50,16 @@ def _functions_of(module: Any) -> bytes:
 
 
 class Layout:
-    """The parameters of a kernel as bytes, and what the compiled module knows of them: for all kernels of the same.
+    """The layout of a parameter buffer, and the compiled module's plan for it; shared by kernels with equal parameters.
 
     Args:
         parameters: As the compiler laid them out, or as finer ones that fill the same bytes.
 
     Attributes:
-        offsets: Of the parameters.
+        offsets: Offsets of the parameters.
         idle: Buffers; a list, because pop and append are atomic.
-        plan: The module's, of a kernel whose arguments it was told; None until then. Those of further kernels begin
-            as it is.
+        plan: The compiled module's plan of the first kernel whose arguments it recognises; None until then. Plans of
+            further kernels are copies of it.
         launched: Number of kernels that were launched before that.
     """
 
@@ -72,7 +73,7 @@ class Layout:
         self.launched = 0
 
     def new_buffer(self) -> tuple[Any, int]:
-        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
+        """A buffer for the parameters, and the address of the array of pointers to them, which follows in it."""
         start = -(-self.size_bytes // 8) * 8
         memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address stays
         base = devices.address_of(memory)
@@ -85,17 +86,17 @@ class Launcher:
 
     Attributes:
         names: Names of the arguments, and defaults of the last of them; None where they are the parameters' own.
-        shares_layout: Whether equal parameters take equal arguments, as they do where each takes one.
+        shares_layout: Whether equal parameters take equal arguments, as where each argument is one parameter.
 
     Args:
         loaded: The kernel on its device.
-        name: For messages.
-        parameters: As the compiler laid them out, or as finer ones that fill the same bytes.
-        strided: Whether arrays that do not lie in one piece are taken.
-        attributes: Launch attributes as the driver takes them, one after another; none makes a plain launch.
-        relaunch: Tried where this module, or this device, is not the one to launch on.
-        slots: One for each argument, where an argument fills several parameters; None for one each.
-        debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
+        name: Its name in messages.
+        parameters: The compiler's parameters, or several smaller ones at the same bytes.
+        strided: Whether arrays that are not contiguous are accepted.
+        attributes: Concatenated launch attributes as the driver takes them; none for a plain launch.
+        relaunch: Called where this module or device is not the one to launch on.
+        slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
+        debug_labels: If each launch is waited for (`debugging`), the text before each argument in a message.
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
@@ -139,7 +140,7 @@ class Launcher:
                 module.stays,
                 module.numba_context,
             )
-        self._is_told = self._is_launched = layout.plan is not None  # told: the module, of this kernel
+        self._is_told = self._is_launched = layout.plan is not None  # told: the module has a plan of this kernel
 
     def make_slots(self) -> list[Slot]:
         """Make a slot for each parameter, at the first launch."""
@@ -159,7 +160,7 @@ class Launcher:
             stream: As `stream_handle` takes it.
 
         Raises:
-            LaunchConfigError: The shape is beyond the limits of the kernel and its device, or `stream` is no stream.
+            LaunchConfigError: The shape exceeds the limits of the kernel and its device, or `stream` is not a stream.
         """
         self._prepare(shape, self.name)
         handle = stream if type(stream) is int and stream >= 0 else stream_handle(stream)
@@ -171,7 +172,7 @@ class Launcher:
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
-        """Bind a grid of x, y and z blocks; all of it is known to fit."""
+        """Bind a grid of x, y and z blocks, which was checked before."""
         shape = (x, y, z), block, shared_bytes
         if self.plan is None:
             return lambda *arguments, **named: (
@@ -188,10 +189,10 @@ class Launcher:
         count = len(self.attributes) // 72
         return pack("=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, devices.address_of(self.attributes), count)
 
-    # -- the path that any launch can take -----------------------------------------------------------
+    # -- the interpreted path, for launches of any kind ----------------------------------------------
 
     def _by_name(self, arguments: tuple[Any, ...], *launch: Any) -> None:
-        """Launch where the last arguments have names, which come last here; see `_slow`."""
+        """Launch with named arguments, whose names come last in `arguments`; see `_slow`."""
         check_interpreter()
         from .keywords import in_order
 
@@ -212,10 +213,10 @@ class Launcher:
         """Launch with every check, or raise.
 
         Args:
-            arguments: Of the launch.
-            code: The driver's error where it refused the launch; 0 where the launch is still to be made.
+            arguments: Arguments of the launch.
+            code: The driver's error where it refused the launch; 0 where it was not tried yet.
             shape: Grid, block and shared memory.
-            handle: Of the stream.
+            handle: Handle of the stream.
             stream: The stream as the user gave it.
         """
         if IMPORTS:
@@ -227,7 +228,7 @@ class Launcher:
             return
         if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
-        is_here = module.device_of is None or self._is_current()  # with one device, the launch itself says
+        is_here = module.device_of is None or self._is_current()  # with one device, the driver reports it at the launch
         if not is_here or not self.live[0]:
             self._recover(call, 0)
             return
@@ -266,14 +267,14 @@ class Launcher:
         return not status and bool(device == self.module.device.ordinal)
 
     def _queue(self, call: Call, values: list[Any]) -> bool:
-        """Pack and launch; False where it was launched elsewhere instead."""
+        """Pack and launch; False where another launcher did it instead."""
         try:
             buffer = self.idle.pop()
         except IndexError:
             buffer = self.layout.new_buffer()
         self.pack(buffer[0], 0, *values)
         if call.handle and not self.module.stays[0] and self.driver.cuStreamIsCapturing(call.handle) != (0, 0):
-            self.module.stays[0] = True  # a graph may launch it at any time
+            self.module.stays[0] = True  # a captured graph may launch it at any time
         grid, block, shared = call.shape
         if self.attributes:
             config = self._configuration(call.shape, call.handle)
@@ -293,10 +294,10 @@ class Launcher:
             self.driver, call.stream, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
             parameters=self._debug_labels or (), arguments=call.arguments,
         )  # fmt: skip
-        return queued  # False: the launcher that made it elsewhere has waited
+        return queued  # False: the other launcher has waited
 
     def _recover(self, call: Call, code: int) -> None:
-        """Launch elsewhere what the driver refused with this code, or 0 where the module is gone; or raise."""
+        """Relaunch what the driver refused with this code (0: the module was unloaded), or raise."""
         check_interpreter()
         from .failures import RECOVERABLE, launch_error
 
@@ -313,7 +314,7 @@ class Launcher:
         )
 
     def _wrong_count(self, call: Call) -> Exception:
-        """The error for a wrong number of arguments."""
+        """Make the error for a wrong number of arguments."""
         from .keywords import wrong_count
 
         return wrong_count(self.name, len(call.arguments), self.parameters)

@@ -1,17 +1,17 @@
-"""Load an artifact on a device, and notice when it is gone.
+"""Load an artifact on a device as a module, and notice when the module is unloaded.
 
-Promise     One module per artifact and device, however many threads and kernel objects ask at once. A
-            `LoadedKernel` says by `live[0]` whether its handle may still be used: false after `cuda.close()`,
-            a context reset, `clear()` or a fork; whoever sees that asks for it anew. A module is never loaded twice
-            while it lives: its variables have one place.
+Promise     One module per artifact and device, however many threads and kernel objects load it at once. `live[0]` of a
+            `LoadedKernel` tells whether its handle may still be used: false after `cuda.close()`, a context reset,
+            `clear()` or a fork; the kernel then has to be loaded again. A module is never loaded twice while it
+            lives, so that its variables have one address.
 Method      Through Numba's own driver layer where the program uses Numba, `Context.create_module_image(
             ObjectCode.from_cubin(bytes))`: Numba then owns the module, so its `cuda.close()` and reset unload it as
             they do Numba's, and `live` is cleared by the callback of a weak reference to Numba's module object. Each
             device gets an ObjectCode of its own: one shared by two contexts is unloaded twice and cuda.close() fails.
             Where the program does not use Numba, by `cuModuleLoadData`, which takes 0.1 ms less than the library that
-            Numba makes (H200: 0.16 against 0.26 to the first function). If Numba comes later, the next launch of such a
-            module has it watch Numba's context, before a handle of a context that is gone can reach the driver.
-Not here    Which device it is (devices), whether a grid fits (`check_launch`), how arguments are packed (launcher).
+            Numba makes (H200: 0.16 against 0.26 ms to the first function). If Numba is imported later, the next launch
+            of such a module starts watching Numba's context, so that no handle of a destroyed one reaches the driver.
+Not here    The current device (devices), checking a grid (`check_launch`), packing arguments (launcher).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
             another's capture.
@@ -47,7 +47,7 @@ _RELAXED = 2
 
 
 class CodeRefusedError(LaunchError):
-    """The code itself cannot be loaded, or is not what is said of it, whatever else the driver is doing."""
+    """The code itself cannot be loaded, or contradicts its description; not a failure of the driver or the device."""
 
 
 class LoadedKernel:
@@ -55,9 +55,9 @@ class LoadedKernel:
 
     Args:
         entry: The kernel.
-        device: That it is loaded on.
+        device: The device that it is loaded on.
         function: Its CUfunction.
-        module: That it belongs to; kept, for it watches over `live`.
+        module: Its module; kept alive, since it clears `live`.
     """
 
     def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
@@ -66,10 +66,10 @@ class LoadedKernel:
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
     def prepare(self, shape: LaunchShape, name: str) -> None:
-        """Check a shape against the limits here, and allow its dynamic shared memory.
+        """Check a shape against the limits on this device, and allow its dynamic shared memory.
 
         Raises:
-            LaunchConfigError: The shape is beyond the limits; `name` is the kernel's in the message.
+            LaunchConfigError: The shape exceeds the limits; `name` is the kernel's in the message.
         """
         limits, (_grid, (x, y, z), dynamic_bytes) = self._limits, shape
         if dynamic_bytes or x * y * z > limits.threads_per_block:
@@ -79,7 +79,7 @@ class LoadedKernel:
             self.allow_shared(shape.shared_bytes)
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
-        """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
+        """The limits of the kernel on this device; that of shared memory is queried only where a launch needs it."""
         if not self._has_asked or (dynamic_bytes and not self._limits.shared_bytes):
             most, room, taken = self.attribute("MAX_THREADS_PER_BLOCK"), 0, 0
             if dynamic_bytes:
@@ -98,22 +98,22 @@ class LoadedKernel:
         Source:
             CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
         """
-        if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need what it has
+        if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need it
             action = f"give {dynamic_bytes} bytes of dynamic shared memory to"
             self.set_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic_bytes, action)
             self._shared_allowed = dynamic_bytes
 
     def prefer_shared(self, percent: int) -> None:
-        """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
+        """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
     def has_lost_its_context(self) -> bool:
-        """True where it must be loaded anew because the context that it was loaded in is gone."""
+        """True where it must be loaded again because its context was destroyed."""
         return bool(self.module.has_lost_its_context())
 
     @property
     def numba_function(self) -> Any:
-        """The kernel as Numba's own launch code takes it."""
+        """The function object for Numba's own launch code."""
         self.module.stays[0] = True
         return self.module.numba.get_function(self.entry.symbol)
 
@@ -123,7 +123,7 @@ class LoadedKernel:
         return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.entry.name}"))
 
     def give_out(self) -> int:
-        """The driver's handle, for whatever somebody wants it for: from now on the module stays loaded."""
+        """The driver's handle, for use outside this package; the module stays loaded from then on."""
         self.module.stays[0] = True
         return int(self.function)
 
@@ -132,7 +132,7 @@ class LoadedKernel:
         return device_attribute(self.device.ordinal, attribute)
 
 
-Code = tuple[Artifact, dict[str, Any]]  # with the places of its kernels, as `misfit` lists them
+Code = tuple[Artifact, dict[str, Any]]  # with the table of sections that `misfit` builds
 
 
 def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
@@ -146,12 +146,12 @@ class Loader:
     """The modules of one cache on the devices of this process.
 
     Args:
-        emit: Where loads are reported.
+        emit: Takes the events of loads.
 
     Attributes:
-        streams: Those that kernels were launched on: by handle, the object that owns each.
-        layouts: What launchers share (`launcher.Layout`), by parameters.
-        launches: The way that launches take.
+        streams: Streams that kernels were launched on: by handle, the object that owns each.
+        layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
+        launches: The code that launches run through, `"compiled"` or `"interpreted"`.
     """
 
     launches = "interpreted" if devices.native is None else "compiled"
@@ -166,17 +166,17 @@ class Loader:
         renewed_in_children.add(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
-        """The kernel on the current device.
+        """Load a kernel on the current device.
 
         Args:
-            artifact: Where it is.
-            entry: Which kernel of it.
-            key: Names the artifact in this process.
+            artifact: The artifact with the kernel.
+            entry: The kernel.
+            key: Name of the artifact, unique in this process.
             device: The current device.
             stored: Whether the artifact came from a store, for the statistics.
 
         Raises:
-            CodeRefusedError: The driver refuses the code, or it contradicts what is said of the kernel.
+            CodeRefusedError: The driver refuses the code, or it contradicts the kernel's description.
             LaunchError: The driver cannot load it for another reason.
         """
         name, modules = (key, device.ordinal), self._modules
@@ -197,7 +197,7 @@ class Loader:
             _require_fit(code, entry, [])
             answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
             before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
-            try:  # this thread may load while a stream is being captured, which the usual mode forbids
+            try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
                 if self._dropped:
                     from .unloading import unload_dropped
 
@@ -207,27 +207,27 @@ class Loader:
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
             first = modules.setdefault(name, weakref.ref(made))()
-            if first is not None and first is not made:  # a signal handler loaded it meanwhile: its variables are used
+            if first is not None and first is not made:  # a signal handler loaded it meanwhile: use its variables
                 made.unload()
                 return first.kernel(entry)
         finally:
             if owner is mine:
                 self._loading.pop(name, None)
         if modules is not self._modules:
-            made.live[0] = False  # forgotten meanwhile: the next launch asks anew
+            made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
         fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
         self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
         return kernel
 
     def forget(self) -> None:
-        """Make every later launch ask anew. A module stays loaded while a launch holds it, or work is queued."""
+        """Make every later launch load again. A module stays loaded while a launch refers to it, or work is queued."""
         before, self._modules = self._modules, {}
         for module in [found() for found in list(before.values())]:
             if module is not None:
                 module.live[0] = False
 
     def drop(self, name: tuple[str, int], dropped: tuple[Any, ...]) -> None:
-        """Note a module that nothing holds any more, as an `unloading.Dropped`. A finaliser calls this."""
+        """Record a module without references as an `unloading.Dropped`. A finaliser calls this."""
         found = self._modules.get(name)
         if found is not None and found() is None:
             self._modules.pop(name, None)
@@ -239,21 +239,21 @@ class Loader:
 
 
 class LoadedModule:
-    """One artifact on one device, and the device as launches of its kernels see it.
+    """One artifact loaded on one device, with the data that launches of its kernels share.
 
     Args:
-        code: The module.
+        code: The artifact's code.
         device: The current device.
         name: Its name in the loader.
-        loader: Gets what is left of it when nothing holds it any more.
+        loader: The loader, which unloads it when there are no references to it any more.
 
     Attributes:
-        driver: `driver.bindings()`.
-        handle: The driver's, of a module, or of a library where Numba loaded it.
+        driver: `devices.bindings()`.
+        handle: The driver's handle of the module, or of the library where Numba loaded it.
         loaded_in: The id of its context.
-        layouts, functions: What its launchers share: the loader's, and the driver's as a plan has them.
+        layouts, functions: Shared by its launchers: the loader's layouts, and the driver's functions for plans.
         live: One element, false once the handle must not be used any more.
-        stays: One element, true where it must not be unloaded: it may be launched by others.
+        stays: One element, true where it must not be unloaded: code outside this package may launch it.
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
@@ -272,7 +272,7 @@ class LoadedModule:
             from .memory import device_of
 
             self.device_of = functools.partial(device_of, here=device.ordinal)
-        self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # they hold the module, not it them
+        self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # weak: each kernel refers to the module
         self._context_id: int | None = None
         self.loaded_in, self._pid = context_id(), os.getpid()
         self._waits: Any = None
@@ -292,7 +292,7 @@ class LoadedModule:
         image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
         try:
             self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
-        except Exception as error:  # Numba's own, the driver's or cuda.core's: all say that it was refused
+        except Exception as error:  # Numba's own, the driver's or cuda.core's: all mean that it was refused
             raise self._refused(str(error)) from error
         self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
         self.numba_modules = device.numba.modules
@@ -309,7 +309,7 @@ class LoadedModule:
         self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
 
     def uses(self, handle: int, stream: Any) -> None:
-        """Note a stream that a kernel is launched on."""
+        """Record a stream that a kernel is launched on."""
         if handle not in self._streams:
             from .unloading import keeps_its_stream
 
@@ -321,7 +321,7 @@ class LoadedModule:
 
     @property
     def waits(self) -> Any:
-        """`StreamWaits`: makes one stream of the context wait for another."""
+        """The `StreamWaits` of the context."""
         if self._waits is None:
             check_interpreter()
             from .streams import StreamWaits
@@ -330,7 +330,7 @@ class LoadedModule:
         return self._waits
 
     def unload(self) -> None:
-        """Give up a module that nobody has launched. Of Numba's it lets go."""
+        """Unload a module that was never launched; one of Numba's is only released."""
         self.live[0], self.stays[0] = False, True
         if self.numba is None:
             self.driver.cuModuleUnload(self.handle)
@@ -338,12 +338,12 @@ class LoadedModule:
             self.numba_modules.pop(self.handle, None)
 
     def watch_numba_context(self) -> None:
-        """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
+        """Clear `live` when Numba's context is destroyed, as by `cuda.close()`; at once, if that happened before."""
         try:
             device = current_device()
-        except KCacheError:  # Numba cannot use the device: then there is nothing of its to watch
+        except KCacheError:  # Numba cannot use the device, so it has no context to watch
             return
-        if device.ordinal == self.device.ordinal:  # on another one the launch is led elsewhere
+        if device.ordinal == self.device.ordinal:  # a launch on another device uses another module
             if not self.has_lost_its_context():
                 sentinel = _ContextSentinel()
                 device.numba.modules[sentinel] = sentinel
@@ -359,7 +359,7 @@ class LoadedModule:
         return self.live[0] and self.driver.cuCtxGetId(0) == (0, self.loaded_in)
 
     def has_lost_its_context(self) -> bool:
-        """Check that the context that it was loaded in was not destroyed; Numba's is watched."""
+        """Check whether the context that it was loaded in was destroyed; Numba's contexts are watched instead."""
         if self._context_id is not None and self.live[0] and context_id() != self._context_id:
             self.live[0] = False
         return not self.live[0]
@@ -368,7 +368,7 @@ class LoadedModule:
         """Find a kernel of the module.
 
         Raises:
-            CodeRefusedError: The driver refuses it, or the code contradicts what is said of it.
+            CodeRefusedError: The driver refuses it, or the code contradicts its description.
         """
         kept = self._kernels.get(entry.symbol)
         found = None if kept is None else kept()
@@ -397,4 +397,4 @@ class LoadedModule:
 
 
 class _ContextSentinel:
-    """Kept among the modules of Numba's context, and dropped with them. The context itself is part of a cycle."""
+    """Kept among the modules of Numba's context and finalised with them; the context is in a reference cycle."""

@@ -1,8 +1,8 @@
-"""Device memory that rarer arguments stand for: PyTorch's tensors, bare addresses, host arrays that are to be copied.
+"""The device memory of rarer arguments: PyTorch's tensors, bare addresses, host arrays that are to be copied.
 
-Promise     Importing this imports no library: whose object is passed is already there. A wrapped host array is checked
-            where it lies; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
-            copied back when the launch is queued.
+Promise     No library is imported: the one whose object is passed is imported already. A wrapped host array is checked
+            on the host; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
+            copied back after the launch is queued.
 Ground      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
             the list `retr`.
 """
@@ -26,7 +26,7 @@ _MEMORY_OF_DEVICE = 2
 
 
 def device_of(address: int, here: int | None = None) -> int | None:
-    """The device whose memory this is; None for memory that others, or `here`, reach, and that no driver knows."""
+    """The device that owns an address; None for memory that other devices or `here` can reach, or unknown addresses."""
     ask = bindings().cuPointerGetAttribute
     status, ordinal = ask(_DEVICE_ORDINAL, address)
     if status != 0 or ordinal == here or ask(_MEMORY_TYPE, address)[1] != _MEMORY_OF_DEVICE:
@@ -36,7 +36,7 @@ def device_of(address: int, here: int | None = None) -> int | None:
 
 
 def rare_memory(value: Any) -> Memory | None:
-    """The memory of what is neither an array of Numba's nor has an array interface; None where there is none.
+    """The memory of an argument that is no array of Numba's and has no array interface; None where it has none.
 
     Raises:
         Unfit: It cannot be passed as it is.
@@ -78,36 +78,36 @@ def _tensor(value: Any, torch: Any) -> Memory:
 
 @lru_cache(maxsize=256)
 def _element_of(dtype: Any) -> str:
-    """The code of a dtype of PyTorch's; `""` where C++ has no word for it."""
+    """The type code of a dtype of PyTorch; `""` where C++ has no such type."""
     return CODES.get(str(dtype).removeprefix("torch."), "")
 
 
 @lru_cache(maxsize=1)
 def torch_stream(torch: Any) -> Any:
-    """PyTorch's way from a device's ordinal to the handle of its current stream; the quick one if it can."""
+    """PyTorch's function from a device's ordinal to the handle of its current stream; the fast one if present."""
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
 def read_typestr(value: Any, typestr: str) -> tuple[str, int]:
-    """The code and the bytes of the elements that an array interface names in a rarer way.
+    """Type code and size in bytes of elements with a rarer `typestr`.
 
     Raises:
-        Unfit: It means nothing.
+        Unfit: It is not valid.
     """
     element, item_bytes = element_of_typestr(typestr)
     dtype, numpy = getattr(value, "dtype", None), sys.modules.get("numpy")
     if element == "o" and numpy is not None and isinstance(dtype, numpy.dtype):
-        element = element_of_dtype(dtype)  # bfloat16, fp8 and records say what they are only there
+        element = element_of_dtype(dtype)  # only the dtype identifies bfloat16, fp8 and records
     return element, item_bytes
 
 
 @lru_cache(maxsize=256)
 def element_of_typestr(typestr: str) -> tuple[str, int]:
-    """The code and the bytes of elements; `"o"` for records, `""` where C++ has no word for them.
+    """Type code and size in bytes of elements; `"o"` for records, `""` where C++ has no such type.
 
     Raises:
-        Unfit: It is no typestr.
+        Unfit: It is not a typestr.
     """
     order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # "<M8[ns]"
     if order not in "<>|=" or not digits.isdecimal():
@@ -134,7 +134,7 @@ def is_wrapper(value: Any) -> bool:
 
 
 def host_array_of(value: Any) -> Memory | None:
-    """A host array as a `Memory` without an address, to check what a copy of it would be; None for others."""
+    """Describe a host array as a `Memory` without an address, to check the copy to make of it; None for others."""
     if not hasattr(value, "__array_interface__"):
         return None
     memory = memory_of(value, "__array_interface__")
@@ -142,7 +142,7 @@ def host_array_of(value: Any) -> Memory | None:
 
 
 def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
-    """Have a wrapped array copied around the launch; returns the function that gives the copy's address by then."""
+    """Add copies of a wrapped array before and after the launch; returns a function that gives the copy's address."""
     copies: list[Any] = []
 
     def copy() -> None:
@@ -151,7 +151,7 @@ def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
             from cuda.core import Stream
 
             stream = Stream.from_handle(handle)
-        else:  # the wrapper is of the target that Numba itself brings
+        else:  # the wrapper belongs to the CUDA target built into Numba itself
             from numba.cuda import external_stream
 
             stream = external_stream(handle)

@@ -1,4 +1,4 @@
-"""The rules of what may stand behind a pointer, and the arguments that have to be borrowed or copied first.
+"""The rules which memory fits which pointer parameter; arguments that have to be borrowed or copied first.
 
 Not here    The memory that an array of some library stands for (`memory_of` in arguments, memory).
 Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and its own
@@ -18,14 +18,14 @@ from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, memory_
 from .memory import copy_around, host_array_of, is_wrapper
 
 TAKE_ANY = ("?", "o", "i1", "u1")
-"""Pointees through which C++ may read memory of any type."""
+"""Type codes of pointees through which C++ may read memory of any type."""
 
 
 def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
-    """Raise unless the kernel may do with this memory what it does with the parameter.
+    """Check that memory can be passed for a pointer parameter: device, element type, writability, strides, alignment.
 
     Raises:
-        ArgumentError: It may not.
+        ArgumentError: It cannot.
     """
     module = slot.launcher.module
     device = device_elsewhere(module, memory)
@@ -55,7 +55,7 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
 
 
 def device_elsewhere(module: Any, memory: Memory) -> int | None:
-    """The device of memory that the device of a module cannot reach; None for what it can."""
+    """The device of memory that the device of a module cannot reach; None for reachable memory."""
     device_of, here = module.device_of, module.device.ordinal
     if device_of is None or memory.device == here or not memory.address:
         return None
@@ -64,7 +64,7 @@ def device_elsewhere(module: Any, memory: Memory) -> int | None:
 
 
 def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[], int]:
-    """The address of what has no memory by itself: DLPack's exporters lend it, wrapped host arrays are copied.
+    """The address for a DLPack exporter, which lends its memory, or for a wrapped host array, which is copied.
 
     Raises:
         ArgumentError: It is neither, or does not fit.
@@ -94,7 +94,7 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
 
 
 def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
-    """The error for what is no device memory at all."""
+    """Make the error for an argument that is not device memory."""
     why, hint = "a pointer takes a device array, None or ctypes.c_void_p", "check the order of the arguments"
     if host_array_of(value) is not None or _is_dlpack(value):
         why = "its memory is on the host"
@@ -109,12 +109,12 @@ def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
 
 
 def fits(pointee: str, element: str, item_bytes: int) -> bool:
-    """Decide if an array whose elements have this code and size may stand behind a pointer to `pointee`.
+    """Check whether an array with such elements may be passed for a pointer to `pointee`.
 
     Args:
-        pointee: The code of the pointer without `*` and `k`.
-        element: The code of the array's elements.
-        item_bytes: The size of one, which distinguishes two records.
+        pointee: Type code of the pointer without `*` and `k`.
+        element: Type code of the array's elements.
+        item_bytes: Size of one element, which distinguishes two records.
     """
     if element == "o" and pointee not in TAKE_ANY:
         return item_bytes == CODE_SIZES[pointee] and pointee[0] in "vc"
@@ -122,16 +122,16 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
 
 
 def elements_of(pointee: str) -> set[str]:
-    """The codes of elements that may stand behind a pointer to `pointee`, which does not take any."""
+    """The type codes of elements that fit a pointer to `pointee`, for a pointee that does not accept all types."""
     own = pointee[-2:]
     found = {pointee, own, CARRIERS.get(own, own), {"v2f4": "c4", "v2f8": "c8"}.get(pointee, own)}
     return found | {f"i{own[1]}"} if own[0] == "u" else found
 
 
 def alignment_of(pointee: str) -> int:
-    """Bytes to which an address must be aligned for elements of this code to be loaded whole; a power of two.
+    """The alignment in bytes that elements of this code need to be loaded at once; a power of two.
 
-    What holds elements of the pointee's own type is aligned for them; vectors of them ask for more.
+    Memory with elements of the pointee's own type is aligned for them; vectors of them need more.
     """
     if pointee[0] != "v":
         return 1
@@ -140,7 +140,7 @@ def alignment_of(pointee: str) -> int:
 
 
 def is_c_contiguous(memory: Memory) -> bool:
-    """True where the elements lie in one piece in C order; empty arrays do."""
+    """Check whether the elements are contiguous in C order; True for empty arrays."""
     if memory.strides is None or 0 in memory.shape:
         return True
     axes = [axis for axis in zip(memory.shape, memory.strides, strict=True) if axis[0] != 1]
@@ -148,7 +148,7 @@ def is_c_contiguous(memory: Memory) -> bool:
 
 
 def lies_flat(memory: Memory, strides: tuple[int, ...]) -> bool:
-    """True where the elements fill one piece of memory, in C or in Fortran order; empty arrays do."""
+    """Check whether the elements are contiguous in C or Fortran order; True for empty arrays."""
     if 0 in memory.shape:
         return True
     axes = [axis for axis in zip(memory.shape, strides, strict=True) if axis[0] != 1]

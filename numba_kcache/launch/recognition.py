@@ -1,7 +1,7 @@
-"""Tell the compiled module what a kernel's arguments are to be, and which types and dtypes have been met.
+"""Register with the compiled module (native.c) a kernel's arguments, and the types and dtypes that it may accept.
 
-Promise     The module recognises exactly what was settled here before it: it learns a type from a value that the
-            interpreted path has just taken. No library is imported; types are kept for as long as the process.
+Promise     The module accepts only types that the interpreted path has accepted: a type is registered from a value that
+            was just launched. No library is imported; types are kept for the life of the process.
 Not here    Types and values themselves (arguments, typed).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .launcher import Launcher
 
 ELEMENTS = tuple(code for code in NUMPY_NAMES)
-"""Codes in the order in which the module counts them."""
+"""Type codes in the order of the module's numbers for them."""
 
 _ANYTHING = 2**32 - 1
 _CONST, _STRIDED, _EXACT, _PLAIN, _COUNTS_ITEMS = 1, 2, 4, 8, 16
@@ -32,25 +32,25 @@ _ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
 _PLACES = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}  # words of a `View`, by the letters of `typed`
 
 _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
-"""The modules of both Numbas that have the class of arrays that keep their type."""
+"""The modules of both Numbas with the class of arrays that keep their Numba type."""
 
 _VALUE = vars(ctypes._SimpleCData)["value"]
-"""Function that reads the value of an integer or a pointer of ctypes."""
+"""The getter of the value of a ctypes integer or pointer."""
 
 _PYTHON_S = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
 
 _met: set[Any] = set()
-"""Types and dtypes that the module was told, or that are nothing to tell."""
+"""Types and dtypes that were registered, or that need not be."""
 
 
 def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
-    """Let the module recognise launches like this one.
+    """Make the module recognise launches like this one.
 
     Args:
-        plan: The module's, of the kernel.
-        launcher: Of the kernel.
-        arguments: That were settled.
-        is_first: Whether the module does not know the kernel yet.
+        plan: The module's plan of the kernel.
+        launcher: The launcher of the kernel.
+        arguments: Arguments that were just launched.
+        is_first: Whether the plan has no rows of the kernel yet.
     """
     slots = launcher.slots or launcher.make_slots()
     if not _met:
@@ -78,14 +78,14 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
-    """Descriptions of the arguments for the compiled module, and the types that each is restricted to."""
+    """Yield a description of each argument for the compiled module, and the types that it is restricted to."""
     parameters = iter(launcher.parameters)
     for slot in slots:
         if isinstance(slot, ArraySlot):
             fields = [(next(parameters).offset, 8 * (_PLACES[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
             flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
-            layout = slot.layout if slot.layout in slot.others else "F"  # F: of no other library
+            layout = slot.layout if slot.layout in slot.others else "F"  # F: no array of another library has it
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
             if len(fields) > _MOST_FIELDS:
@@ -115,20 +115,20 @@ def _row(
     kind: str, element: int = 0, offset: int = 0, size: int = 1, *, flags: int = 0, axes: int = 0, layout: str = "C",
     mask: int = 0, accepts: int = 0, fields: Sequence[tuple[int, int]] = (),
 ) -> bytes:  # fmt: skip
-    """A `Row` of native.c."""
+    """Pack a `Row` of native.c."""
     head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, size, len(fields), accepts
     return struct.pack(_ROW, *head, b"".join([struct.pack("=HH", *each) for each in fields]))
 
 
 def _fitting(pointee: str) -> int:
-    """The elements that fit a pointee (`pointers.fits`), a bit each."""
+    """The elements that fit a pointee (`pointers.fits`), as a bit mask."""
     if pointee in TAKE_ANY:
         return _ANYTHING
     return sum(1 << ELEMENTS.index(each) for each in elements_of(pointee) if each in ELEMENTS)
 
 
 def _tell(kind: type, value: Any) -> None:
-    """Tell the module what this type is, if it can be of use there."""
+    """Register a type with the module, if it is one that the module can handle."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     homes = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
     letter, capsule, parts = "", None, tuple[Any, ...]()
@@ -181,10 +181,10 @@ def _is_negated(torch: Any, tensor: Any) -> Any:
 
 
 def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
-    """Tell the module that arrays of this type of Numba's fit an argument, if every one of them does."""
+    """Register that arrays of this Numba type fit an argument, if all such arrays do."""
     try:
         numba_type = value._numba_type_
-    except Exception:  # Numba's own, for elements that it has no type for
+    except Exception:  # Numba's own, for elements without a Numba type
         return
     is_whole = launcher.strided or numba_type.layout in "CF"
     if slot.kind == numba_type if isinstance(slot, ArraySlot) else is_whole:
@@ -192,7 +192,7 @@ def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, v
 
 
 def _tell_numpy() -> None:
-    """Tell the module NumPy's scalars; those of 64 bits without a sign are addresses too."""
+    """Register NumPy's scalars; unsigned ones of 64 bits are accepted as addresses too."""
     import numpy as np
 
     for letters, what in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
@@ -211,7 +211,7 @@ def _tell_dtype(dtype: Any) -> None:
 
 
 def _current_stream_of_cupy() -> Any:
-    """CuPy's own C function for the current stream of a device, or of the current one, in a form that is known here."""
+    """CuPy's C function for the current stream (of a device or of the current one), if its signature is a known one."""
     functions = getattr(sys.modules.get("cupy_backends.cuda.stream"), "__pyx_capi__", {})
     for name, form in (("get_stream_ptr", '"intptr_t (int)"'), ("get_current_stream_ptr", '"intptr_t (void)"')):
         if form in repr(functions.get(name)):

@@ -1,11 +1,11 @@
-"""Converters of values passed by value: numbers, vectors, structs, to what `struct` packs for them.
+"""Convert arguments passed by value (numbers, vectors, structs) to the values that `struct` packs.
 
-Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
-            nearest but never to infinity; a float is no integer and a complex number no real one.
+Promise     A number is accepted only if the parameter's type can hold it: integers exactly, floats rounded to
+            nearest but never to infinity; a float is not accepted for an integer, nor a complex for a real number.
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
 Method      A vector converts its components, a struct takes bytes of its size. The compiler's types do not distinguish
             an enum from a struct, so a struct takes NumPy scalars too.
-Not here    Python numbers that fit as they are: `ValueSlot` (arguments) passes them on without asking here.
+Not here    Python numbers that need no conversion, which `ValueSlot` (arguments) passes on directly.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
 
@@ -23,17 +23,17 @@ from typing import Any
 from .arguments import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
 
 _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
-"""Bits of exponent and mantissa of the formats that `struct` does not know."""
+"""Bits of exponent and mantissa of the formats that `struct` does not support."""
 
 _CTYPES_NUMBERS = "?bBhHiIlLqQfdg"
-"""The codes of ctypes' numbers; its characters and pointers are none."""
+"""The `_type_` codes of ctypes' numbers, without characters and pointers."""
 
 _TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
 
 def converter_for(slot: ParameterSlot) -> Callable[[Any], Any]:
-    """The full check of values for one parameter that is no pointer, which returns a number or bytes."""
+    """The converter for one parameter that is not a pointer: checks a value and returns a number or bytes."""
     if slot.code in STRUCT_LETTERS:
         return functools.partial(_scalar, slot, slot.code)
     return functools.partial(_bytes, slot)
@@ -77,7 +77,7 @@ def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
 
 
 def _bytes(slot: ParameterSlot, value: Any) -> bytes:
-    """The bytes to pack for vectors, structs and parameters of which only the size is known."""
+    """The bytes to pack for vectors, structs and parameters of unknown type."""
     size, code = slot.declared.size, slot.code
     if code in ("v2f4", "v2f8") and isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
         value = value.real, value.imag
@@ -107,7 +107,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     """The bits of a small float nearest to `value`, ties to even; `value` is within its range or not finite.
 
     Args:
-        value: What to round.
+        value: The number to round.
         exponent_bits: 8 for bfloat16, 4 for e4m3, 5 for e5m2. e4m3 has no infinity: it becomes NaN.
         mantissa_bits: 7, 3, 2.
     """
@@ -126,7 +126,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
 
 
 def _number(value: Any) -> Any:
-    """The Python number that `value` is, without asking anything that may live on a device."""
+    """Convert `value` to a Python number, if it is a number on the host; device arrays are not read."""
     if isinstance(value, numbers.Integral):  # int, bool, NumPy's integers
         return operator.index(value)
     if isinstance(value, numbers.Real):
@@ -169,7 +169,7 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
-    """The bytes that `value` is, or None where it has none that are certain."""
+    """The bytes of `value`, or None where its size or content is not certain."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):

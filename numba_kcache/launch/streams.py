@@ -1,8 +1,8 @@
-"""One stream made to wait for another on the device.
+"""Make one stream wait for another on the device.
 
 Promise     `enqueue_wait` never blocks the host.
-Ground      An event keeps what it recorded for the waits that were queued before it is recorded again. What is being
-            captured waits for a stream outside through an external event node (CU_EVENT_WAIT_EXTERNAL).
+Ground      An event can be recorded again without affecting waits that were queued before. A stream that is being
+            captured waits for one outside by an external event node (CU_EVENT_WAIT_EXTERNAL).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _HINT = "launch on the stream that produces the arguments"
 
 
 class StreamWaits:
-    """Makes one stream of a context wait for another; to be dropped together with the context.
+    """Makes one stream of a context wait for another; must not outlive the context.
 
     Args:
-        driver: `driver.bindings()`, or what offers its event functions.
+        driver: `devices.bindings()`, or an object with its event functions.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -27,7 +27,7 @@ class StreamWaits:
         self._idle: list[Any] = []  # events; a list, because pop and append are atomic
 
     def enqueue_wait(self, producer: int, consumer: int) -> None:
-        """Let all later work in `consumer` wait for all that is in `producer` now; the host does not wait.
+        """Make all later work in `consumer` wait for all present work in `producer`; the host does not wait.
 
         Raises:
             LaunchError: The driver refused.
@@ -40,7 +40,7 @@ class StreamWaits:
             event = done(driver.cuEventCreate(DISABLE_TIMING), action, _HINT)
         done(driver.cuEventRecord(event, producer), action, _HINT)
         done(driver.cuStreamWaitEvent(consumer, event, int(is_external)), action, _HINT)  # 1: CU_EVENT_WAIT_EXTERNAL
-        if not is_external:  # a graph waits for the event at each of its launches: it is not recorded again
+        if not is_external:  # a graph waits for the event at each launch, so that must not be recorded again
             self._idle.append(event)
 
     def _is_outside_capture(self, producer: int, consumer: int, action: str) -> bool:

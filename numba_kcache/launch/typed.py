@@ -1,13 +1,13 @@
-"""Arguments of kernels whose code depends on their types: arrays that fill several parameters, numbers of one class.
+"""Slots for arguments of Numba kernels: arrays that take several parameters, numbers of one class.
 
-Promise     An array or a number is taken that is exactly of the type that the kernel was compiled for; any other is
+Promise     Only an array or a number of exactly the type that the kernel was compiled for is accepted; any other raises
             `OtherTypes`, before anything is queued.
-Method      How an array is passed is data, a letter for each parameter or, for s, b and e, for each axis of it:
+Method      The parameters of an array are given by a string, with a letter for each, or, for s, b and e, for each axis:
 
                 0  zero          n  number of items    i  bytes of an item    a  address
                 s  extents       b  strides in bytes   e  strides in items
 
-Not here    Which types there are, and what is typed how (the front ends).
+Not here    Numba's types, and typing values (the front ends).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .devices import stream_identity
 
 
 class OtherTypes(Exception):
-    """These arguments are not of the types of this kernel, or not of the exact classes that are taken here."""
+    """The arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
 
 
 class ArraySlot(Slot):
     """The slot of an array.
 
     Attributes:
-        others: Layouts in which arrays of other libraries may be of this type.
+        others: Layouts in which arrays of other libraries may have this type.
 
     Args:
-        kind: The type that arrays of the front end's own library keep.
-        element: The code of its elements.
-        item_bytes: Size of one.
-        axes: How many.
+        kind: The Numba type, which arrays of Numba keep.
+        element: Type code of its elements.
+        item_bytes: Size of an element.
+        axes: Number of axes.
         layout: `"C"`, or `"F"` and `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
-        own: Reads an array of the front end's own library, if it is one and of this type.
-        passed_as: How it is passed; see above.
-        is_readonly: Whether exactly arrays that forbid writing are of this type.
+        own: Reads an array of Numba's, if it has this type; returns None otherwise.
+        passed_as: The letters of its parameters; see above.
+        is_readonly: Whether the type is that of read-only arrays.
     """
 
     others = "CA"
@@ -62,7 +62,7 @@ class ArraySlot(Slot):
         return self.values_of(self.own(value) or self._of_others(value, stream_id, call))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
-        """The parameters that an array of this type fills; one whose strides are None has none to pass."""
+        """The parameters of an array of this type; strides that are None take no parameter."""
         shape, strides = memory.shape, memory.strides or ()
         values = {"0": 0, "n": math.prod(shape), "i": self.item_bytes, "a": memory.address}
         return tuple([
@@ -74,7 +74,7 @@ class ArraySlot(Slot):
         ])  # fmt: skip
 
     def _of_others(self, value: Any, stream_id: int, call: Call | None) -> Memory:
-        """The memory of an array of another library; it is ordered before the launch."""
+        """The memory of an array of another library; the launch is made to wait for its stream."""
         from .pointers import device_elsewhere, is_c_contiguous
 
         try:
@@ -107,10 +107,10 @@ class NumberSlot(Slot):
     """The slot of a number.
 
     Args:
-        element: Its code.
-        own: The class that is of this type.
-        python: Python's own class that is, too; `own` where there is none.
-        values: From a number to what is packed.
+        element: Its type code.
+        own: The NumPy class with this type.
+        python: Python's class with this type; `own` where there is none.
+        values: Converts a number to the values that are packed.
     """
 
     def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]]) -> None:
@@ -120,7 +120,7 @@ class NumberSlot(Slot):
         """Check one argument; see `Settle`.
 
         Raises:
-            OtherTypes: It is of another class, or a Python integer that is beyond 64 bits.
+            OtherTypes: It has another class, or is a Python integer beyond 64 bits.
         """
         kind = type(value)
         if (kind is not self.own and kind is not self.python) or (kind is int and not -(2**63) <= value < 2**63):

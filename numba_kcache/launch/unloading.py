@@ -1,10 +1,10 @@
-"""Unload modules that nothing holds any more, once the work that they queued is done.
+"""Unload modules without references, once the work that they queued is done.
 
-Promise     Nothing is unloaded in a finaliser, while work of the module may be queued, or while a stream that is known
-            here is captured: it waits for a later load. The host waits for nothing. What was launched under capture, on
-            a stream that may be gone, or whose handle was given out, stays for as long as its context.
-Method      A module that goes leaves a `Dropped`. The next load records an event in each stream that it was launched
-            on; that load or a later one finds all events done, and unloads.
+Promise     No module is unloaded in a finaliser, while its work may be queued, or while a known stream is being
+            captured: that is left to a later load. The host never waits. A module that was launched under capture, on
+            a stream that may be destroyed, or whose handle was given out, stays loaded as long as its context.
+Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that it was
+            launched on; that load or a later one finds all events completed, and unloads it.
 Ground      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
             streams have queued; cuStreamIsCapturing of it fails while one of those is captured.
 """
@@ -20,15 +20,15 @@ from .devices import DISABLE_TIMING, context_id, stream_handle
 
 
 class Dropped(NamedTuple):
-    """A module that nothing holds.
+    """A module without references.
 
     Args:
-        ordinal: Of its device.
-        context: The number of the context that it was loaded in.
-        streams: Those that it was launched on, beside the default one: by handle, the object that owns each.
+        ordinal: Ordinal of its device.
+        context: The id of the context that it was loaded in.
+        streams: Streams that it was launched on, other than the default one: by handle, the object that owns each.
         unload: Unloads it.
-        events: Recorded behind its work; none before the first load after it went.
-        pid: Of the process that loaded it.
+        events: Events recorded after its work; none before the first load after it was dropped.
+        pid: The process that loaded it.
     """
 
     ordinal: int
@@ -40,7 +40,7 @@ class Dropped(NamedTuple):
 
 
 def keeps_its_stream(stream: Any) -> bool:
-    """True for a stream that lives as long as its object: those that CuPy, PyTorch and Numba make themselves."""
+    """True for a stream that lives as long as its object: those that CuPy, PyTorch and Numba create themselves."""
     kind = type(stream)
     owner = kind.__module__.partition(".")[0]
     return kind.__name__ == "Stream" and owner in ("cupy", "torch", "numba") and not getattr(stream, "external", False)
@@ -50,10 +50,10 @@ def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mappi
     """Unload those of a list of `Dropped` that can be, in the current context, which is that of device `ordinal`.
 
     Args:
-        dropped: What remains to be done stays in it.
+        dropped: The list; modules that cannot be unloaded yet stay in it.
         driver: `devices.bindings()`.
-        ordinal: Of the current device.
-        streams: Those that kernels were launched on: by handle, the object that owns each.
+        ordinal: Ordinal of the current device.
+        streams: Streams that kernels were launched on: by handle, the object that owns each.
     """
     known = {handle for handle, stream in list(streams.items()) if stream_handle(stream) == handle}
     if any(driver.cuStreamIsCapturing(handle) != (0, 0) for handle in (*known, *_current_streams(ordinal))):
@@ -62,17 +62,17 @@ def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mappi
     while True:
         try:
             each = Dropped(*dropped.pop())
-        except IndexError:  # the last one, or another thread took it
+        except IndexError:  # the list is empty: another thread may have taken the last one
             break
         if each.pid != os.getpid():
             continue
         if each.ordinal != ordinal or (each.context == context and not _is_over(each, driver)):
-            waiting.append(each)  # all others are gone, with their context or just now
+            waiting.append(each)  # others are unloaded, now or with their context
     dropped += waiting
 
 
 def _current_streams(ordinal: int) -> Iterable[int]:
-    """The streams in which PyTorch and CuPy queue their work now, where the program uses them."""
+    """The current streams of PyTorch and CuPy, where the program uses them."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         yield torch.cuda.current_stream(ordinal).cuda_stream
@@ -84,7 +84,7 @@ def _is_over(each: Dropped, driver: Any) -> bool:
     """Unload one module; False where it has to wait."""
     streams = [0, *each.streams]
     if any(stream_handle(stream) != handle for handle, stream in each.streams.items()):
-        return True  # closed since then: what it queued cannot be asked for, and the module stays
+        return True  # the stream was destroyed since: its work cannot be tracked, and the module stays loaded
     if any(driver.cuStreamIsCapturing(stream) != (0, 0) for stream in streams):
         return False
     if not each.events:

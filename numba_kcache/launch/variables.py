@@ -1,7 +1,7 @@
 """A variable of a loaded module as a device array.
 
-Promise     The array lies over the variable itself, is as large, and keeps nothing alive but the module. Where the
-            program uses Numba it is a Numba device array; elsewhere it is nobody's, and every library takes it.
+Promise     The array is a view of the variable's memory, has its size, and keeps the module alive. Where the program
+            uses Numba it is a Numba device array; elsewhere a `DeviceArray`, which every library accepts.
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it. CUDA
             Array Interface v3; DLPack's Python specification.
 """
@@ -21,7 +21,7 @@ from .loader import LoadedKernel
 from .memory import element_of_typestr
 
 _CUDA = 2
-"""DLPack's number for memory of a device."""
+"""DLPack's number for CUDA device memory."""
 
 
 class _Layout(NamedTuple):
@@ -34,12 +34,12 @@ class _Layout(NamedTuple):
 
 
 class DeviceArray:
-    """A variable of a module: device memory that CuPy, PyTorch, kernels and all who read either protocol take.
+    """A variable of a module, for CuPy, PyTorch, kernels and all users of DLPack or the CUDA Array Interface.
 
     Attributes:
         shape: Extents; none for a scalar.
         dtype: Name of the element type, `"float64"`; `"V8"` for records of 8 bytes.
-        nbytes: Size of the whole.
+        nbytes: Size of the variable in bytes.
     """
 
     def __init__(self, kernel: LoadedKernel, address: int, layout: _Layout) -> None:
@@ -69,15 +69,15 @@ class DeviceArray:
 
 
 def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) -> Any:
-    """The variable on the device of a kernel of its module.
+    """Make the array of a variable on the device of a kernel of its module.
 
     Args:
         kernel: Any kernel of the module.
-        variable: Which.
-        dtype: Of the elements; None for what the compiler says, bytes where it has no word for them.
+        variable: The variable.
+        dtype: Type of the elements; None for the compiler's type, or bytes where that has no type code.
 
     Raises:
-        OptionError: `dtype` means nothing, or does not divide the variable.
+        OptionError: `dtype` is invalid, or its size does not divide the variable's.
         LaunchError: The driver does not know the variable.
     """
     layout = _layout(variable)
@@ -86,7 +86,7 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
     module, symbol, numba = kernel.module, variable.symbol, current_device().numba
     find = module.driver.cuModuleGetGlobal_v2 if module.numba is None else module.driver.cuLibraryGetGlobal
     status, address, _size = find(int(module.handle), symbol.encode())
-    module.stays[0] = True  # the array lies in it
+    module.stays[0] = True  # the array is a view of its memory
     done((status,), f"find the variable {symbol} on device {kernel.device.ordinal}")
     if numba is None:
         return DeviceArray(kernel, int(address), layout)
@@ -116,7 +116,7 @@ def _typestr(code: str) -> str:
 
 
 def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
-    """Layout of elements of a type that the user names."""
+    """The layout with elements of the user's type."""
     element, typestr, item_bytes = _read_dtype(dtype)
     shape = layout.shape
     if math.prod(shape) * item_bytes != variable.size_bytes:
@@ -131,7 +131,7 @@ def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
 
 
 def _read_dtype(dtype: Any) -> tuple[str, str, int]:
-    """The code, typestr and bytes of a type: whatever NumPy takes, where the program uses it; a name anywhere."""
+    """Type code, typestr and bytes of a dtype: anything that NumPy takes, where the program uses NumPy; else a name."""
     name = str(dtype).removeprefix("torch.")
     code = CODES.get(name)
     if code is not None:
