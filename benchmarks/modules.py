@@ -7,6 +7,10 @@ Method      examples/tropical_gemm.cu. Each sample is a fresh process whose impo
             system's own cache directory is empty; warm: it was filled by a process before. The floor reads the very
             cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing of types.
             CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
+            "300 of a module", "31 of a module", "31 sources": kernels of the same parameters on CuPy arrays, warm, each
+            launched once, beside RawModule and RawKernels, in pairs of processes. "all": from asking for the first to
+            the end of the last launch, imports done; "further": the median of those from the third on; "process": all
+            of the process, as its parent sees it. With --profile, what the calls of ours take.
 Shows not   A cold page cache, a busy node; sources whose time goes into headers.
 """
 
@@ -14,20 +18,25 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import cProfile
 import itertools
 import json
 import os
+import pstats
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fresh import is_pretended
+from added import GRID, cupy_arrays, kernel, many, names_of, sources
+from fresh import answer, is_pretended
+from fresh import start as start_child
+from whole_process import Lent, N, bare_arrays
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "examples/tropical_gemm.cu"
@@ -146,6 +155,110 @@ def child_floor() -> None:
     report({"load": loaded - start, "bound": got - start})
 
 
+# -- many kernels of the same parameters, warm -------------------------------------------------------------------------
+
+
+def ours_of_a_module(count: int) -> Iterator[Callable[..., None]]:
+    from numba_kcache import cached_module
+
+    module = cached_module(many(count))
+    return (module[name][GRID] for name in names_of(count))
+
+
+def raw_module(count: int) -> Iterator[Callable[..., None]]:
+    import cupy
+
+    module = cupy.RawModule(code=many(count), backend="nvrtc")
+    return (raw(module.get_function(name)) for name in names_of(count))
+
+
+def ours_of_sources(count: int) -> Iterator[Callable[..., None]]:
+    return (kernel(source)[GRID] for source in sources(count))
+
+
+def raw_kernels(count: int) -> Iterator[Callable[..., None]]:
+    import cupy
+
+    return (raw(cupy.RawKernel(source, "saxpy", backend="nvrtc")) for source in sources(count))
+
+
+def raw(function: Any) -> Callable[..., None]:
+    import numpy as np
+
+    return lambda a, x, y, n: function(GRID[:1], GRID[1:], (np.float32(a), x, y, np.int32(n)))
+
+
+MANY: dict[str, tuple[int, Callable[[int], Iterator[Any]], Callable[[int], Iterator[Any]]]] = {
+    "300 of a module": (300, ours_of_a_module, raw_module),
+    "31 of a module": (31, ours_of_a_module, raw_module),
+    "31 sources": (31, ours_of_sources, raw_kernels),
+}
+SIDES = "ours", "cupy"
+
+
+def child_of_many(case: str, side: str, is_profiled: bool) -> None:
+    count, *makers = MANY[case]
+    arrays = [Lent(each) for each in bare_arrays(driver())] if is_pretended() else cupy_arrays(True)
+    if side == "ours":
+        from numba_kcache import cached_kernel, cached_module  # noqa: F401 (what that takes is in benchmarks/added.py)
+
+    profile = cProfile.Profile() if is_profiled else None
+    if profile:
+        profile.enable()
+    ends, cpu, kept = [time.perf_counter()], time.process_time(), []
+    for launch in makers[SIDES.index(side)](count):
+        launch(2.0, *arrays, N)
+        ends.append(time.perf_counter())
+        kept.append(launch)  # as a program's kernels are
+    if profile:
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        return
+    cpu = time.process_time() - cpu
+    each = [after - before for before, after in itertools.pairwise(ends)]
+    first, further = each[0], statistics.median(each[2:])
+    report({"all": sum(each), "first": first, "further": further, "cpu": cpu})
+
+
+def driver() -> Any:
+    from cuda.bindings import driver as found
+
+    return found
+
+
+def measure_many(rounds: int, within_s: float) -> dict[str, dict[str, list[float]]]:
+    """Samples in seconds by case and side, and by what was measured: pairs of processes, either side first in turns."""
+    found: dict[str, dict[str, list[float]]] = {}
+    folder, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
+    for number in range(-1, rounds):  # the first fills the caches
+        for case in MANY:
+            for side in SIDES if number % 2 else SIDES[::-1]:
+                if number > 1 and time.monotonic() > end:
+                    continue
+                start = time.perf_counter()
+                said = answer(start_child([__file__, "--case", case, side], folder))
+                seconds = time.perf_counter() - start
+                if isinstance(said, str):
+                    print(f"{case}, {side}: {said}", file=sys.stderr)
+                elif number >= 0:
+                    for what, value in {**said, "process": seconds}.items():
+                        found.setdefault(f"{case}, {side}", {}).setdefault(what, []).append(value)
+    shutil.rmtree(folder)
+    return found
+
+
+def show_many(samples: dict[str, dict[str, list[float]]]) -> None:
+    for name, rows in samples.items():
+        numbers = (f"{what} {statistics.median(values) * 1e3:.3f}" for what, values in rows.items())
+        print(f"{name:26}", "  ".join(numbers), "ms")
+    for case in MANY:
+        ours, cupy = (samples.get(f"{case}, {side}") for side in SIDES)
+        if ours and cupy:
+            ratios = (f"{what} {statistics.median(ours[what]) / statistics.median(cupy[what]):.2f}" for what in ours)
+            more = statistics.median(a - b for a, b in zip(ours["process"], cupy["process"], strict=False)) * 1e3
+            print(f"{case}: of CuPy's", "  ".join(ratios), f"; process {more:+.1f} ms")
+
+
 def report(found: dict[str, Any], **more: object) -> None:
     print(json.dumps({**found, **more}))
 
@@ -214,9 +327,17 @@ def main() -> None:
     parser.add_argument("--cold", type=int, default=3, help="cold samples of each system")
     parser.add_argument("--warm", type=int, default=11, help="warm samples of each system")
     parser.add_argument("--unchecked", action="store_true", help="for a driver that runs nothing: compare no results")
+    parser.add_argument(
+        "--many", type=int, default=9, help="pairs of processes with many kernels of the same parameters"
+    )
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which none of these is begun")
+    parser.add_argument("--case", nargs=2)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.child in (EAGER, LAZY):
+    if arguments.case:
+        child_of_many(*arguments.case, arguments.profile)
+    elif arguments.child in (EAGER, LAZY):
         child_here(arguments.child == LAZY, not arguments.unchecked)
     elif arguments.child == CUPY:
         child_cupy(not arguments.unchecked)
@@ -227,9 +348,12 @@ def main() -> None:
 
         compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
         samples = measure(arguments.cold, arguments.warm, not (arguments.unchecked or is_pretended()))
-        show(samples)
+        if samples:
+            show(samples)
+        of_many = measure_many(arguments.many, arguments.within)
+        show_many(of_many)
         if arguments.json:
-            write_result(arguments.json, "modules", machine_header(), samples)
+            write_result(arguments.json, "modules", machine_header(), samples, many=of_many)
 
 
 if __name__ == "__main__":

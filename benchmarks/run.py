@@ -49,7 +49,7 @@ SCRIPTS = (
     Script("numba_first_launch", True, ("--rounds", "4", "--batches", "11")),
     Script("mlir", True, ("--rounds", "4", "--batches", "11")),
     Script("import_time", False, ("--rounds", "7")),
-    Script("modules", True, ("--cold", "1", "--warm", "3")),
+    Script("modules", True, ("--cold", "1", "--warm", "3", "--many", "3")),
     Script("lookup", True, ("--rounds", "3")),
     Script("whole_process", True, ("--rounds", "3")),
     Script("workloads", True, ("--quick",)),
