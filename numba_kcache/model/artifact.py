@@ -389,8 +389,9 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
 
 def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int]], places: dict[str, Any]) -> None:
     """Note the place of each section with a kernel's records, by its symbol, as far as it has a name to itself."""
-    at = 0
-    for name in names.split(b"\0"):
-        if name.startswith(_INFO) and at in sections:
-            places.setdefault(name[len(_INFO) :].decode("utf-8", "replace"), sections[at])
-        at += len(name) + 1
+    before, at = b"\0" + _INFO, 0
+    while (at := names.find(before, at)) >= 0:
+        start, end = at + len(before), names.find(b"\0", at + 1)
+        if at + 1 in sections:
+            places.setdefault(names[start:end].decode("utf-8", "replace"), sections[at + 1])
+        at = end if end >= 0 else len(names)
