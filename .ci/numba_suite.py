@@ -32,8 +32,8 @@ START = "import numba_kcache, runpy, sys; sys.argv = ['numba', *sys.argv[1:]]; r
 """The workers are forked before CUDA starts, so that importing the package here is enough for all of them."""
 
 
-def run(name: str, folder: Path, **variables: str) -> dict[str, str]:
-    """Failing tests of one run, by name: FAIL or ERROR."""
+def run(name: str, folder: Path, **variables: str) -> tuple[dict[str, str], int]:
+    """Failing tests of one run, by name: FAIL or ERROR; how many there were without those that were skipped."""
     log = folder / f"{name}.log"
     with log.open("w") as out:
         subprocess.run(
@@ -44,7 +44,9 @@ def run(name: str, folder: Path, **variables: str) -> dict[str, str]:
     last = re.findall(r"^Ran \d+ tests.*$|^(?:OK|FAILED).*$", text, re.MULTILINE)
     print(f"{name}: {' '.join(last)}", flush=True)
     found = {test: kind for kind, test in re.findall(r"^(FAIL|ERROR): (.+)$", text, re.MULTILINE)}
-    return {re.sub(r" at 0x[0-9a-f]+", "", test): kind for test, kind in found.items()}
+    ran = sum(map(int, re.findall(r"^Ran (\d+) tests", text, re.MULTILINE)))
+    skipped = sum(map(int, re.findall(r"^(?:OK|FAILED) .*\bskipped=(\d+)", text, re.MULTILINE)))
+    return {re.sub(r" at 0x[0-9a-f]+", "", test): kind for test, kind in found.items()}, ran - skipped
 
 
 def main() -> int:
@@ -56,7 +58,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         cached = {"NUMBA_KCACHE_INSTALL": "all", "NUMBA_KCACHE_DIR": directory}
         for name in runs:
-            found = run(name, folder, **({"NUMBA_KCACHE_INSTALL": "0"} if name == "plain" else cached))
+            found, result.setdefault("ran", {})[name] = run(
+                name, folder, **({"NUMBA_KCACHE_INSTALL": "0"} if name == "plain" else cached)
+            )
             result["failing"][name] = sorted(found)
             new = {
                 each: sorted(set(tests) - set(result["failing"]["plain"])) for each, tests in result["failing"].items()

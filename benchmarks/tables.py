@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from performance import (
     PERFORMANCE,
+    RESULTS,
     NoResult,
     added,
     commits,
@@ -397,6 +398,38 @@ def real_programs() -> str:
     return "\n".join([*table("program", columns, rows), "", said_by(result)])
 
 
+SUITES = {
+    "numba_suite": "numba-cuda's, under `install(all=True)`",
+    "mlir_suite": "numba-cuda-mlir's, under `install(all=True)`",
+    "cupy_suite": "CuPy's of `RawKernel` and `RawModule`, through a shim",
+    "program_cache_suite": "cuda.core's of its program caches, over `ProgramCache`",
+}
+
+
+def suites() -> str:
+    """Other packages' own tests: how many pass plainly, and which of those fail over this cache."""
+    rows = []
+    for name, of in SUITES.items():
+        try:
+            result = result_of(name)
+        except NoResult:
+            rows.append((of, ["not run"] * 4))
+            continue
+        new = result.get("new") or {"cold": [*result.get("failed", ())], "warm": [*result.get("failed", ())]}
+        if name == "numba_suite":
+            ran = max(result.get("ran", {}).values(), default=0)
+            passes = f"{ran - len(result['failing']['plain']):,}" if ran else "–"
+        elif name == "program_cache_suite":
+            passes = f"{len(result['passed']) + len(result['failed'])}"
+        else:
+            passes = f"{result['counts']['plain']['passed']:,}"
+        names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
+        rows.append((of, [passes, *(f"{len(new[when])}" for when in ("cold", "warm")), ", ".join(names) or "none"]))
+    columns = ("pass plainly", "fail here, cold", "fail here, warm", "which")
+    made = [machine_of(result_of(name)) for name in SUITES if (RESULTS / f"{name}.json").is_file()]
+    return "\n".join([*table("tests", columns, rows), "", *dict.fromkeys(made)])
+
+
 def sizes() -> str:
     """Megabytes of an environment, by extras."""
     result = result_of("project")
@@ -445,6 +478,7 @@ TABLES = {
     "real_programs": ("docs/performance-programs.md", real_programs),
     "run": ("docs/performance.md", run),
     "project": ("docs/performance.md", project),
+    "suites": ("docs/compatibility.md", suites),
     "sizes": ("docs/install.md", sizes),
     "added": ("docs/performance.md", added),
     "mlir": ("docs/performance-adapters.md", mlir),
