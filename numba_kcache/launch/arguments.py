@@ -275,8 +275,8 @@ _rare_memory: Any = None
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
     """The memory of an argument; None where it offers no interface for that.
 
-    Arrays of Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
-    bfloat16. For all others their array interface is read. No library is imported for it.
+    Arrays of Numba, CuPy and PyTorch are read directly: CuPy's array interface is slow, PyTorch's refuses
+    `requires_grad` and has no bfloat16. For all others their array interface is read. No library is imported for it.
 
     Args:
         value: The argument.
@@ -294,7 +294,11 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         address = value.gpu_data.device_ctypes_pointer.value or 0
         code = element_of_dtype(dtype)
         return _new(Memory, (address, code, dtype.itemsize, value.shape, strides, False, None, producer))
-    torch = sys.modules.get("torch")
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if cupy is not None and type(value) is cupy.ndarray and hasattr(value, "_c_contiguous"):
+        data, dtype, strides = value.data, value.dtype, None if value._c_contiguous else value.strides
+        stream, code = cupy.cuda.get_current_stream().ptr, element_of_dtype(dtype)
+        return _new(Memory, (data.ptr, code, dtype.itemsize, value.shape, strides, False, data.device_id, stream))
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
     interface = None if is_tensor else getattr(value, protocol, None)
     if interface is None:

@@ -71,9 +71,8 @@ def _tensor(value: Any, torch: Any) -> Memory:
     index, element = value.get_device(), _element_of(value.dtype)
     item_bytes = SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
-    return Memory(
-        address, element, item_bytes, tuple(value.shape), strides, device=index, stream=torch_stream(torch)(index)
-    )
+    found = address, element, item_bytes, tuple(value.shape), strides, False, index, torch_stream(torch)(index)
+    return tuple.__new__(Memory, found)
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,9 @@ class ArraySlot(Slot):
         self.kind, self.element, self.item_bytes, self.axes, self.layout = kind, element, item_bytes, axes, layout
         self.own, self.is_readonly = own, is_readonly
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
+        starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
+        self._pick = operator.itemgetter(*[starts[letter] + axis for letter, axis in self.fields])
+        self._counts_items = "e" in passed_as
         self.launcher: Any = None
 
     def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[int, ...]:
@@ -63,15 +67,10 @@ class ArraySlot(Slot):
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
         """The parameters of an array of this type; strides that are None take no parameter."""
-        shape, strides = memory.shape, memory.strides or ()
-        values = {"0": 0, "n": math.prod(shape), "i": self.item_bytes, "a": memory.address}
-        return tuple([
-            shape[axis] if letter == "s" else
-            strides[axis] if letter == "b" else
-            strides[axis] // self.item_bytes if letter == "e" else
-            values[letter]
-            for letter, axis in self.fields
-        ])  # fmt: skip
+        shape, strides, size = memory.shape, memory.strides or (), self.item_bytes
+        steps = [step // size for step in strides] if self._counts_items else ()
+        values: tuple[int, ...] = self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
+        return values
 
     def _of_others(self, value: Any, stream_id: int, call: Call | None) -> Memory:
         """The memory of an array of another library; the launch is made to wait for its stream."""
@@ -110,10 +109,10 @@ class NumberSlot(Slot):
         element: Its type code.
         own: The NumPy class with this type.
         python: Python's class with this type; `own` where there is none.
-        values: Converts a number to the values that are packed.
+        values: Converts a number to the values that are packed; None where that is the number.
     """
 
-    def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]]) -> None:
+    def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]] | None) -> None:
         self.element, self.own, self.python, self._values = element, own, python, values
 
     def settle(self, value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
@@ -125,4 +124,4 @@ class NumberSlot(Slot):
         kind = type(value)
         if (kind is not self.own and kind is not self.python) or (kind is int and not -(2**63) <= value < 2**63):
             raise OtherTypes
-        return self._values(value)
+        return (value,) if self._values is None else self._values(value)

@@ -109,7 +109,7 @@ class MlirArraySlot(ArraySlot):
             if not (value._numba_type_ is kind or value._numba_type_ == kind):
                 raise OtherTypes
             address = value.gpu_data.device_ctypes_pointer.value or 0
-            return Memory(address, shape=value.shape, strides=value.strides)
+            return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None, None))
 
         super().__init__(
             kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,

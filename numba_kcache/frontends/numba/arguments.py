@@ -174,7 +174,7 @@ def _array_slot(kind: Any) -> Slot:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
             return None
         address = value.gpu_data.device_ctypes_pointer.value or 0
-        return Memory(address, shape=value.shape, strides=value.strides)
+        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None, None))
 
     return ArraySlot(
         kind, element=CODES.get(dtype.name, ""),

@@ -99,16 +99,8 @@ def number_code(dtype: Any) -> str:
 
 def number_slot(dtype: Any) -> NumberSlot:
     """Make the slot of a number, which recognises it by its class."""
-    values: Callable[[Any], tuple[Any, ...]] = _itself
-    if dtype.kind == "c":
-        values = _parts
-    elif dtype.name == "float16":
-        values = _half_bits
+    values = _parts if dtype.kind == "c" else _half_bits if dtype.name == "float16" else None
     return NumberSlot(CODES[dtype.name], dtype.type, _PYTHON.get(dtype.name) or dtype.type, values)
-
-
-def _itself(value: Any) -> tuple[Any, ...]:
-    return (value,)
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
