@@ -330,6 +330,34 @@ print(json.dumps(found))
 """
 )
 
+CLOSED = (
+    _START
+    + r"""
+def body(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] += x[i]
+
+numba_kcache.configure(directory=sys.argv[1])
+numba_kcache.install(all=True)
+host = random.random(N)
+kernels = {"decorated": cached_kernel(body), "installed": cuda.jit(body)}
+for turn in range(3):
+    for name, add in kernels.items():
+        sums = np.zeros(N)
+        add[8, 128](host, sums)  # arrays of the host bring a closed context back
+        check(f"{name}, host {turn}", sums, host)
+        x, y = cuda.to_device(host), cuda.to_device(np.zeros(N))
+        for _ in range(3):
+            add[8, 128](x, y)
+        check(f"{name}, device {turn}", y.copy_to_host(), 3 * host)
+        del x, y
+    cuda.close()
+found["compiles"] = numba_kcache.info("process").compiles
+print(json.dumps(found))
+"""
+)
+
 RUNTIME = (
     """import os
 os.environ["NUMBA_CUDA_ENABLE_NRT"] = "1"
@@ -408,7 +436,8 @@ def results(program: str, cache: Path) -> dict[str, bool | int]:
 
 
 PROGRAMS = {
-    "cached_kernel": RESULTS, "install": INSTALLED, "streams": STREAMS, "contexts": CONTEXTS, "runtime": RUNTIME,
+    "cached_kernel": RESULTS, "install": INSTALLED, "streams": STREAMS, "contexts": CONTEXTS, "closed": CLOSED,
+    "runtime": RUNTIME,
 }  # fmt: skip
 
 
