@@ -272,7 +272,7 @@ def _cccl() -> Plain:
     files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
     toolkit = os.path.join(_toolkit_headers(), "cuda_fp16.h")
     headers = build_of(toolkit) if os.path.exists(toolkit) else ""
-    return [cuda.cccl.__version__, *map(build_of, files), headers, _installed("cuda.cccl"), cuda.core.__version__]
+    return [cuda.cccl.__version__, *map(build_of, files), headers, package_digest("cuda.cccl"), cuda.core.__version__]
 
 
 def _toolkit_headers() -> str:
@@ -291,11 +291,11 @@ def _python() -> list[Plain]:
     """Versions of the compiler of Python operators, found without importing it."""
     import numpy
 
-    return [sys.implementation.cache_tag, numpy.__version__, _installed("numba_cuda_mlir")]
+    return [sys.implementation.cache_tag, numpy.__version__, package_digest("numba_cuda_mlir")]
 
 
 @functools.cache
-def _installed(package: str) -> str:
+def package_digest(package: str) -> str:
     """Digest the content of a package without importing it: the list of files that its installer wrote; where there is
     none, as of a checkout, the files themselves."""
     spec = find_spec(package)

@@ -404,7 +404,7 @@ def test_value_that_cannot_be_used_exits_with_2(words: tuple[str, ...], capsys: 
 
 
 def test_terminal_codes_in_an_entry_are_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """x"""
+    """Names with escape sequences and direction marks are printed as text, with backslashes."""
     store = open_store(tmp_path)
     entry = small_entry(1)
     entry.header["entries"] = [["\x1b[2Jevil\u202e\n", "s", False, [0, 0, 0, 0], []]]

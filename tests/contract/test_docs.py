@@ -141,7 +141,7 @@ def test_commands_of_the_dockerfile_run(tmp_path: Path) -> None:
 
 
 def test_no_example_is_left_out() -> None:
-    """Whatever in examples/ can be run as a program is run here."""
+    """Each file in examples/ that is a program is run here."""
     programs = {
         str(path.relative_to(ROOT / "examples"))
         for path in (ROOT / "examples").rglob("*.py")

@@ -15,7 +15,7 @@ from tests.support.compiling import ROOT, SAXPY, in_python
 
 @pytest.mark.parametrize("name", numba_kcache.__all__)
 def test_public_name_resolves_and_is_documented(name: str) -> None:
-    """Whatever `from numba_kcache import *` gives is there and says what it is."""
+    """Each name that `from numba_kcache import *` gives is there, with a docstring of its own."""
     value = getattr(numba_kcache, name)
 
     if name != "__version__":

@@ -159,7 +159,7 @@ gc.set_debug(gc.DEBUG_STATS)
 
 @pytest.mark.slow
 def test_kernel_keeps_no_module_past_the_exit_s_collection(tmp_path: Path) -> None:
-    """What holds the package where the interpreter does not look holds all of Numba: one long collection more."""
+    """A reference that the collector does not see keeps all of Numba: one long collection more at exit."""
     pytest.importorskip("numba.cuda")
     freed = {}
     for program in ("none", "kernel"):

@@ -178,7 +178,7 @@ def test_planted_link_in_place_of_an_entry_is_a_miss_and_stays(tmp_path: Path) -
 
 
 def test_files_of_others_are_left_and_reported(tmp_path: Path) -> None:
-    """Whatever the folder: `clear`, `prune` and `verify` remove nothing whose name is not of our form."""
+    """In each folder `clear`, `prune` and `verify` leave what has no name of the store's form, and say its name."""
     store = filled(tmp_path / "cache")
     theirs = [tmp_path / "cache" / "v1" / folder / "notes.txt" for folder in (*FIXED, f"entries/{key_of(1)[:2]}", ".")]
     for path in theirs:

@@ -273,7 +273,7 @@ except LaunchConfigError as error:
 
 
 def test_further_kernel_after_a_reset_is_loaded_anew(tmp_path: Path) -> None:
-    """Whatever the kernel before was loaded in is gone, and nobody has noticed yet."""
+    """The module of the first kernel is gone with the context, before any launch has noticed it."""
     script = """
 from cuda.bindings import driver
 m.k0[1, 32](2.0, x, y)

@@ -385,7 +385,7 @@ def test_tls_is_spoken_and_its_certificate_is_checked(
     ],
 )
 def test_refused_url_shows_no_secret(url: str) -> None:
-    """Whatever is wrong with it."""
+    """A URL that is refused, for any reason, is shown without its user and password."""
     with pytest.raises(SettingsError) as raised:
         open_tiers(read_settings({"tiers": url}, {}))
 

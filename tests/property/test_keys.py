@@ -394,7 +394,7 @@ def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
     ],
 )
 def test_source_that_asks_for_files_has_its_headers_tracked(text: str) -> None:
-    """However it is spelt; a source that asks for none costs no look at a manifest."""
+    """Every spelling of an include counts; a source that has none costs no look at a manifest."""
     assert [each.of for each in request_of(text=text).headers] == [None]
     assert request_of(text=SOURCE).headers == ()
 

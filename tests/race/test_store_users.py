@@ -163,7 +163,7 @@ def test_entry_of_a_stranger_is_not_believed_where_everybody_writes(place: Path)
 
 
 def test_file_that_everybody_may_write_is_not_believed_in_a_shared_directory(team: Path) -> None:
-    """Whatever its folder says: its bytes are anybody's who reaches it."""
+    """The mode of its folder does not help: whoever reaches the file can have changed its bytes."""
     as_user(ALICE, lambda: open_store(team, shared=True).put(small_entry(1)), TEAM)
     file_of(open_store(team), key_of(1)).chmod(0o666)
 

@@ -73,7 +73,7 @@ entries = st.builds(
 def test_any_artifact_comes_back(
     kind: str, target: Target, entries: tuple[Entry, ...], cubin: bytes, seconds: float
 ) -> None:
-    """Whatever names, resources and bytes: header and payloads give the same artifact."""
+    """For any names, resources and bytes, header and payloads give the same artifact."""
     artifact = Artifact(kind, target, entries, cubin, seconds)
     stored = json.loads(json.dumps(artifact_header(artifact)))
 

@@ -90,7 +90,7 @@ def test_variable_of_another_size_is_found_out() -> None:
 
 
 def test_cubin_cut_or_flipped_anywhere_is_text_and_no_exception() -> None:
-    """Whatever the bytes are, both checks answer."""
+    """Both checks answer with a reason, for a cubin damaged or cut at any place."""
     made = artifact()
     (table,) = struct.unpack_from("<Q", made.cubin, 40)
     places = [*range(64), *range(table, len(made.cubin), 3)]

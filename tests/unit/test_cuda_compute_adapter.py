@@ -109,7 +109,7 @@ def test_installed_package_is_known_by_what_its_installer_wrote(
         (tmp_path / name / "__init__.py").write_text("raise ImportError")
         (tmp_path / f"{name}-1.dist-info").mkdir()
         (tmp_path / f"{name}-1.dist-info" / "RECORD").write_text(record)
-        return compute_builds._installed(name)
+        return compute_builds.package_digest(name)
 
     monkeypatch.syspath_prepend(tmp_path)
     records = {name: f"{name}/__init__.py,sha256={name},1\n" for name in ("toy_one", "toy_two")}
@@ -117,4 +117,4 @@ def test_installed_package_is_known_by_what_its_installer_wrote(
 
     assert digests == [sha256(record.encode()).hexdigest() for record in records.values()]
     assert digest_of("toy_three", records["toy_one"]) not in (*digests, "")
-    assert compute_builds._installed("toy_absent") == ""
+    assert compute_builds.package_digest("toy_absent") == ""

@@ -144,7 +144,7 @@ def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixt
 
 
 def test_broken_showwarning_never_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a program did to `warnings`, emitting does not raise."""
+    """Emitting raises nothing where a program replaced `warnings.showwarning` by a function that fails."""
 
     def fails(*args: object, **options: object) -> None:
         raise RuntimeError("showwarning broke")

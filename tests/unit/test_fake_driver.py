@@ -222,6 +222,7 @@ def test_fresh_memory_is_not_zero(tour: Child) -> None:
 
 
 def test_device_is_as_asked(tour: Child) -> None:
+    """Name and compute capability are those that the environment asked for."""
     assert (tour.facts["name"], tour.facts["capability"]) == ("Fake GPU sm_90", [9, 0])
 
 
@@ -242,6 +243,7 @@ def test_kernel_is_described_by_its_cubin(tour: Child) -> None:
 
 
 def test_variable_has_its_initial_bytes(tour: Child) -> None:
+    """A global of a module holds what the cubin's data section says."""
     assert tour.facts["table"] == [1, 2, 3, 4]
 
 
@@ -266,6 +268,7 @@ def test_raw_launch_logs_exact_parameter_bytes(tour: Child) -> None:
 
 
 def test_core_launch_logs_shape_and_attributes(tour: Child) -> None:
+    """cuda.core's launches show grid, block, shared memory, cluster and the cooperative attribute."""
     plain, clustered, cooperative = [event for event in tour.events("launch") if event["kernel"] == "dynamic"]
 
     assert (plain["grid"], plain["block"], plain["shared_bytes"]) == ([2, 3, 1], [32, 2, 1], 64)
@@ -285,6 +288,7 @@ def test_jitted_kernel_launches(tour: Child) -> None:
 
 
 def test_forall_takes_its_block_from_the_kernel(tour: Child) -> None:
+    """Numba's `forall` gets a block of whole warps, and a grid that covers the tasks."""
     explicit, forall, _ = [event for event in tour.events("launch") if "add" in event["kernel"]]
 
     assert (explicit["grid"], explicit["block"]) == ([8, 1, 1], [128, 1, 1])
@@ -302,11 +306,13 @@ def test_waiting_for_an_event_is_logged(tour: Child) -> None:
 
 
 def test_allocations_are_told_apart(tour: Child) -> None:
+    """Device, host, managed and virtual memory have letters of their own in the log."""
     assert {event["what"] for event in tour.events("alloc")} == {"d", "h", "m", "v"}
     assert tour.facts["managed"] == [3.0] * 10
 
 
 def test_host_function_is_called(tour: Child) -> None:
+    """A function that is queued on a stream runs once."""
     assert tour.facts["called"] == 1
 
 
@@ -433,11 +439,13 @@ facts["contextless"] = len(threads)
 
 
 def test_call_before_init_is_refused(strict: Child) -> None:
+    """CUDA_ERROR_NOT_INITIALIZED until cuInit was called."""
     assert strict.facts["before_init"] == 3
 
 
 @pytest.mark.parametrize("image", ["sm_90", "sm_90a", "of CUDA 12, sm_90"])
 def test_image_for_this_gpu_is_taken(strict: Child, image: str) -> None:
+    """It loads as a library and as a module, with its kernels and its variable."""
     assert strict.facts["images"][image] == [0, 0, 0, 3, 0]
 
 
@@ -451,10 +459,12 @@ def test_wrong_image_is_refused_on_first_use(strict: Child, image: str, error: i
 
 
 def test_truncated_cubin_is_refused_at_once(strict: Child) -> None:
+    """CUDA_ERROR_INVALID_IMAGE when it is loaded, as a library and as a module."""
     assert strict.facts["images"]["truncated"] == [200, 200]
 
 
 def test_eager_loading_refuses_at_load(start: Start) -> None:
+    """With CUDA_MODULE_LOADING=EAGER a cubin for another GPU fails at the load, and not at the first use."""
     child = start(
         'begin(); facts["codes"] = [code(load(CUBIN[arch])) for arch in ("sm_90", "sm_80")]',
         eager_loading=True,
@@ -464,6 +474,7 @@ def test_eager_loading_refuses_at_load(start: Start) -> None:
 
 
 def test_ptx_is_taken_when_asked(start: Start) -> None:
+    """A driver that is told to take PTX loads and launches it."""
     child = start(
         r'begin(); library = value(load(b".version 8.0\n.visible .entry mixed(){ret;}\0"))'
         "\nfacts['code'] = launch(kernel(library))",
@@ -474,10 +485,12 @@ def test_ptx_is_taken_when_asked(start: Start) -> None:
 
 
 def test_missing_name_is_not_found(strict: Child) -> None:
+    """CUDA_ERROR_NOT_FOUND for kernels and variables; the same kernel has the same handle."""
     assert (strict.facts["no_kernel"], strict.facts["no_global"], strict.facts["twice"]) == (500, 500, True)
 
 
 def test_launch_keeps_to_the_limits(strict: Child) -> None:
+    """Extents, shared memory, parameters and handles are checked against kernel and device."""
     wrong = {name: code for name, code in strict.facts["launches"].items() if name != "fits"}
 
     assert strict.facts["launches"]["fits"] == 0
@@ -494,6 +507,7 @@ def test_opt_in_shared_memory_is_bounded(strict: Child) -> None:
 
 
 def test_cooperative_grid_must_be_resident(strict: Child) -> None:
+    """CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE for more blocks than the device holds."""
     assert strict.facts["too_cooperative"] == 720
 
 
@@ -513,6 +527,7 @@ def test_memory_ends_where_it_ends(strict: Child) -> None:
 
 
 def test_destroyed_handles_are_refused(strict: Child) -> None:
+    """A stream and an event that were destroyed are errors, and not reused."""
     assert strict.facts["destroyed"] == [201, 709]
 
 
@@ -528,6 +543,7 @@ def test_reset_ends_what_lived_in_the_context(strict: Child) -> None:
 
 
 def test_unserved_function_is_logged_by_name(strict: Child) -> None:
+    """A call that this driver does not serve is CUDA_ERROR_NOT_SUPPORTED, and the log has its name."""
     assert strict.facts["unknown"] == 801
     assert [(event["call"], event["result"]) for event in strict.events("unknown")] == [("cuLinkCreate", 801)]
 
@@ -575,6 +591,7 @@ threads = [threading.Thread(target=work, args=(first, number)) for number in ran
 
 @pytest.mark.slow
 def test_devices_have_their_own_capability(pair: Child) -> None:
+    """Two devices are of the two capabilities that were asked for."""
     assert pair.facts["capabilities"] == [[9, 0], [8, 6]]
 
 
@@ -595,6 +612,7 @@ def test_architecture_specific_cubin_fits_one_capability(start: Start) -> None:
 
 
 def test_kernel_of_the_other_device_does_not_launch(pair: Child) -> None:
+    """CUDA_ERROR_NO_BINARY_FOR_GPU after the program moved to a device of another capability."""
     assert pair.facts["moved"] == [0, 209]
 
 
@@ -607,6 +625,7 @@ def test_log_lines_of_threads_stay_whole(pair: Child) -> None:
 
 @pytest.mark.slow
 def test_driver_without_devices_is_no_device(start: Start) -> None:
+    """cuInit says CUDA_ERROR_NO_DEVICE, and Numba that CUDA is not available."""
     child = start(
         'from numba import cuda\nfacts |= {"init": code(driver.cuInit(0)), "numba": cuda.is_available()}',
         devices=(),
@@ -655,6 +674,7 @@ facts["launch"] = launch(kernel(value(load(CUBIN["sm_90"]))))
 
 @pytest.mark.slow
 def test_fault_reaches_numba_as_its_error(start: Start) -> None:
+    """A call that is made to fail raises in Numba what that call raises there."""
     child = start(
         r"""
 from numba import cuda

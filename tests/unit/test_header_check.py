@@ -182,7 +182,7 @@ def learned(tmp_path: Path) -> Any:
 
 
 def test_damaged_header_set_is_refused_and_never_raises_anything_else(tmp_path: Path) -> None:
-    """Whatever stands in place of any value: a header set of the same shape, or ValueError."""
+    """Any value in place of any other gives a header set of the same shape, or ValueError."""
     stored = learned(tmp_path)
     strange = [None, True, -5, 1 << 70, 1.5, "", "\0", "x" * 20_000, [], [[]], {}, [None], [[-3, "x"]], [[99, "x"]]]
 

@@ -339,7 +339,7 @@ def test_mirror_of_a_killed_compile_is_swept(tmp_path: Path) -> None:
 
 
 def test_sweep_leaves_what_is_no_mirror(tmp_path: Path) -> None:
-    """Whatever its age: a file, a link and a folder of another name stay; an abandoned mirror goes."""
+    """A file, a link and a folder of another name stay at any age; an abandoned mirror goes."""
     mirror = "ab" * 16
     (tmp_path / mirror / "0").mkdir(parents=True)
     (tmp_path / "kept" / "sub").mkdir(parents=True)

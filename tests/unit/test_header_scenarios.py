@@ -333,7 +333,7 @@ def test_link_that_moves_and_comes_back_is_not_learned_without_a_mirror(tmp_path
 def test_header_that_is_mapped_for_writing_is_not_learned_without_a_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the compiler read in place may have been changed and changed back, and no time of the file says so."""
+    """A file that was read in place may have been changed and changed back, and none of its times says so."""
 
     def refuse(_surveys: object) -> None:
         raise Unmirrored("a test")

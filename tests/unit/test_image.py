@@ -376,7 +376,7 @@ def a_link(path: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("which", ["index.json", "oci-layout", "blobs", "blobs/sha256", "blob"])
 def test_link_in_a_layout_is_not_followed(tmp_path: Path, which: str) -> None:
-    """Wherever it stands; what it leads to is as it should be."""
+    """A link in place of a blob, an index or a folder is refused, though it leads to the right content."""
     layout = forged(tmp_path, small_bundle(tmp_path))
     path = next((layout / "blobs/sha256").iterdir()) if which == "blob" else layout / which
     a_link(path, tmp_path / "elsewhere")

@@ -102,7 +102,7 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
     ],
 )
 def test_clock_is_noticed(text: str) -> None:
-    """However it is written, and also where comments, strings and branches cannot be told for certain."""
+    """Every spelling counts, also where comments, strings and branches cannot be told for certain."""
     assert scan_includes(text).has_clock
 
 

@@ -480,7 +480,7 @@ def test_depends_enter_the_key(cache: KernelCache, tmp_path: Path) -> None:
 
 
 def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
-    """Whatever can be keyed can be stored with its explanation."""
+    """Bytes, infinities and lone surrogates, which JSON does not have, are stored with the explanation of the key."""
     kernel = cached_kernel(EMPTY, arch="sm_90", cache=cache, depends=[b"\xff", float("inf"), "\ud800"])
     kernel.compile()
 

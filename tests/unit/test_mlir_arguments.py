@@ -115,7 +115,7 @@ def test_arrays_of_any_library_have_the_same_parameters(libraries: dict[str, int
 
 @pytest.mark.parametrize("kind", [CupyArray, Chosen], ids=["CuPy", "of a class of its own"])
 def test_launch_without_a_stream_goes_to_that_of_its_arrays(libraries: dict[str, int], native: bool, kind: Any) -> None:
-    """Whichever was current when the kernel was launched before."""
+    """The stream that is current now counts, and not that of the launch before."""
     typed = Typed(array(), native=native)
 
     for handle in (0, 7, 0, 9):

@@ -39,7 +39,7 @@ def test_installed_version_has_every_part() -> None:
 
 
 def test_other_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it has: its insides were not looked at."""
+    """A version whose insides nobody looked at is refused, also where every name is there."""
     for version in ("0.5.3", "0.7.0", "1.0.0"):
         monkeypatch.setattr(numba_cuda_mlir, "__version__", version)
         internals.surface.cache_clear()
@@ -110,7 +110,7 @@ def test_every_module_with_registries_is_known() -> None:
 
 
 def test_compile_that_a_program_replaced_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another function makes of a kernel is in no key."""
+    """A compile that was replaced is told, since its product is in no key."""
     from numba_cuda_mlir import mlir_compiler
 
     assert not internals.has_another_compile()

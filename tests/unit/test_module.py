@@ -182,7 +182,7 @@ def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: Kerne
 
 
 def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
-    """However many of its kernels are asked for; another module object of the same source is a hit."""
+    """All of its kernels come from one compile; another module object of the same source is a hit."""
     found = module(cache)
     for name in found:
         found[name].compile()

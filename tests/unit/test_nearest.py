@@ -280,7 +280,7 @@ def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
 
 
 def test_lines_of_the_source_are_looked_for_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many entries are compared with: it takes a millisecond for a file of some hundred lines."""
+    """One search, which takes a millisecond in a file of some hundred lines, serves all entries that are compared."""
     from numba_kcache.toolchain import diagnostics
 
     for number in range(1, 5):
@@ -295,7 +295,7 @@ def test_lines_of_the_source_are_looked_for_once(program: Program, monkeypatch: 
 
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
 def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
-    """Whatever is stored."""
+    """The mode alone is named, also where the entry is stored."""
     program.kernel().compile()
 
     found = program.kernel(settings={"mode": mode}).explain()
@@ -396,7 +396,7 @@ def test_other_target_alone_is_a_reason(program: Program) -> None:
 
 
 def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) -> None:
-    """However much else differs: that is what there is to change."""
+    """An entry for the target with three other options is nearer than one for another target with the same options."""
     program.kernel(EMPTY, fastmath=True, std="c++17", max_registers=16).compile()
     program.kernel(EMPTY, arch="sm_80").compile()
     found = program.kernel(EMPTY).explain()
@@ -583,7 +583,7 @@ def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_expla
 def test_forged_or_torn_history_costs_an_explanation_alone(
     program: Program, variants: list[dict[str, Any]], including: bool
 ) -> None:
-    """Whatever the history holds: the kernel compiles, is stored, and the next process has it."""
+    """With any history the kernel compiles, is stored, and the next process has it."""
     make = program.including if including else program.kernel
     make().compile()
     store: Any = program.cache().session.store

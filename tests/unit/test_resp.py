@@ -17,7 +17,7 @@ from numba_kcache.tiers.resp import Server, server_of
     ],
 )
 def test_url_names_server_database_and_user(url: str, server: Server) -> None:
-    """What is left out is Redis's default, and what is quoted in the URL is not quoted to the server."""
+    """Parts that are left out have Redis's defaults; quoted letters reach the server unquoted."""
     assert server_of(url) == server
 
 

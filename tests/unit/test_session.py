@@ -165,7 +165,7 @@ def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
 def test_code_that_contradicts_its_description_is_used_but_not_stored(
     directory: Path, monkeypatch: pytest.MonkeyPatch, source: str, wrong: dict[str, Any], reason: str
 ) -> None:
-    """Whatever went wrong between compiler and store stays in this process: one warning, one error counted."""
+    """Code that is not what its description says stays in this process: one warning, one error counted."""
     other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
     build = compiling.build
 

@@ -372,7 +372,7 @@ def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None
     ],
 )
 def test_manifest_with_wrong_lines_is_damaged(header: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it refers to: a miss, no other exception, and nothing that its size does not allow."""
+    """Wrong references are a miss and no other exception, and make nothing larger than the limit of lines."""
     monkeypatch.setattr(shared_lines, "MAX_SHARED_LINES", 10_000)
 
     with pytest.raises(DamagedEntry):

@@ -56,7 +56,7 @@ for each in pkgutil.walk_packages(numba_kcache.__path__, "numba_kcache."):
 
 @pytest.mark.slow
 def test_every_module_can_be_imported_without_posix() -> None:
-    """Whichever module a program touches first."""
+    """Each module can be the first that a program imports, without fcntl, pwd and resource."""
     in_python(WITHOUT_POSIX + EVERY_MODULE)
 
 

@@ -22,7 +22,7 @@ CALLED = b'// \xe9\nextern "C" __device__ int one() { return sizeof("\xe9\xe8");
 
 @pytest.mark.parametrize("data", [b"", b"plain", "größer 大".encode(), b"\xff\xfe\xe9", bytes(range(1, 256))])
 def test_bytes_come_back_as_they_were(data: bytes) -> None:
-    """Whatever their encoding."""
+    """Bytes of any encoding, or of none, survive the way through text."""
     assert encoded(decoded(data)) == data
 
 

@@ -180,7 +180,7 @@ def test_what_is_not_signed_is_not_unpacked(tmp_path: Path, events: Events) -> N
 
 
 def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> None:
-    """`?unsigned=1`, for an image layer that its build has filled."""
+    """An option `?unsigned=1` says so, for an image layer that its build has filled."""
     tier = MemoryTier()
     filled(tmp_path, tier, None)
     tier.is_vouched = True

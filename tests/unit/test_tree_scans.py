@@ -115,7 +115,7 @@ def test_another_scanner_scans_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_record_of_another_shape_is_forgotten(tmp_path: Path) -> None:
-    """Whatever a store gives back: scans, or none."""
+    """A record of any other shape gives no scans, and no exception."""
     project, records = kit(tmp_path), Records()
     learned(project, scans := records.known("kit"))
     whole: Any = json.loads(json.dumps(scans.record()))

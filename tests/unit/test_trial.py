@@ -70,7 +70,7 @@ def test_tier_that_forgets_what_was_written_fails() -> None:
     ],
 )  # fmt: skip
 def test_failure_is_said_in_the_words_of_its_error(error: Exception, said: tuple[str, str]) -> None:
-    """What, why and hint of an error raised on purpose, one line or the name of any other."""
+    """An error raised on purpose is said with its reason and hint, any other by its first line or its name."""
     tier = Tier()
 
     def fail(kind: int, key: str) -> NoReturn:

@@ -182,7 +182,7 @@ def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
 
 
 def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is: no thread to be had, say."""
+    """A cache that cannot start a thread, for one, warns once and is a miss."""
     monkeypatch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
     with pytest.warns(KCacheWarning, match="cannot look for k.json"):
         assert read(compiled()) == as_bytes(files_of())
@@ -267,7 +267,7 @@ def test_code_for_the_host_stays_on_its_machine() -> None:
 
 
 def test_code_for_the_host_is_not_taken_from_the_store() -> None:
-    """Whatever an entry says that it is."""
+    """A stored file that holds machine code of the host is not given to Triton, under any key."""
     given = {"compiler": "triton", "key": "module", "group": LAUNCHER}
     forged = {LAUNCHER: HOST_ELF}
     find_or_build(process_session(), given, lambda: forged, label="x", depends=(), meta=None, caller="")
