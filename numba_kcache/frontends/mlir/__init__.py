@@ -15,7 +15,7 @@ class MlirFrontEnd:
     kinds = ("mlir",)
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> MlirDefinition | None:
-        """Define a kernel; it is asked for what `frontends.asked` has found to be of this kind."""
+        """Define a kernel; called for things that `frontends.asked` recognised as this kind."""
         if hasattr(getattr(thing, "py_func", thing), "__code__"):
             return MlirDefinition(thing, dict(options))
         if options.get("kind") == "mlir":

@@ -1,13 +1,13 @@
-"""Arguments of a numba-cuda-mlir kernel: a launch straight from them, whatever library an array is of.
+"""Make the launcher of a numba-cuda-mlir kernel, for arrays of any library.
 
-Promise     Numbers go by the types that the kernel was compiled for, never by those of another launch. A launch without
-            a stream goes to that of its arrays' library. What does not fit is handed on (`OtherTypes`).
+Promise     Numbers are packed by the types that the kernel was compiled for, never by those of another launch. A launch
+            without a stream uses the current stream of its arrays' library. Other arguments raise `OtherTypes`.
 Method      One slot per argument. Parameters of each, flattened:
 
                 array of n axes     address twice, offset 0, shape, strides in elements; of records in bytes
-                integer, boolean    of its width
+                integer, boolean    the value, with its width
                 float16             its bits
-                float32, float64    itself
+                float32, float64    the value
                 complex64, 128      one parameter of both parts
                 datetime, timedelta its count
                 record              address of a copy on the device
@@ -40,15 +40,15 @@ from .arrays import MlirArraySlot, copied
 from .internals import surface
 
 _ON_STREAMS_LIMIT = 256
-"""Launches on streams of arrays that one launcher keeps."""
+"""Limit of the launches on arrays' streams that one launcher keeps."""
 
 
 class _Sentinel:
-    """Kept among the modules of numba-cuda-mlir's context, and dropped with them."""
+    """Kept among the modules of numba-cuda-mlir's context and finalised with them."""
 
 
 def watch_context(loaded: LoadedKernel) -> None:
-    """Mark a module as gone when `cuda.close()` destroys numba-cuda-mlir's context, so that it is loaded anew."""
+    """Clear a module's `live` when `cuda.close()` destroys numba-cuda-mlir's context, so that it is loaded again."""
     module, live = loaded.module, loaded.live
     if getattr(module, "mlir_context", None) is None:
         sentinel, modules = _Sentinel(), surface().get_context().modules
@@ -57,12 +57,12 @@ def watch_context(loaded: LoadedKernel) -> None:
 
 
 class MlirLauncher(TypedLauncher):
-    """A launcher that fills in defaults, and takes its stream from the arrays where none was given.
+    """A launcher that fills in defaults, and uses the arrays' stream where none was given.
 
     Args:
         kinds: Types of the arguments.
-        complete: Adds the defaults of arguments that are left out.
-        is_cast: Whether numbers are converted to the types, which the user wrote.
+        complete: Adds the defaults of omitted arguments.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
         more: As for `TypedLauncher`.
     """
 
@@ -94,7 +94,7 @@ class MlirLauncher(TypedLauncher):
             super()._slow(given, code, shape, handle, stream)
 
     def _on_stream(self, config: tuple[Dim3, Dim3, int, int]) -> Launch:
-        """The launch of a shape on the stream that the arrays are on."""
+        """The launch of a shape on the arrays' stream."""
         found = self._on_streams.get(config)
         if found is None:
             if len(self._on_streams) >= _ON_STREAMS_LIMIT:
@@ -105,7 +105,7 @@ class MlirLauncher(TypedLauncher):
 
 
 def _current_stream(arguments: Sequence[Any]) -> int:
-    """Handle of the stream that the library of an array is on now, PyTorch's first; 0 for the default one."""
+    """Handle of the current stream of an array's library, PyTorch's first; 0 for the default one."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None:
         for each in arguments:
@@ -130,18 +130,18 @@ def make_launcher(
     labels: Sequence[str] | None = None,
     is_cast: bool = False,
 ) -> MlirLauncher | None:
-    """Make what launches one signature on the kernel's device; None where an argument type is not for this path.
+    """Make the launcher of one signature; None where it does not support one of the argument types.
 
     Args:
-        kernel: On its device.
-        name: For messages.
-        types: Of the arguments.
+        kernel: The kernel, loaded on a device.
+        name: Its name in messages.
+        types: Types of the arguments.
         relaunch: As in `Launcher`.
         otherwise: As in `TypedLauncher`.
         complete: As in `MlirLauncher`.
         attributes: Launch attributes, as `Launcher` takes them.
-        labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
-        is_cast: Whether numbers are converted to the types, which the user wrote.
+        labels: Name and type of each argument, if each launch is waited for (`debugging`); else None.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
@@ -170,10 +170,10 @@ def _is_varargs(kind: Any) -> bool:
 
 
 def codes_of(kind: Any) -> tuple[str, ...]:
-    """The code (`model.artifact`) of each parameter that an argument of a type fills.
+    """The type code (`model.artifact`) of each parameter that an argument of a type takes.
 
     Raises:
-        KeyError: Arguments of it are not packed here.
+        KeyError: The launcher cannot pack arguments of this type.
     """
     parts, of = surface(), type(kind)
     if of is parts.Array:
@@ -225,7 +225,7 @@ def _other() -> Any:
 
 
 class _SettledSlot(Slot):
-    """The slot of an argument that one function settles, on every launch."""
+    """A slot whose `settle` is a given function."""
 
     def __init__(self, settle: Settle) -> None:
         self.settle = settle
@@ -236,7 +236,7 @@ def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
 
 
 def _cast_slot(exact: Slot, dtype: Any) -> Slot:
-    """The slot of a number that is converted to the type that the user wrote, where it keeps its value."""
+    """The slot of a number that is converted to the type in the user's signature, if that preserves its value."""
     own, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
     least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
 

@@ -1,9 +1,9 @@
-"""Arrays as arguments of a numba-cuda-mlir kernel: their types, and the parameters that they fill.
+"""Arrays as arguments of a numba-cuda-mlir kernel: their types, and the parameters that they take.
 
-Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, with an array interface or DLPack go one way: by the memory
-            that they stand for. What is produced on another stream is waited for on the device; a host array is copied
-            around the launch, as numba-cuda-mlir copies it.
-Not here    What else is passed, and launchers (arguments).
+Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
+            alike, by their memory. The launch waits on the device for the stream that produces an array; a host array
+            is copied before and after the launch, as numba-cuda-mlir does.
+Not here    Arguments other than arrays, and launchers (arguments).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NAMES = {
 
 
 def array_type_of(value: Any) -> Any:
-    """The type of an array of another library, by its memory; None where numba-cuda-mlir has to say."""
+    """The type of an array of another library, by its memory; None where numba-cuda-mlir has to type it."""
     found = _memory_of(value, None)
     return None if found is None else _type_of_memory(found[0])
 
 
 def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
-    """The memory of an array of another library, and what keeps it; None for what is none, or is not typed by it."""
+    """The memory of an array of another library, and the object that keeps it alive; None for other arguments."""
     kind = type(value)
     if kind is int or kind is float or kind is tuple or value is None or kind.__module__ == "numpy":
         return None
@@ -93,10 +93,10 @@ class MlirArraySlot(ArraySlot):
 
     Args:
         kind: Its type.
-        launcher: Of the kernel.
+        launcher: The launcher of the kernel.
     """
 
-    others = "C"  # an array of another library is of a type of its own in "F" order, and in "A"
+    others = "C"  # arrays of other libraries in "F" or "A" order have types of their own
 
     def __init__(self, kind: Any, launcher: Launcher) -> None:
         parts = surface()
@@ -134,7 +134,7 @@ class MlirArraySlot(ArraySlot):
         return self.values_of(memory)
 
     def _of_this_type(self, memory: Memory, keeper: object, stream_id: int, call: Call) -> Memory:
-        """The memory of an array of another library; it is ordered before the launch."""
+        """The memory of an array of another library; the launch is made to wait for its stream."""
         module = self.launcher.module
         if _type_of_memory(memory) != self.kind:
             raise OtherTypes
@@ -152,24 +152,24 @@ class MlirArraySlot(ArraySlot):
 
 
 def _element_of(dtype: Any) -> str:
-    """The code of an element; "" for a rarer one."""
+    """The type code of an element; "" for a rarer one."""
     types = surface().types
-    for code, name in _NAMES.items():  # types are made once each
+    for code, name in _NAMES.items():  # types are interned, so that identity suffices
         if getattr(types, name, None) is dtype:
             return code
     return ""
 
 
 def _unit_of(kind: Any) -> int:
-    """Bytes that a stride of 1 stands for in arrays of a rarer element: records and texts that are not contiguous have
-    their strides in bytes."""
+    """The unit of strides in bytes, for arrays of rarer elements: non-contiguous records and texts have strides in
+    bytes, others in items."""
     parts = surface()
     is_counted = kind.layout == "C" or type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
     return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
 def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
-    """The values of a host array, which is copied around the launch."""
+    """The values of a host array, which is copied before and after the launch."""
     parts = surface()
     inner = value.value if isinstance(value, parts.ArgHint) else value
     if isinstance(inner, parts.DeviceNDArray) or parts.typeof(value) != kind:
@@ -190,7 +190,8 @@ def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...
 
 
 def copied(value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
-    """Have a host array or record copied around the launch; its address, and its copy, by then."""
+    """Copy a host array or record before and after the launch. Returns a function that gives the copy's address, and
+    a list that will contain the copy."""
     parts = surface()
     wrapper = value if isinstance(value, parts.ArgHint) else parts.InOut(value)
     copies: list[Any] = []

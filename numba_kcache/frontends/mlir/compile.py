@@ -1,11 +1,10 @@
 """Compile a kernel of numba-cuda-mlir for a target: lowering to MLIR, code by NVVM, the cubin by nvJitLink.
 
-Promise     Any target on any machine: no device, driver or context is needed, and whichever there is changes nothing.
-            What
-            is compiled is the program as it is now: a device function that was compiled before, for other globals or
-            another target, is compiled anew. The compiler's own errors pass unchanged, and the user's options stay as
-            they are.
-Not here    What is in the key (request), and private names (internals).
+Promise     Any target on any machine: no device, driver or context is needed, and an existing one has no effect. The
+            program is compiled in its present state: a device function that was compiled before, for other globals or
+            another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
+            modified.
+Not here    The key (request), and private names (internals).
 Ground      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """
@@ -33,12 +32,12 @@ from .link import linked_from
 
 _Freshness = tuple[str, str, int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
-"""For each function on the device: the digest and target it was compiled under, and how many overloads it had."""
+"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 _alive: list[Any] = []
-"""Device arrays whose addresses are in code of this process."""
+"""Device arrays whose addresses are in code of this process, kept alive."""
 
 
 def build(
@@ -50,19 +49,19 @@ def build(
     runtime_build: str | None,
     headers: Folders | None,
 ) -> Artifact:
-    """Compile what a request is for.
+    """Compile the artifact of a request.
 
     Args:
         definition: The kernel.
-        found: What it is made of.
-        types: Of its arguments.
-        target: What to build for.
+        found: Its fingerprint.
+        types: Types of its arguments.
+        target: The target to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
-        runtime_build: Of the device runtime that is in the key; None for none.
-        headers: Where the headers of linked CUDA C++ are read; None for the user's own folders.
+        runtime_build: Build of the device runtime in the key; None for none.
+        headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
     Raises:
-        UncacheableError: It asks for values of its arguments, or links what is not in its key.
+        UncacheableError: Its code depends on values of its arguments, or it links an input that is not in its key.
     """
     functions = () if isinstance(found, Uncapturable) else found.device_functions()
     links = () if isinstance(found, Uncapturable) else found.links
@@ -73,7 +72,7 @@ def build(
         )  # fmt: skip
     except UncacheableError as error:
         raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
-    except Exception as error:  # the compiler's own, mostly: its words stay as they are
+    except Exception as error:  # mostly the compiler's own, whose message is kept
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
         raise
 
@@ -94,18 +93,18 @@ def compile_kernel(
 
     Args:
         declared: The function with its options (`Declared`).
-        types: Of the arguments, in order.
+        types: Types of the arguments, in order.
         target: A real target.
         ptx_target: The virtual target to generate code for, where the user asked for one.
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
-            digest of what decides its code (`Fingerprint.device_functions`).
-        keep_ptx: Whether the artifact holds the PTX, as it is before linking.
+            digest of everything that determines its code (`Fingerprint.device_functions`).
+        keep_ptx: Whether the artifact contains the PTX, as it is before linking.
         has_runtime: Whether the key has CUDA's device runtime, which kernels link that synchronise their grid.
         headers: As for `build`.
-        links: What is linked, as the key has it.
+        links: The link inputs, with the bytes in the key.
 
     Raises:
-        UncacheableError: It asks for values of its arguments, or what it links elsewhere has callbacks.
+        UncacheableError: Its code depends on values of its arguments, or a callee's link input has callbacks.
         CompileError: The linked cubin has no kernel.
     """
     start, parts, types = time.perf_counter(), compiler(), tuple(types)
@@ -135,7 +134,7 @@ def compile_kernel(
 
 
 def _foreign_callbacks(known: Mapping[str, Any], links: Iterable[Any]) -> list[Any]:
-    """Callbacks that are neither the compiler's nor of the kernel's own options."""
+    """Callbacks that belong neither to the compiler nor to the kernel's own options."""
     own = [callback for each in links for callback in callbacks_of(each)]
     found = [*(known.get("setup_callbacks") or ()), *(known.get("teardown_callbacks") or ())]
     return [each for each in found if each not in own and not str(each.__module__).startswith(f"{PACKAGE}.")]
@@ -143,7 +142,7 @@ def _foreign_callbacks(known: Mapping[str, Any], links: Iterable[Any]) -> list[A
 
 @contextlib.contextmanager
 def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
-    """Compile without what was compiled earlier in this process for another target, other globals or other flags.
+    """Compile without code that was compiled earlier in this process for another target, other globals or other flags.
 
     Args:
         device_functions: As of `compile_kernel`.
@@ -162,7 +161,7 @@ def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> I
 
 
 def _forget_overloads(dispatcher: Any) -> None:
-    """Forget the overloads of a device function; those given to its decorator cannot come back by themselves."""
+    """Drop the overloads of a device function; signatures given to its decorator are then compiled explicitly."""
     given = [] if dispatcher._can_compile else [(types, each) for types, each in dispatcher.overloads.items()]
     dispatcher.overloads.clear()
     vars(dispatcher).pop("_device_dispatcher", None)

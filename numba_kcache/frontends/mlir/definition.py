@@ -1,10 +1,10 @@
-"""The definition of a kernel of numba-cuda-mlir: a function or dispatcher with its options; and its artifacts.
+"""The definition of a kernel of numba-cuda-mlir (a function or dispatcher with its options), and its artifacts.
 
-Promise     Its options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Arguments that are left out have
-            their defaults. An annotated parameter, and a dispatcher with signatures, have the types that they say.
-            A target is what was asked for: `chip=` and `cc=` count as `arch=`, whatever device there is.
-Not here    What it shares with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
-            (compile), and what its own dispatcher does (dispatcher).
+Promise     Its options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have their
+            defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=` and
+            `cc=` mean the same as `arch=`, whatever device is present.
+Not here    The code shared with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
+            (compile), and the work of its own dispatcher (dispatcher).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MlirDefinition(PythonDefinition):
     # -- types --------------------------------------------------------------------------------------
 
     def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Add the defaults of arguments that are left out."""
+        """Add the defaults of omitted arguments."""
         lacking = self.function.__code__.co_argcount - len(arguments)
         return arguments + self.defaults[-lacking:] if 0 < lacking <= len(self.defaults) else arguments
 
@@ -87,12 +87,12 @@ class MlirDefinition(PythonDefinition):
         """Type the arguments; None where no signature fits.
 
         Raises:
-            ArgumentError: There are more or fewer.
+            ArgumentError: The number of arguments is wrong.
             ValueError, TypeError: One has no type.
         """
         arguments, code = self.complete(tuple(arguments)), self.function.__code__
         if self.declared.targetoptions.get("extensions"):
-            return None  # which change the arguments first
+            return None  # extensions change the arguments first
         if len(arguments) != code.co_argcount and not (code.co_flags & VARARGS and len(arguments) > code.co_argcount):
             raise ArgumentError(
                 f"cannot launch {self.name} with {len(arguments)} arguments",
@@ -100,13 +100,13 @@ class MlirDefinition(PythonDefinition):
             )
         try:
             types = self.types_of(arguments)
-        except (ValueError, TypeError) as error:  # its own words, which name no kernel
+        except (ValueError, TypeError) as error:  # its message does not name the kernel
             error.add_note(self.note)
             raise
         return _signature_for(self.thing, types) if self.is_bound else types
 
     def types_of(self, arguments: Sequence[Any]) -> Signature:
-        """Type the arguments of a launch as numba-cuda-mlir does; what it does not know as arrays, by their memory."""
+        """Type the arguments of a launch as numba-cuda-mlir does; arrays that it does not know, by their memory."""
         code, parts = self.function.__code__, surface()
         found = [type_of(each) for each in arguments]
         for position, kind in enumerate(self.annotated):
@@ -119,7 +119,7 @@ class MlirDefinition(PythonDefinition):
 
     @property
     def annotated(self) -> tuple[Any, ...]:
-        """The type that each parameter's annotation says; None where it has none that is a type."""
+        """The type in each parameter's annotation; None where that is not a type."""
         if self._annotated is None:
             annotations = self.function.__annotations__
             names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
@@ -128,7 +128,7 @@ class MlirDefinition(PythonDefinition):
         return self._annotated
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of what `signature=` takes."""
+        """Read the argument types of `signature=`."""
         from .dispatcher import read_signatures
 
         return read_signatures(given)
@@ -144,7 +144,7 @@ class MlirDefinition(PythonDefinition):
         runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
-        """Compile what a request is for."""
+        """Compile the artifact of a request."""
         from .compile import build
 
         return build(self, found, types, target, ptx_target, runtime_build, headers)
@@ -159,7 +159,7 @@ class MlirDefinition(PythonDefinition):
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make what packs arguments of these types; None where the dispatcher's launch is needed."""
+        """Make the launcher for arguments of these types; None where the dispatcher's launch is needed."""
         known = more["artifact"].attributes
         if known.get("debug") or known.get("needs_setup") or self.declared.targetoptions.get("extensions"):
             return None
@@ -173,7 +173,7 @@ class MlirDefinition(PythonDefinition):
         )  # fmt: skip
 
     def by_value(self) -> Any:
-        """Give the definition with its function by value."""
+        """Make a definition that pickles its function by value."""
         return _ByValue(self)
 
 
@@ -206,7 +206,7 @@ def _annotation(function: Any, name: str) -> Any:
 
 
 def _signature_for(dispatcher: Any, types: Signature) -> Variant:
-    """The one signature of a dispatcher that takes these types; None where it has to say what is wrong."""
+    """The one signature of a dispatcher that fits these types; None where the dispatcher has to report the error."""
     if types in dispatcher.overloads:
         return types
     best, _has_any = dispatcher._resolve_overload(types, allow_unsafe=True)
@@ -214,9 +214,9 @@ def _signature_for(dispatcher: Any, types: Signature) -> Variant:
 
 
 def _asked_targets(thing: Any) -> tuple[Target, ...]:
-    """The target that a dispatcher's options ask for; () for none.
+    """The target in a dispatcher's options; () for none.
 
-    Its first compile writes the device's there as well.
+    The dispatcher's first compile writes the device's target there as well.
     """
     options = getattr(thing, "targetoptions", None) or {}
     if options.get("cc") is not None:
@@ -226,7 +226,7 @@ def _asked_targets(thing: Any) -> tuple[Target, ...]:
 
 
 class _ByValue:
-    """Arrives in another process as a definition, whose file that process need not import."""
+    """A picklable object that unpickles as a definition, without importing the function's file."""
 
     def __init__(self, definition: MlirDefinition) -> None:
         self._definition = definition
@@ -236,15 +236,16 @@ class _ByValue:
 
 
 def _load(function: bytes, options: Mapping[str, Any]) -> MlirDefinition:
-    return MlirDefinition(serializer().loads(function), options)  # what a process dumped that this one works for
+    return MlirDefinition(serializer().loads(function), options)  # safe: from the parent process
 
 
 class MlirResolutions(PythonResolutions):
     """The artifacts of one such kernel.
 
     Attributes:
-        by_variant: Dispatchers that launch one signature each: numba-cuda-mlir tells loaded kernels apart by less than
-            the types of their arguments.
+        by_variant: Dispatchers with one signature each, since numba-cuda-mlir does not distinguish loaded kernels by
+        all
+            types of their arguments.
     """
 
     definition: MlirDefinition
@@ -256,11 +257,11 @@ class MlirResolutions(PythonResolutions):
         self.by_variant: dict[Variant, Any] = {}
 
     def compiles_uncached(self) -> bool:
-        """Check whether it is compiled here whatever it is made of: unless its code may depend on the launch."""
+        """Check whether an uncacheable kernel is compiled here: not where its code may depend on the launch."""
         return not (has_planners() or self.definition.declared.targetoptions.get("extensions"))
 
     def forget(self) -> None:
-        """Resolve anew at the next launch. Running work is untouched."""
+        """Resolve again at the next launch. Running launches go on."""
         super().forget()
         self.by_variant = {}
         if self.dispatcher is not None and self.dispatcher._can_compile:
@@ -273,11 +274,11 @@ class MlirResolutions(PythonResolutions):
         launch(self, shape, stream, arguments)
 
     def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
-        """Give the block size that numba-cuda-mlir takes where it knows none."""
+        """The default block size of numba-cuda-mlir."""
         return 128
 
     def attribute(self, name: str) -> Any:
-        """Read what the dispatcher has under this name."""
+        """Read an attribute of the dispatcher."""
         from .dispatcher import DISPATCHERS_NAMES, attribute
 
         return attribute(self, name) if name in DISPATCHERS_NAMES else super().attribute(name)
@@ -287,7 +288,7 @@ MlirDefinition.make_resolutions = MlirResolutions
 
 
 def _choose(definition: MlirDefinition, choose: Callable[[Target], Choice], device: Target) -> Choice:
-    """Choose what to build for a device: code for what the options ask for, linked for the device where it is newer."""
+    """Choose the target for a device: that of the options, with PTX linked for the device where it is newer."""
     asked = definition.asked
     if not asked or "arch" in definition.options:
         return choose(definition.native(device))
@@ -303,7 +304,7 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
             raise OptionError(
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
             )
-        options.pop("chip", None)  # the target is named elsewhere, and its first compile writes the device's here
+        options.pop("chip", None)  # the target is passed separately; a first compile writes the device's here
         checked = _verified(given)
         derived = {"opt": ("opt_level",), "opt_level": (), "lto": ("_lto_explicit",)}
         for name in given:

@@ -1,10 +1,10 @@
 """numba-cuda-mlir's `Dialect`: the options of its dispatchers, and its declarations of external functions.
 
-Promise     A module of numba-cuda-mlir that is not loaded stays so. What a text transform reads is in the key: the text
-            itself, which must still be what the function was compiled from. An object that does not look as expected
-            is not recognised, hence not cached.
-Method      This module is the `Dialect`: `fingerprint` is handed it as it is, and asks its functions.
-Not here    What numba-cuda has in the same way (python.numbas), and where things are (internals).
+Promise     No module of numba-cuda-mlir is imported. For a text transform the function's text is in the key, which must
+            still be the text that the function was compiled from. An object of an unexpected form is not recognised,
+            and so its kernel is not cached.
+Method      This module itself is the `Dialect` that is passed to `fingerprint`.
+Not here    The functions shared with numba-cuda (python.numbas), and names of modules (internals).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ stateful = OF_NUMPY | {
     f"{HOME}.api", f"{HOME}.cudadrv.devices", f"{HOME}.cudadrv.driver", f"{HOME}.cudadrv.runtime",
     f"{HOME}.device_init", "numba_cuda_mlir.tools", "numba_cuda_mlir.runtime",
 }  # fmt: skip
-"""Modules whose answers depend on state that no key holds: the current device's, and NumPy's."""
+"""Modules whose results depend on state: the current device's, and NumPy's."""
 
 _NO_CODE = (
     "cache", "profile_jit", "print_before_all", "print_after_all", "dump", "dump_numba_ir", "dump_mlir", "dump_cubin",
     "dump_llvmir", "dump_ptx", "dump_ast", "dump_ast_after_all", "signature", "annotations_as_signatures", "fast_math",
     "chip", "cc", "_compile_output", "__launch_config__",
 )  # fmt: skip
-"""Options that change no code, repeat another option, or concern one compile only; the target is a component."""
+"""Options that do not change code, repeat another option, or concern one compile only; the target is a component."""
 
 _OWN = ("numba_cuda_mlir.decorators",)
-"""Modules whose functions are options by themselves."""
+"""Modules whose functions are used as values of options."""
 
 python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
@@ -50,12 +50,12 @@ registrations = partial(numbas.registrations, NAMES)
 
 
 def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
-    """The options of a dispatcher, with the signatures given to a device function, to which arguments are cast.
+    """The options of a dispatcher; for a device function also its given signatures, to which arguments are cast.
 
-    Callbacks of what a kernel links are no part of the code: its own dispatcher runs them.
+    Callbacks of a kernel's link inputs are not part of the code: its own dispatcher runs them.
 
     Raises:
-        Unvouchable: Its code depends on the launch configuration, or its text is not that of the function any more.
+        Unvouchable: Its code depends on the launch configuration, or its text changed since it was compiled.
     """
     options = {name: value for name, value in dispatcher.targetoptions.items() if name not in _NO_CODE}
     links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
@@ -90,7 +90,7 @@ def _without_callbacks(item: Any) -> Any:
 
 
 def type_form(value: Any) -> Plain | None:
-    """A type of Numba, or a signature; a class of MLIR's bindings by its name; None for anything else.
+    """The form of a Numba type, a signature, or a class of MLIR's bindings (its name); None for other objects.
 
     Raises:
         Refused: As `numbas.type_form` does.
@@ -106,7 +106,7 @@ def type_form(value: Any) -> Plain | None:
 
 
 def external(value: Any) -> External | None:
-    """The declaration in a descriptor of `declare_device`, or a function in MLIR; None for anything else.
+    """The declaration in a descriptor of `declare_device`, or a function in MLIR; None for other objects.
 
     Raises:
         Unvouchable: It is a descriptor, but its declaration cannot be read.
@@ -122,7 +122,7 @@ def external(value: Any) -> External | None:
 
 
 def setting(name: str) -> Any:
-    """A setting, None while it is not loaded."""
+    """The value of a setting; None while its module is not loaded."""
     return loaded(CONFIG, name)
 
 
@@ -130,17 +130,17 @@ def setting(name: str) -> Any:
 
 
 def transformed_text(function: Any) -> str:
-    """The text that a transform will read of a function, from its file as that is now.
+    """The text of a function that a transform will read, from the present content of its file.
 
     Raises:
-        Unvouchable: There is none, or it has been edited since the function was compiled.
+        Unvouchable: It cannot be read, or was edited since the function was compiled.
     """
     code = function.__code__
     try:
         linecache.checkcache(code.co_filename)
         text = textwrap.dedent(inspect.getsource(function))
         whole = "".join(linecache.getlines(code.co_filename, function.__globals__))
-        made = InspectLoader.source_to_code(whole, code.co_filename)  # as an import would; nothing runs it
+        made = InspectLoader.source_to_code(whole, code.co_filename)  # compiled as by an import, not run
     except (OSError, TypeError, SyntaxError, ValueError):
         raise Unvouchable("its text cannot be read, and a text transform reads it") from None
     if not any(_is_same(each, code) for each in _nested(made)):

@@ -1,11 +1,11 @@
-"""numba-cuda-mlir's own dispatcher over the artifacts of this cache, and launches that only it can make.
+"""numba-cuda-mlir's own dispatcher for a kernel, with this cache behind it, and launches that only it can make.
 
-Promise     A dispatcher made here behaves as one of `cuda.jit` with the same options, and has all arguments of a launch
-            with their own types: each signature has a dispatcher to itself, since numba-cuda-mlir tells loaded kernels
-            apart by less. What a compile alone knows (MLIR, LLVM IR) is compiled when it is asked for.
-Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for everybody else. `served` stands
-            in front of both: it gives a compile result made of an artifact, or None where the method has to go on.
-Not here    Packing of what a launcher takes (arguments), and when programs that are not edited get this (install).
+Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options. Each signature has a dispatcher
+            of its own, since numba-cuda-mlir does not distinguish loaded kernels by all types of their arguments. For
+            metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
+Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
+            `served`, which returns a compile result made from an artifact, or None where the method has to compile.
+Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install).
 Ground      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`.
 """
@@ -36,17 +36,17 @@ DISPATCHERS_NAMES = frozenset((
     "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions", "extensions", "specialized",
     "specialize",
 ))  # fmt: skip
-"""The dispatcher's names that a kernel has too, with the same meaning."""
+"""Attributes of the dispatcher that a kernel has with the same meaning."""
 
 _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
-"""Metadata that no artifact has."""
+"""Metadata that an artifact does not have."""
 
 
 # -- compile results of artifacts ---------------------------------------------------------------------------------
 
 
 class Metadata(dict[str, Any]):
-    """An artifact as a compile result; its PTX is unpacked when it is asked for, and compiled what it does not have."""
+    """The metadata of a compile result made from an artifact: PTX is unpacked when read, missing values compiled."""
 
     def __init__(self, known: Mapping[str, Any], compiled: Any, extras: Mapping[str, bytes]) -> None:
         super().__init__(known)
@@ -74,11 +74,11 @@ class Metadata(dict[str, Any]):
 
 
 def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
-    """An object for `dispatcher.overloads`, made of an artifact.
+    """Make an object for `dispatcher.overloads` from an artifact.
 
     Args:
-        dispatcher: Of `cuda.jit`.
-        types: Of the arguments.
+        dispatcher: A dispatcher of `cuda.jit`.
+        types: Types of the arguments.
         artifact: The compiled kernel.
     """
     parts, known, target = surface(), artifact.attributes, artifact.target
@@ -111,7 +111,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
 
 
 class _Complete:
-    """A compile result whose other attributes are those of a compile."""
+    """A compile result whose other attributes are those of a real compile, made when one is read."""
 
     def __init__(self, result: Any, compiled: Any) -> None:
         self.__dict__.update(vars(result))
@@ -132,13 +132,13 @@ class _Complete:
 
 
 def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], *, is_quiet: bool = False) -> Any:
-    """Give the compile result of a signature, in `overloads` as well; None where numba-cuda-mlir has to go on.
+    """Put the compile result of a signature into `overloads` and return it; None where numba-cuda-mlir must compile.
 
     Args:
-        dispatcher: That wants it.
-        resolutions: Of its function and options.
-        types: Of the arguments.
-        is_quiet: Whether errors in what is linked are left to numba-cuda-mlir to raise.
+        dispatcher: The dispatcher.
+        resolutions: Resolutions of its function and options.
+        types: Types of the arguments.
+        is_quiet: Whether numba-cuda-mlir itself raises errors in link inputs.
     """
     definition, parts = resolutions.definition, surface()
     is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled
@@ -168,7 +168,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
 
 
 def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
-    """The result that its launcher takes for these arguments; None where numba-cuda-mlir has to go on."""
+    """The compile result for its launcher and these arguments; None where numba-cuda-mlir must compile."""
     parts, definition = surface(), resolutions.definition
     given = getattr(parts._compile_arg_types, "types", None)
     types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)
@@ -191,7 +191,7 @@ def _cached_class() -> Any:
     """The class of dispatchers made here."""
 
     class CachedDispatcher(surface().MLIRDispatcher):  # type: ignore[misc]
-        """A dispatcher that asks this cache before it compiles."""
+        """A dispatcher that looks kernels up in this cache before it compiles."""
 
         resolutions: MlirResolutions
 
@@ -219,7 +219,7 @@ def _make(resolutions: MlirResolutions) -> Any:
     options["link"] = list(options.get("link") or ())
     made = _cached_class()(declared.py_func, targetoptions=options)
     made.resolutions = resolutions
-    if resolutions.definition.is_bound:  # it takes the signatures that it was given, no others
+    if resolutions.definition.is_bound:  # it is restricted to the signatures that it was given
         made.overloads.update(thing.overloads)
         made.disable_compile()
         made._specialized = thing._specialized
@@ -227,14 +227,14 @@ def _make(resolutions: MlirResolutions) -> Any:
 
 
 def dispatcher_of(resolutions: MlirResolutions) -> Any:
-    """The dispatcher of a kernel, made when something is to be looked at by numba-cuda-mlir itself."""
+    """The dispatcher of a kernel, made when numba-cuda-mlir itself has to inspect it."""
     if resolutions.dispatcher is None:
         resolutions.dispatcher = _make(resolutions)
     return resolutions.dispatcher
 
 
 def attribute(resolutions: MlirResolutions, name: str) -> Any:
-    """Read one of `DISPATCHERS_NAMES`; the dispatcher then has every signature that was launched or compiled."""
+    """Read one of `DISPATCHERS_NAMES` from the dispatcher, which is first given every resolved signature."""
     if name == "specialize":
         return functools.partial(specialize, resolutions)
     dispatcher = dispatcher_of(resolutions)
@@ -258,10 +258,10 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     """Launch as numba-cuda-mlir does, with the options of the kernel.
 
     Args:
-        resolutions: Of the kernel.
+        resolutions: Resolutions of the kernel.
         shape: Extents of the launch.
-        stream: As the user gave it; None for that of the arguments.
-        arguments: Of the launch.
+        stream: The user's stream; None for that of the arguments.
+        arguments: Arguments of the launch.
     """
     check_interpreter()
     definition = resolutions.definition
@@ -294,7 +294,7 @@ def _launch_watched(configured: Any, shape: LaunchShape, stream: int, arguments:
 
 
 def _as_its_own(value: Any) -> Any:
-    """An array of PyTorch as one of numba-cuda-mlir, whose launcher fails on it after the launch."""
+    """Wrap an array of PyTorch as one of numba-cuda-mlir, whose launcher fails on PyTorch's after the launch."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
@@ -302,7 +302,7 @@ def _as_its_own(value: Any) -> Any:
 
 
 def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
-    """The argument types of what `signature=` takes: as `cuda.jit` takes it, or a list of that.
+    """Read the argument types of `signature=`: a signature as `cuda.jit` takes it, or a list of these.
 
     Raises:
         OptionError: One is not a signature, or returns something.

@@ -1,11 +1,11 @@
-"""Lead the kernels of numba-cuda-mlir programs that are not edited through this cache.
+"""Patch numba-cuda-mlir's dispatcher class so that unedited programs use this cache.
 
-Promise     Its own cache is not asked while this one is: it takes no notice of edited callees, globals, options and
-            captured arrays, and forgets that a kernel is cooperative.
+Promise     Its own cache is not used meanwhile: that ignores edited callees, globals, options and captured arrays, and
+            does not record that a kernel is cooperative.
 Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
-            makes asks this cache as well.
-Not here    What is served (dispatcher), and when methods are replaced (python.takeover).
+            makes uses this cache as well.
+Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
 Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
 """
@@ -23,17 +23,17 @@ from .installed import InstalledDefinition, InstalledLaunches
 from .internals import DISPATCHERS, PACKAGE, surface
 
 _replaced: dict[str, Any] = {}
-"""The methods that are replaced now."""
+"""The original methods while they are replaced, by name."""
 
 _attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that ask this cache, with the cache that they had; None for the one that `cache=True` would make."""
+"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
 
 
 class DispatcherCache:
-    """The cache of an attached dispatcher, which its own methods find empty; the names are numba-cuda-mlir's.
+    """The cache of a patched dispatcher, with numba-cuda-mlir's interface; it always reports a miss.
 
     Args:
-        launches: Of the dispatcher.
+        launches: The launches of the dispatcher.
     """
 
     def __init__(self, launches: InstalledLaunches) -> None:
@@ -45,19 +45,19 @@ class DispatcherCache:
         return self.resolutions.session().store.directory
 
     def load_overload(self, _sig: Any, _context: Any) -> None:
-        """Load nothing: this cache was asked before, and had nothing."""
+        """Return None: the replaced methods have looked into this cache already."""
 
     def save_overload(self, _sig: Any, _data: Any) -> None:
-        """Save nothing: what numba-cuda-mlir compiled by itself must not be stored."""
+        """Do nothing: a kernel that numba-cuda-mlir compiled itself must not be stored."""
 
     def enable(self) -> None:
-        """Nothing: there is no switch here."""
+        """Do nothing: this cache cannot be switched per dispatcher."""
 
     def disable(self) -> None:
-        """Nothing: there is no switch here."""
+        """Do nothing: this cache cannot be switched per dispatcher."""
 
     def flush(self) -> None:
-        """Read the function anew at the next launch; entries stay, they are named by what they hold."""
+        """Read the function again at the next launch; entries stay, since their keys cover their content."""
         self.launches.forget()
 
 
@@ -89,7 +89,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
         if type(cache) is DispatcherCache and cache.launches.takes(config):
             try:
                 return cache.launches[config]
-            except KCacheError:  # it has words of its own for what is wrong
+            except KCacheError:  # numba-cuda-mlir reports the error itself
                 pass
         return get_item(self, config)
 
@@ -123,7 +123,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
 
 def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
-    """`dispatcher.specialize(*arguments)`, whose dispatcher asks this cache as well."""
+    """Do as `dispatcher.specialize(*arguments)`, but let the new dispatcher use this cache."""
     parts = surface()
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
     key = parts.current_device().compute_capability, types
@@ -142,7 +142,7 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
     try:
         definition = InstalledDefinition(dispatcher, {})
         assert definition.declared
-    except OptionError:  # a function for devices
+    except OptionError:  # a device function
         return None
     _attached[dispatcher], launches = before, InstalledLaunches(definition)
     dispatcher._cache = DispatcherCache(launches)

@@ -1,10 +1,10 @@
-"""Launches of a dispatcher of a program that is not edited: `kernel[grid, block](...)` by this package's own path.
+"""Launches of dispatchers in unedited programs: `kernel[grid, block](...)` through this package's launchers.
 
-Promise     What goes this way has the values, order and effects of a launch that numba-cuda-mlir makes right, and
-            leaves the dispatcher as that would: with its overload and counters. All else it launches itself, in its own
-            words: wrong configurations, signatures that are fixed or annotated, arguments without a type, extensions.
-Method      Its own `configure` comes first wherever a configuration is bound, for what it checks and warns of.
-Not here    When programs that are not edited get this (install).
+Promise     Such a launch has the values, order and effects of a correct launch of numba-cuda-mlir, and updates the
+            dispatcher's overloads and counters likewise. Others are left to numba-cuda-mlir: invalid configurations,
+            signatures that are fixed or annotated, arguments without a type, extensions.
+Method      Its own `configure` is called first when a configuration is bound, for its checks and warnings.
+Not here    Patching the dispatcher class (install).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .internals import surface
 
 
 class InstalledDefinition(MlirDefinition):
-    """A dispatcher whose own launches take what has no variant here."""
+    """The definition of a dispatcher of an unedited program, which launches arguments without a variant itself."""
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments; None for what numba-cuda-mlir is to launch."""
+        """Type the arguments; None where numba-cuda-mlir has to launch."""
         if self.is_bound or self.annotated or self.function.__code__.co_flags & VARARGS:
             return None
         try:
@@ -35,7 +35,7 @@ class InstalledDefinition(MlirDefinition):
             for each in types:
                 codes_of(each)
             return types  # type: ignore[no-any-return]
-        except (ArgumentError, ValueError, TypeError, KeyError):  # it has words for that, or launches more
+        except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports it, or can launch it
             return None
 
 
@@ -54,7 +54,7 @@ class InstalledLaunches(Launches):
     """The launches of one such dispatcher.
 
     Args:
-        definition: Of it.
+        definition: Its definition.
     """
 
     _resolutions: InstalledResolutions
@@ -65,11 +65,11 @@ class InstalledLaunches(Launches):
 
     @property
     def resolutions(self) -> MlirResolutions:
-        """The artifacts."""
+        """The artifacts of the dispatcher."""
         return self._resolutions
 
     def takes(self, config: Any) -> bool:
-        """Tell if launches of a configuration may come here: it has no cluster, and nothing changes arguments."""
+        """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
         dispatcher = self._resolutions.dispatcher
         is_plain = dispatcher._can_compile and not dispatcher.extensions and not self._planners.has_planners
         return is_plain and type(config) is tuple and len(config) in (2, 3, 4)
@@ -81,7 +81,7 @@ class InstalledLaunches(Launches):
     def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
         try:
             return super()._configure(config, shape, stream, variant)
-        except LaunchConfigError:  # the driver says so, in the words that the program knows
+        except LaunchConfigError:  # numba-cuda-mlir launches, so that the program gets the driver's error
             return None
 
     def _loaded(self, variant: Variant = None) -> Any:

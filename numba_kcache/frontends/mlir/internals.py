@@ -1,9 +1,9 @@
-"""Every name of numba-cuda-mlir that is not in its documentation, gathered and probed.
+"""Import and probe every undocumented name of numba-cuda-mlir that this package uses.
 
-Promise     Either all of them are there and take what they are given here, or ToolchainMissingError says which versions
-            would do. Nothing else in the package imports a module of numba-cuda-mlir.
-Method      `surface` has what a program has loaded that imports its `cuda`; `compiler` what a compile loads. `NAMES`
-            says where the shared dialect looks, and looks only in what is loaded.
+Promise     Either all of them exist with the expected parameters, or ToolchainMissingError says which versions to
+            install. No other module of this package imports a module of numba-cuda-mlir.
+Method      `surface` has names that are loaded with its `cuda`; `compiler` those that a compile loads. `NAMES` has the
+            places for the shared dialect, which reads only loaded modules.
 Ground      numba-cuda-mlir 0.5.4 and 0.6.0: descriptor.py, decorators.py, mlir_compiler.py, mlir_optimization.py,
             tools.py, _whole_function_planners.py.
 """
@@ -29,10 +29,10 @@ HOME = "numba_cuda_mlir.numba_cuda"
 
 CUDA = "numba_cuda_mlir.cuda"
 DISPATCHERS = "numba_cuda_mlir.descriptor"
-"""The module with its dispatchers, which every program that has one has loaded."""
+"""The module with its dispatchers, which is loaded in every program that has one."""
 
 VERSIONS = ((0, 5, 4), (0, 7))
-"""From the first on, and before the second."""
+"""Supported versions: from the first on, and before the second."""
 
 _SURFACE = {
     f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
@@ -103,7 +103,7 @@ _HOLDERS = {
     " npdatetime npydecl setdecl templates",
 }
 _HOLDERS_OF = ("0.5.4", "0.6.0")
-"""The modules with registries, by package, of these versions; of another one each module is looked at (0.3 ms)."""
+"""Versions for which the modules with registries are listed above; in others all modules are searched (0.3 ms)."""
 
 
 @lru_cache(maxsize=1)
@@ -115,7 +115,7 @@ def _registries(_modules_loaded: int) -> tuple[Place, ...]:
 
 
 def registries_among(modules: Iterable[str]) -> tuple[Place, ...]:
-    """List the registries in those of these modules that are loaded."""
+    """List the registries in the loaded ones of these modules."""
     found = []
     for name in modules:
         module = sys.modules.get(name)
@@ -142,7 +142,7 @@ NAMES = Names(
 EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))
 IN_MLIR = f"{PACKAGE}.typing.externals", "ExternMLIRLibraryFunction"
 BINDINGS, LIBRARIES = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
-"""Of classes in MLIR's bindings: the module of their metaclass, and the start of the names of their own modules."""
+"""The module of the metaclass of classes in MLIR's bindings, and the prefix of the names of their own modules."""
 
 CONFIG = f"{HOME}.core.config"
 EXPERIMENTAL = f"{PACKAGE}.cuda.experimental"
@@ -150,10 +150,10 @@ EXPERIMENTAL = f"{PACKAGE}.cuda.experimental"
 
 @cache
 def surface() -> SimpleNamespace:
-    """Import and probe what its `cuda` loads.
+    """Import and probe the names that its `cuda` loads.
 
     Raises:
-        ToolchainMissingError: It is absent, or of a version whose insides are others.
+        ToolchainMissingError: It is not installed, or of an unsupported version.
     """
     try:
         version = str(import_module(PACKAGE).__version__)
@@ -174,10 +174,10 @@ def surface() -> SimpleNamespace:
 
 @cache
 def compiler() -> SimpleNamespace:
-    """Import and probe what a compile needs.
+    """Import and probe the names that a compile needs.
 
     Raises:
-        ToolchainMissingError: It is of a version whose insides are others.
+        ToolchainMissingError: It is of an unsupported version.
     """
     try:
         found = _gathered(_COMPILER)
@@ -207,10 +207,10 @@ def _unsuitable(why: str) -> ToolchainMissingError:
 
 @cache
 def linker_parts() -> SimpleNamespace:
-    """Import what compiles CUDA C++ that is linked.
+    """Import the names that compile CUDA C++ link inputs.
 
     Raises:
-        ToolchainMissingError: It is of a version whose insides are others.
+        ToolchainMissingError: It is of an unsupported version.
     """
     try:
         found = _gathered(_LINKER)
@@ -240,10 +240,10 @@ def has_another_compile() -> bool:
 
 @contextmanager
 def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
-    """Let this thread's compilations be on a machine whose device is of this compute capability, present or not.
+    """Make this thread compile as if the first device had this compute capability.
 
-    numba-cuda-mlir asks the first device of a process once, and links for that whatever it compiles for. Other threads
-    go on seeing the real device.
+    numba-cuda-mlir reads the first device of a process once, and links for that regardless of the target. Other threads
+    still see the real device.
     """
     from ..python.garbage import uncollected
 
@@ -267,7 +267,7 @@ def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
 
 
 def forget_implementations(function: Any) -> None:
-    """Drop what was made of a function under `@overload` or `@intrinsic`: each is made once in a process."""
+    """Drop the code kept of a function under `@overload` or `@intrinsic` for the life of the process."""
     parts = compiler()
     target = parts.mlir_target
     registries = [parts.builtin_registry, parts.typing_registry]

@@ -1,8 +1,8 @@
-"""CUDA C++ that kernels of numba-cuda-mlir link: which headers it can include, and from where NVRTC reads them.
+"""CUDA C++ link inputs of numba-cuda-mlir's kernels: queries for their headers, and compiling them from a mirror.
 
-Promise     What is linked is read anew for each compile. The code is that of a plain compile: numba-cuda-mlir calls
-            NVRTC with its own flags, and the folders that stand for the user's (headers.folders).
-Method      For the compiling thread, cuda.core's `Program` is one that runs NVRTC itself on texts of the user's.
+Promise     Link inputs are read again for each compile. The code is that of a plain compile: NVRTC gets
+            numba-cuda-mlir's own flags, with include folders that replace the user's (headers.folders).
+Method      For the compiling thread, cuda.core's `Program` is replaced by one that runs NVRTC on the user's texts.
 Ground      numba-cuda-mlir 0.6.0, cudadrv/nvrtc.py `compile`: toolkit before `CUDA_NVRTC_EXTRA_SEARCH_PATHS`, and no
             folder of the text's own, whose name has none; cuda.core 1.2, `ProgramOptions.as_bytes`.
 """
@@ -29,15 +29,15 @@ _INCLUDE = "--include-path="
 
 
 def texts_of(links: Iterable[LinkInput]) -> list[LinkInput]:
-    """List the texts among link inputs, as they are compiled: without the folders that they come from."""
+    """List the texts among link inputs, in the form in which they are compiled: without their folders."""
     return [*dict.fromkeys(each._replace(folder="") for each in links if each.kind == "cu")]
 
 
 def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[HeaderQuery, ...]:
-    """List what CUDA C++ among these link inputs can include.
+    """Make the header queries for CUDA C++ among these link inputs.
 
     Args:
-        links: Of the kernel and its callees.
+        links: Link inputs of the kernel and its callees.
         has_lines: Whether line tables are compiled in.
 
     Raises:
@@ -70,7 +70,7 @@ def _extra_folders() -> list[str]:
 
 
 def toolkit_dirs() -> Sequence[str]:
-    """List the folders in which headers are found first."""
+    """List the include folders that come first."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 
@@ -84,11 +84,11 @@ def toolkit_dirs() -> Sequence[str]:
 
 @contextmanager
 def linked_from(headers: Folders | None, links: Iterable[LinkInput]) -> Iterator[None]:
-    """Let this thread compile what a kernel links as it is now, with headers from these folders.
+    """Make this thread compile a kernel's present link inputs, with headers from these folders.
 
     Args:
-        headers: In place of the user's; None for these.
-        links: As the key has them.
+        headers: Folders in place of the user's; None for the user's own.
+        links: The link inputs, with the bytes in the key.
     """
     parts = linker_parts()
     parts.cached_file_read.cache_clear()
@@ -110,7 +110,7 @@ def linked_from(headers: Folders | None, links: Iterable[LinkInput]) -> Iterator
 
 
 class _Program:
-    """One text as `cuda.core.Program` has it."""
+    """One text, with the interface of `cuda.core.Program`."""
 
     def __init__(self, of: LinkInput, source: str, options: Any, folders: Folders, real: Any) -> None:
         self._of, self._source, self._options, self._folders, self._real = of, source, options, folders, real
@@ -120,7 +120,7 @@ class _Program:
 
         flags = [self._placed(each.decode()) for each in self._options.as_bytes("nvrtc")]
         result = self._folders.run(self._of, self._source, self._options.name, flags, (kind,))
-        if not result.ok:  # in its own words
+        if not result.ok:  # the real Program raises its own error
             return self._real(self._source, "c++", options=self._options).compile(kind, logs=logs)
         if result.log and logs is not None:
             logs.write(result.log)

@@ -1,7 +1,7 @@
-"""Settings, libraries and links: what a numba-cuda-mlir request holds beside what all Python kernels have.
+"""The inputs of a request that are numba-cuda-mlir's own: settings, libraries and links.
 
-Promise     A setting counts as a compilation starting now would read it; one that only prints does not.
-Method      numba-cuda-mlir reads most settings from a copy of Numba's configuration, which it reads anew when it starts
+Promise     A setting has the value that a compilation starting now would read; settings that only print are left out.
+Method      numba-cuda-mlir reads most settings from a copy of Numba's configuration, which it updates when it starts
             to compile, and a few from the environment at each use.
 """
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ...model.reason import ReasonKind
 
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
-"""NVRTC says which toolkit there is, and compiles CUDA C++ that is linked."""
+"""The compiler libraries. NVRTC determines the toolkit's version, and compiles CUDA C++ link inputs."""
 
 DISTRIBUTIONS = ("numba-cuda-mlir", "numpy", "cuda-core")
-"""MLIR and LLVM 7 come with the first."""
+"""The packages that compile; MLIR and LLVM 7 are part of the first."""
 
 CODE_SETTINGS = (
     "OPT", "FORCE_CUDA_CC", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "BOUNDSCHECK", "EXTEND_VARIABLE_LIFETIMES",
@@ -36,12 +36,12 @@ CODE_SETTINGS = (
 """Attributes of its configuration that change code; decorator options are in the fingerprint."""
 
 _VARIABLES = ("NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "NUMBA_CUDA_NVRTC_EXTRA_SEARCH_PATHS", "LIBLLVM7")
-"""The settings that are read from the environment at each use."""
+"""Settings that are read from the environment at each use."""
 
 VARIABLES = (
     *_VARIABLES, "NUMBA_CUDA_DEBUGINFO", "NUMBA_CUDA_MLIR_DISABLE_LTO_OPT", *(f"NUMBA_{name}" for name in CODE_SETTINGS)
 )  # fmt: skip
-"""All that are read from the environment sooner or later."""
+"""All settings that are read from the environment at some time."""
 
 
 def component_kinds() -> Mapping[str, ReasonKind]:
@@ -56,7 +56,7 @@ def code_environment() -> tuple[Component, ...]:
     """Read the settings by name; () while numba-cuda-mlir is not loaded.
 
     Raises:
-        Refused: A planner is registered; or another LLVM is asked for, and cannot be read.
+        Refused: A planner is registered; or a setting names another LLVM, which cannot be read.
     """
     config = sys.modules.get(CONFIG)
     if config is None:
@@ -65,7 +65,7 @@ def code_environment() -> tuple[Component, ...]:
         raise Refused("a whole-function planner is registered, which may rewrite any kernel")
     try:
         config.reload_config()
-    except Exception:  # a variable that cannot be read: the compilation will say so, a look-up must not
+    except Exception:  # an invalid variable: the compilation reports it, a look-up must not fail
         pass
     read = variables(_VARIABLES)
     llvm = read.pop("LIBLLVM7", "")
