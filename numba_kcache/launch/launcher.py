@@ -28,6 +28,8 @@ from .loader import LoadedKernel
 
 _HANDLE = Struct("=Q")
 
+_LAYOUTS_LIMIT = 256
+
 _TOLD_AFTER = 48
 """Number of kernels with equal parameters, each launched once, whose slow launches take as long as setting up the
 module's recognition."""
@@ -124,6 +126,8 @@ class Launcher:
         layout = layouts.get((self.parameters, strided)) if self.shares_layout else None
         if layout is None:
             layout = Layout(self.parameters)
+            if len(layouts) >= _LAYOUTS_LIMIT:  # of a program that makes ever new kernels
+                layouts.clear()
             if self.shares_layout:
                 layouts[self.parameters, strided] = layout
         self.layout, self.pack, self.idle = layout, layout.pack, layout.idle

@@ -78,6 +78,7 @@ _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
 _MAX_KIND = 32
 _MAX_SECONDS = 1e9
+_MOST_THREADS = 1024
 
 _ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
 _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
@@ -286,6 +287,8 @@ def _entry(fields: Any) -> Entry:
             raise ValueError("parameter of another size than its type, or of no type that is known")
         end = offset + size
         read.append(_new(Parameter, (offset, size, code, c_type, label)))
+    if threads > _MOST_THREADS:
+        raise ValueError("threads of a block")
     return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const, threads))
 
 

@@ -47,6 +47,8 @@ def _of_cubin(artifact: Artifact) -> str:
             wrong = wrong or f"its cubin has no kernel {entry.symbol}"
         elif tuple((each.offset, each.size) for each in entry.parameters) != kernel.parameters:
             wrong = wrong or f"its cubin has other parameters of {entry.symbol}"
+        elif entry.safe_threads > kernel.safe_threads:
+            wrong = wrong or f"its cubin takes fewer threads of {entry.symbol}"
     return wrong or _wrong_variable(artifact)
 
 

@@ -58,7 +58,8 @@ def test_artifact_comes_back_through_json() -> None:
 names = st.text(max_size=20)
 counts = st.integers(0, 2**32 - 1)
 entries = st.builds(
-    Entry, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts, counts
+    Entry, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts,
+    st.integers(0, 1024),
 )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ WRONG = [
     *(((*ENTRY, 0), value) for value in NO_TEXT),
     *(((*ENTRY, 1), value) for value in ("x" * 65537, *NO_TEXT)),
     *(((*ENTRY, 2), value) for value in (None, 1, 0, "true", [])),
-    *(((*ENTRY, 3), value) for value in (*NO_LIST, [], [1, 2, 3], [1, 2, 3, 4, 5, 6])),
+    *(((*ENTRY, 3), value) for value in (*NO_LIST, [], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 1025])),
     *(((*ENTRY, 3, index), value) for index in range(4) for value in NO_COUNT),
     *(((*ENTRY, 4), value) for value in (None, 1, True, "abcde", [[]], [[0, 4, "f4", "float"]], [1])),
     *(((*PARAMETER, 0), value) for value in (0, 3, 17, -8, 1 << 40, *NO_COUNT)),

@@ -80,6 +80,16 @@ def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], t
     assert why in misfit(lying, first)
 
 
+def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
+    """Nobody would ask the driver before such a launch."""
+    source = 'extern "C" __global__ void __launch_bounds__(64) k(int *out) { out[threadIdx.x] = 1; }'
+    entry = Entry("k", "k", (Parameter(0, 8, "*i4"),), safe_threads=64)
+    made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
+
+    assert contradiction_of(made) == ""
+    assert "fewer threads of k" in contradiction_of(made._replace(entries=(entry._replace(safe_threads=65),)))
+
+
 def test_variable_of_another_size_is_found_out() -> None:
     """The host would get an array that reaches beyond it."""
     made = artifact()

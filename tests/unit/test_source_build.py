@@ -187,8 +187,9 @@ def test_warnings_are_kept_in_the_log() -> None:
 
 
 def test_virtual_target_is_ptx_with_its_parameters() -> None:
-    """`compute_80`: no cubin, but types and resources are known."""
+    """`compute_80`: no cubin, but types and resources are known; threads of a block are for the driver to say."""
     artifact = build(SAXPY, target="compute_80")
+    assert [build(SAXPY, target=each).entries[0].safe_threads for each in ("compute_80", "sm_80")] == [0, 1024]
 
     assert artifact.cubin == b""
     assert b".target sm_80" in artifact.ptx

@@ -214,7 +214,8 @@ def describe_kernel(
         names = parameter_names(declared, name.partition("<")[0].split("::")[-1], len(parameters))
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
-    return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=kernel.safe_threads)
+    threads = 0 if request.target.virtual else kernel.safe_threads  # the driver allots registers to PTX itself
+    return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=threads)
 
 
 def has_decltype(request: SourceRequest) -> bool:
