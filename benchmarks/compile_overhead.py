@@ -7,7 +7,8 @@ Method      The sources are all texts in tests/, examples/, docs/ and benchmarks
             the least CPU time of all threads counts. Alone means: program made, compiled for the same architecture and
             headers, cubin copied out. Ours is decoration, key, look-up, the reasons of the miss, compile, prototypes,
             entry, manifest and history on disk.
-Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a bound.
+Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a bound; and by what the sources
+            include, with the milliseconds that ours takes more: most of that does not depend on the source.
 Shows not   The first compile of a process, which loads NVRTC and imports what a miss needs (added.py has it whole).
 """
 
@@ -18,6 +19,7 @@ import ast
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,18 @@ def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
             elif path.suffix == ".md":
                 blocks = path.read_text().split("```")[1::2]
                 yield from ((place, block.partition("\n")[2]) for block in blocks)
+
+
+KINDS = {
+    "cooperative groups": r"cooperative_groups", "CCCL": r"(?:cub|thrust|cuda|nv)/", "the toolkit": r"",
+}  # fmt: skip
+"""What a source includes, the first that fits, by the beginning of a header's name."""
+
+
+def kind_of(text: str) -> str:
+    """What a source includes that takes NVRTC the longest."""
+    names = re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.MULTILINE)
+    return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in names)), "nothing")
 
 
 def alone(text: str, flags: list[bytes]) -> int | None:
@@ -109,6 +123,19 @@ def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     return found
 
 
+def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Ratios of ours to NVRTC alone."""
+    ordered = sorted(each["ours"] / each["alone"] for each in samples.values())
+    return {
+        "sources": len(ordered), "median": median(ordered), "worst": ordered[-1],
+        "90 %": quantiles(ordered, n=10)[-1] if ordered[1:] else ordered[-1],
+        "above 1.15": sum(each > 1.15 for each in ordered),
+        "all": sum(each["ours"] for each in samples.values()) / sum(each["alone"] for each in samples.values()),
+        "alone, ms": median(each["alone"] * 1e3 for each in samples.values()),
+        "more, ms": median((each["ours"] - each["alone"]) * 1e3 for each in samples.values()),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -129,16 +156,17 @@ def main() -> None:
     from header import machine_header, write_result
 
     samples = dealt_out(arguments)
+    kinds = {place: kind_of(text) for place, text in texts(arguments.sources)}
+    summary: dict[str, Any] = {**summary_of(samples), "from": arguments.sources.name if arguments.sources else ""}
+    summary["kinds"] = {
+        kind: summary_of(of_kind)
+        for kind in ("nothing", *reversed(KINDS))
+        if (of_kind := {place: each for place, each in samples.items() if kinds[place] == kind})
+    }
+    for name, of in (("all", summary), *summary["kinds"].items()):
+        said = ", ".join(f"{word} {value:.3g}" for word, value in of.items() if isinstance(value, (int, float)))
+        print(f"{name}: {said}")
     ratios = {place: each["ours"] / each["alone"] for place, each in samples.items()}
-    ordered = sorted(ratios.values())
-    summary: dict[str, Any] = {
-        "sources": len(ordered), "median": median(ordered), "worst": ordered[-1],
-        "90 %": quantiles(ordered, n=10)[-1], "above 1.15": sum(each > 1.15 for each in ordered),
-        "all": sum(each["ours"] for each in samples.values()) / sum(each["alone"] for each in samples.values()),
-        "alone, ms": median(each["alone"] * 1e3 for each in samples.values()),
-        "more, ms": median((each["ours"] - each["alone"]) * 1e3 for each in samples.values()),
-    }  # fmt: skip
-    print(", ".join(f"{name} {value:.3g}" for name, value in summary.items()))
     for place, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
         least = samples[place]
         print(f"{ratio:6.2f} {least['alone'] * 1e3:8.1f} {least['ours'] * 1e3:8.1f} ms  {place}")

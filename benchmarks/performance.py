@@ -294,7 +294,13 @@ def compile_overhead() -> str:
     names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
     rows = [(said, [f"{summary[name]:.3f}"]) for name, said in names.items()]
     rows.append(("above 1.15", [f"{summary['above 1.15']}"]))
-    return "\n".join([*table(f"{summary['sources']} sources", ("of NVRTC alone",), rows), *footer(result)])
+    columns = "sources", "NVRTC alone, ms", "more, ms", "of NVRTC alone"
+    kinds = [
+        (kind, [f"{of['sources']}", f"{of['alone, ms']:.1f}", f"{of['more, ms']:.1f}", f"{of['median']:.3f}"])
+        for kind, of in summary.get("kinds", {}).items()
+    ]
+    whole = table(f"{summary['sources']} sources", ("of NVRTC alone",), rows)
+    return "\n".join([*whole, "", *table("medians, by what is included", columns, kinds), *footer(result)])
 
 
 def cli() -> str:
