@@ -199,7 +199,12 @@ class Toolchain:
 
     def include_dirs(self) -> tuple[str, ...]:
         """List the toolkit's own header folders, CCCL's first; empty where no headers are installed."""
-        return tuple(self._known("folders", "", installed_include_dirs) or ())
+
+        def find() -> list[str]:
+            nvrtc = self.library("nvrtc", saves=False)
+            return installed_include_dirs(nvrtc.path if nvrtc else "")
+
+        return tuple(self._known("folders", "", find) or ())
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
         """List further header folders, recorded under a name; `find` raises ImportError or RuntimeError for none."""
@@ -373,17 +378,11 @@ def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     return locate(name, library)
 
 
-def installed_include_dirs() -> list[str]:
-    """List CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-    except ImportError:
-        return []
-    found = [find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
-    if found[1] and not found[0]:
-        bundled = os.path.join(found[1], "cccl")
-        found[0] = bundled if os.path.isdir(bundled) else None
-    return [os.path.realpath(path) for path in found if path]
+def installed_include_dirs(nvrtc: str = "") -> list[str]:
+    """List the header folders of the toolkit, CCCL's first; `nvrtc` is the path of NVRTC where that is known."""
+    from .locating import header_folders
+
+    return header_folders(nvrtc)
 
 
 def _topmost(folders: Sequence[str]) -> list[str]:

@@ -90,6 +90,43 @@ def loaded_path(name: str) -> str | None:
     return str(path) if path else None
 
 
+def header_folders(nvrtc: str) -> list[str]:
+    """List the header folders of the toolkit: CCCL before the rest, as nvcc orders them, since CCCL's wheels are newer
+    than the toolkit's copy; nothing where there are none.
+
+    Args:
+        nvrtc: The path of NVRTC; "" where it is not known.
+    """
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError:
+        return []
+    found = [_without_process(name, nvrtc) or find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
+    if found[1] and not found[0]:
+        bundled = os.path.join(found[1], "cccl")
+        found[0] = bundled if os.path.isdir(bundled) else None
+    return [os.path.realpath(path) for path in found if path]
+
+
+def _without_process(name: str, nvrtc: str) -> str | None:
+    """Find a header folder as cuda.pathfinder does, but in the toolkit of NVRTC before it starts a process that has the
+    system's loader find the toolkit, which takes 70 ms; None where that is left to do."""
+    try:
+        from cuda.pathfinder._dynamic_libs.search_steps import derive_ctk_root
+        from cuda.pathfinder._headers import find_nvidia_headers as headers
+
+        wanted = headers.HEADER_DESCRIPTORS[name]
+        steps = headers.FIND_STEPS[: headers.FIND_STEPS.index(headers.find_via_ctk_root_canary)]
+        found = headers.run_find_steps(wanted, steps)
+        if found is not None:
+            return str(found.abs_path)
+        root = derive_ctk_root(nvrtc)
+        beside = headers._locate_in_anchor_layout(wanted, root) if root else None
+        return beside and str(beside)
+    except Exception:  # a version without these private names
+        return None
+
+
 def missing(what: str, library: str) -> ToolchainMissingError:
     """Make the error for a compiler library that is not installed."""
     return ToolchainMissingError(

@@ -179,7 +179,7 @@ from cuda.bindings import runtime
 from numba_kcache import toolchain as libraries
 if "none" in sys.argv:  # what a machine without CUDA's runtime and compilers answers
     runtime.getLocalRuntimeVersion = lambda: (runtime.cudaError_t.cudaErrorNotSupported, 0)
-    libraries._locate, libraries.installed_include_dirs = lambda *_asked: None, lambda: []
+    libraries._locate, libraries.installed_include_dirs = lambda *_asked: None, lambda *_asked: []
 import numba_kcache
 from numba import cuda
 from kernel import scale

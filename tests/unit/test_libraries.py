@@ -19,9 +19,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from numba_kcache import KernelCache, cached_module
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Record, Toolchain, build_id, loaded, mapped
+from numba_kcache.toolchain import Library, Record, Toolchain, build_id, installed_include_dirs, loaded, mapped
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
 
@@ -295,6 +296,37 @@ def test_headers_are_cccl_then_toolkit() -> None:
 
     assert (Path(folders[-1]) / "cuda_fp16.h").is_file()
     assert any((Path(folder) / "cuda" / "std" / "complex").is_file() for folder in folders)
+
+
+def test_headers_of_a_system_s_toolkit_are_found_without_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no package has them they are NVRTC's own; cuda.pathfinder would start Python to look for the toolkit."""
+    headers = pytest.importorskip("cuda.pathfinder._headers.find_nvidia_headers")
+    canary = pytest.importorskip("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib")
+    for name in ("lib64/libnvrtc.so.13", "include/cuda_runtime.h", "include/cccl/cuda/std/version"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    steps = tuple(each for each in headers.FIND_STEPS if each is headers.find_via_ctk_root_canary)
+    monkeypatch.setattr(headers, "FIND_STEPS", steps)
+    monkeypatch.setattr(canary, "_resolve_system_loaded_abs_path_in_subprocess", pytest.fail)
+    monkeypatch.setattr(headers, "_resolve_system_loaded_abs_path_in_subprocess", pytest.fail)
+
+    found = installed_include_dirs(str(tmp_path / "lib64/libnvrtc.so.13"))
+
+    assert found == [str(tmp_path / "include/cccl"), str(tmp_path / "include")]
+
+
+def test_source_that_includes_nothing_is_compiled_without_a_look_for_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find the toolkit's headers may take longer than the compile."""
+    monkeypatch.setattr(libraries, "installed_include_dirs", pytest.fail)
+    cache = KernelCache(tmp_path)
+
+    cached_module(EMPTY, arch="sm_90", cache=cache).compile()
+
+    assert cache.info().compiles == 1
 
 
 def test_header_tree_is_the_topmost_folder(monkeypatch: pytest.MonkeyPatch) -> None:

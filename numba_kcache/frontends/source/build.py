@@ -23,6 +23,7 @@ from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
 from ...model.request import CompileOptions, LinkInput, SourceRequest
 from ...model.text import decoded
+from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
 from .entries import choose_kernel, describe_kernel, has_decltype
@@ -206,7 +207,7 @@ def compile_asking(
         if not rest.expressions or (of_source and not of_probe):
             from .refusals import refused
 
-            raise refused(request, program_name(request), result.log, toolkit_dirs)
+            raise refused(request, program_name(request), result.log, toolkit_dirs or installed_include_dirs())
         left = rest.without(result.log)
         rest = Probe() if of_source or rest is not probe or left.expressions == rest.expressions else left
         result = run_once(request, toolkit_dirs, headers, rest)
@@ -341,7 +342,8 @@ def _linkable(
     if not result.ok:
         from .refusals import refused_input
 
-        raise refused_input(item, request, headers.map_back(program), result.log, toolkit_dirs)
+        folders = toolkit_dirs or installed_include_dirs()
+        raise refused_input(item, request, headers.map_back(program), result.log, folders)
     return LinkInput(kind, item.name, result.code[kind])
 
 

@@ -64,6 +64,7 @@ def source_request(
     uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
+    is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
     wanted = SourceRequest(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
@@ -76,7 +77,7 @@ def source_request(
         components=made,
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if is_linked else ()),
         distributions=_DISTRIBUTIONS,
-        build=functools.partial(_build, wanted, has_source, given),
+        build=functools.partial(_build, wanted, has_source and not is_alone, given),
         uncacheable=uncacheable,
         strict=definition.strict,
         headers=headers,
@@ -170,15 +171,15 @@ def _link_input(item: LinkInput) -> Plain:
 
 
 def _build(
-    request: SourceRequest, has_source: bool, given: RawFlags | None, toolchain: Toolchain, headers: Folders | None
+    request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain, headers: Folders | None
 ) -> Artifact:
     if given and given.files:
         from .flags import with_files
 
         with with_files(request.options.flags, given.files) as flags:
             request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_source, None, toolchain, headers)
-    folders = toolchain.include_dirs() if has_source else ()
+            return _build(request, has_headers, None, toolchain, headers)
+    folders = toolchain.include_dirs() if has_headers else ()  # to look for them may take longer than the compile
     if request.module is None:
         from .build import build_source
 
