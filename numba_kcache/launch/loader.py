@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 import weakref
 from collections.abc import Hashable
@@ -300,12 +301,10 @@ class LoadedModule:
         self.stays[0] = False
 
     def __del__(self) -> None:
-        if self.stays[0] or functools is None:  # the latter when the interpreter ends
+        if self.stays[0] or functools is None or sys.is_finalizing():  # at an exit, what is kept here would keep Numba
             return
-        if self.numba is None:
-            unload = functools.partial(self.driver.cuModuleUnload, self.handle)
-        else:
-            unload = functools.partial(self.numba_modules.pop, self.handle, None)
+        call = functools.partial(self.driver.cuModuleUnload, self.handle)
+        unload = call if self.numba is None else functools.partial(self.numba_modules.pop, self.handle, None)
         self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
 
     def uses(self, handle: int, stream: Any) -> None:

@@ -46,11 +46,13 @@ typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object,
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 static PyObject *n_devices, *export_names, *export_version;
-/* What an object is: a letter for a type, 256 and its element for a dtype; never forgotten. `more`: the exchange API of a
- * tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`: callables, and
- * descriptors of attributes, with what reads them without a look-up where no object can hide them; or a C function. */
+/* What an object is: a letter for a type, 256 and its element for a dtype; not forgotten while the program runs. `more`:
+ * the exchange API of a tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`:
+ * callables, and descriptors of attributes, with what reads them without a look-up where no object can hide them; or a C
+ * function. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
-typedef struct { PyObject *object; int what; void *more; struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
+typedef struct { PyObject *object, *held[2]; int what; void *more;
+                 struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count;
@@ -77,7 +79,7 @@ static PyObject *know(PyObject *module, PyObject *args) {
     bool is_new = !place->object && __atomic_add_fetch(&known_count, 1, __ATOMIC_RELAXED) < MOST_KNOWN / 2;
     if (is_new && __atomic_compare_exchange_n(&place->object, &nobody, object, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         Py_INCREF(object), Py_INCREF(capsule), Py_INCREF(parts);
-        place->more = more;
+        place->more = more, place->held[0] = capsule, place->held[1] = parts;
         for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
             PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
             void *set = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set), *get = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
@@ -109,11 +111,13 @@ typedef struct {
     Row row;
     PyObject *types[FITTING + 2]; /* Numba's that fit an array; behind them the only ones that fit a number */
 } Slot;
-typedef struct {
+typedef struct Plan {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, bytes;  /* bytes: of all parameters */
     Slot *slots;
+    struct Plan *next, **place;   /* all that live */
 } Plan;
+static Plan *plans;
 /* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
 enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
@@ -499,13 +503,13 @@ static bool is_in_stream(const Launch *launch) {
 typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
 /* The CUresult of a launch, or -1 where the interpreted path has to make it. */
-static int try_launch(Launch *launch, PyObject *const *args) {
+static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     const Plan *plan = launch->plan;
     int here, capturing = 0, code;
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_devices)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
         return -1;
-    for (int each = 0; each < plan->slot_count; each++) {
+    for (Py_ssize_t each = 0; each < count; each++) {  /* `forget` may come in between */
         const Slot *slot = &plan->slots[each];
         if (!(slot->row.kind == 'a' ? take_array : slot->row.kind == 'n' ? take_number : take_bytes)(slot, args[each], launch))
             return -1;
@@ -531,7 +535,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     uint64_t buffer[MOST_BYTES / 8];
     memcpy(&launch, PyBytes_AsString(PyTuple_GetItem(bound, FIXED)), sizeof launch);
     launch.bound = bound, launch.buffer = (char *)buffer;
-    int code = names || __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) != count ? -1 : try_launch(&launch, args);
+    int code = names || __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) != count ? -1 : try_launch(&launch, args, count);
     while (launch.held_count)
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
@@ -550,10 +554,38 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
+static void forget_types(Plan *plan) {
+    int count = plan->slot_count * (FITTING + 2);
+    plan->slot_count = UNKNOWN;
+    for (int each = 0; each < count; each++)
+        Py_CLEAR(plan->slots[each / (FITTING + 2)].types[each % (FITTING + 2)]);
+#ifndef Py_GIL_DISABLED
+    if (plan->place && (*plan->place = plan->next))
+        plan->next->place = plan->place;
+    plan->place = NULL;
+#endif
+}
+
+/* At the end of the program: types that are held here, where no collection looks, hold all of their libraries. Launches
+ * from then on are made by `slow`. Other threads are between two launches, or in a call of the driver, which needs none. */
+static PyObject *forget(PyObject *module, PyObject *nothing) {
+#ifndef Py_GIL_DISABLED
+    while (plans)
+        forget_types(plans);
+    for (Known *each = known; each < known + MOST_KNOWN; each++) {
+        if (each->held[1])
+            Py_DECREF(each->object);  /* its place stays taken: others were put behind it */
+        each->what = 0;
+        Py_CLEAR(each->held[0]);
+        Py_CLEAR(each->held[1]);
+    }
+#endif
+    Py_RETURN_NONE;
+}
+
 static void free_plan(PyObject *capsule) {
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
-    for (int each = 0; each < plan->slot_count * (FITTING + 2); each++)
-        Py_XDECREF(plan->slots[each / (FITTING + 2)].types[each % (FITTING + 2)]);
+    forget_types(plan);
     PyMem_Free(plan->slots);
     PyMem_Free(plan);
 }
@@ -577,6 +609,11 @@ static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t c
         for (int type = 0; type < FITTING + 2; type++)
             slots[each].types[type] = Py_XNewRef(__atomic_load_n(&like->slots[each].types[type], __ATOMIC_ACQUIRE));
     }
+#ifndef Py_GIL_DISABLED
+    plan->next = plans, plan->place = &plans, plans = plan;
+    if (plan->next)
+        plan->next->place = &plan->next;
+#endif
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
@@ -696,7 +733,7 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
 static PyMethodDef methods[] = {
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
-    {"address_of", address_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+    {"address_of", address_of, METH_O, NULL}, {"forget", forget, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_native(void) {

@@ -1,12 +1,13 @@
 """Register with the compiled module (native.c) a kernel's arguments, and the types and dtypes that it may accept.
 
 Promise     The module accepts only types that the interpreted path has accepted: a type is registered from a value that
-            was just launched. No library is imported; types are kept for the life of the process.
+            was just launched. No library is imported; types are kept until the program ends.
 Not here    Types and values themselves (arguments, typed).
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import struct
@@ -57,6 +58,7 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         for kind, what in _PYTHON_S.items():
             native.know(kind, ord(what), None, ())
         _met.update(_PYTHON_S)
+        atexit.register(native.forget)
     if "numpy" in sys.modules and "numpy" not in _met:
         _met.add("numpy")
         _tell_numpy()

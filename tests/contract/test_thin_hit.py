@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -140,34 +136,3 @@ def test_warm_start_makes_no_class_by_typing() -> None:
     ]
 
     assert not found
-
-
-COLLECTIONS = """
-import gc, sys
-from numba import cuda
-if sys.argv[1] == "kernel":
-    from numba_kcache import cached_kernel
-
-    @cached_kernel
-    def copy(x, y):
-        y[0] = x[0]
-
-    copy.key("sm_90", "void(float32[::1], float32[::1])")
-gc.set_debug(gc.DEBUG_STATS)
-"""
-
-
-@pytest.mark.slow
-def test_kernel_keeps_no_module_past_the_exit_s_collection(tmp_path: Path) -> None:
-    """A reference that the collector does not see keeps all of Numba: one long collection more at exit."""
-    pytest.importorskip("numba.cuda")
-    freed = {}
-    for program in ("none", "kernel"):
-        command = [sys.executable, "-c", COLLECTIONS, program]
-        cache = {**os.environ, "NUMBA_KCACHE_DIR": str(tmp_path)}
-        done = subprocess.run(command, env=cache, capture_output=True, text=True, check=True)
-        freed[program] = [int(each) for each in re.findall(r"(\d+) unreachable", done.stderr)]
-
-    large = [index for index, count in enumerate(freed["none"]) if count > 10_000]
-    assert large
-    assert [index for index, count in enumerate(freed["kernel"]) if count > 10_000] == large

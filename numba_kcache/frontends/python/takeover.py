@@ -8,6 +8,7 @@ Not here    The methods that are replaced (numba.install, mlir.install).
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import sys
 from collections.abc import Callable, MutableMapping
@@ -85,8 +86,8 @@ class Takeover:
 
     def uninstall(self) -> None:
         """Undo the patch. Kernels that are loaded stay usable."""
-        if self._arrival in sys.meta_path:
-            sys.meta_path.remove(self._arrival)
+        self._leave()
+        atexit.unregister(self._leave)
         self._arrival = None
         self._restore()
 
@@ -99,6 +100,11 @@ class Takeover:
     def _wait(self, act: Callable[[Any], None]) -> None:
         self._arrival = _Arrival(self._home, act)
         sys.meta_path.insert(0, self._arrival)
+        atexit.register(self._leave)  # CPython keeps that list, and what it leads to, longer than modules
+
+    def _leave(self) -> None:
+        if self._arrival in sys.meta_path:
+            sys.meta_path.remove(self._arrival)
 
 
 class _Arrival:
