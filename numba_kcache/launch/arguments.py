@@ -240,10 +240,11 @@ class PointerSlot(ParameterSlot):
                 return settle_rare(self, value, call)
         except Unfit as unfit:
             raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
-        address, element, _item_bytes, _shape, strides, readonly, _device, stream = memory
-        if (
-            element is not None and (element != self.pointee or strides is not None or readonly)
-        ) or self.launcher.module.device_of is not None:
+        address, element, _item_bytes, _shape, strides, readonly, device, stream = memory
+        module = self.launcher.module
+        if (element is not None and (element != self.pointee or strides is not None or readonly)) or (
+            module.device_of is not None and device != module.device.ordinal
+        ):
             check_interpreter()
             from .pointers import check_memory
 
@@ -251,8 +252,7 @@ class PointerSlot(ParameterSlot):
         if stream is not None and stream_identity(stream) != stream_id:
             if call is None:
                 return None
-            waits = self.launcher.module.waits
-            call.before.append(functools.partial(waits.enqueue_wait, stream, call.handle))
+            call.before.append(functools.partial(module.waits.enqueue_wait, stream, call.handle))
         return address
 
 

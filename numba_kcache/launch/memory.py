@@ -62,17 +62,17 @@ def _tensor(value: Any, torch: Any) -> Memory:
         raise Unfit(f"the tensor is on {value.device.type}", 'move it with .to("cuda"); a number goes with .item()')
     if value.layout is not torch.strided:
         raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
-    if value.is_conj() or value.is_neg():
+    element = _element_of(value.dtype)
+    if value.is_neg() or (element[:1] in ("c", "") and value.is_conj()):
         raise Unfit("it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first")
     try:
         address = int(value.data_ptr())
     except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
         raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
-    index, element = value.get_device(), _element_of(value.dtype)
-    item_bytes = SCALAR_SIZES.get(element) or value.element_size()
+    index, item_bytes = value.get_device(), SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
-    found = address, element, item_bytes, tuple(value.shape), strides, False, index, torch_stream(torch)(index)
-    return tuple.__new__(Memory, found)
+    stream = torch_stream(torch)(index)
+    return tuple.__new__(Memory, (address, element, item_bytes, value.shape, strides, False, index, stream))
 
 
 @lru_cache(maxsize=256)

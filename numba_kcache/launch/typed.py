@@ -21,6 +21,8 @@ from typing import Any
 from .arguments import Call, Memory, Slot, Unfit, memory_of
 from .devices import stream_identity
 
+_new = tuple.__new__
+
 
 class OtherTypes(Exception):
     """The arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
@@ -74,8 +76,6 @@ class ArraySlot(Slot):
 
     def _of_others(self, value: Any, stream_id: int, call: Call | None) -> Memory:
         """The memory of an array of another library; the launch is made to wait for its stream."""
-        from .pointers import device_elsewhere, is_c_contiguous
-
         try:
             memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
         except Unfit:
@@ -87,9 +87,13 @@ class ArraySlot(Slot):
             or (memory.element, len(memory.shape)) != (self.element, self.axes)
         ):
             raise OtherTypes
-        module = self.launcher.module
-        is_of_type = memory.readonly == self.is_readonly and is_c_contiguous(memory) == (self.layout == "C")
-        if not is_of_type or self.layout == "F" or device_elsewhere(module, memory) is not None:
+        module, is_packed, elsewhere = self.launcher.module, True, None
+        if memory.strides is not None or module.device_of is not None:
+            from .pointers import device_elsewhere, is_c_contiguous
+
+            is_packed, elsewhere = is_c_contiguous(memory), device_elsewhere(module, memory)
+        is_of_type = memory.readonly == self.is_readonly and is_packed == (self.layout == "C") and self.layout != "F"
+        if not is_of_type or elsewhere is not None:
             raise OtherTypes
         if memory.stream is not None and stream_identity(memory.stream) != stream_id:
             call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, call.handle))
@@ -99,7 +103,7 @@ class ArraySlot(Slot):
         for extent in reversed(memory.shape):
             strides.insert(0, step)
             step *= extent
-        return memory._replace(strides=tuple(strides))
+        return _new(Memory, (*memory[:4], tuple(strides), *memory[5:]))
 
 
 class NumberSlot(Slot):
