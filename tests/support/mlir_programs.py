@@ -483,6 +483,8 @@ numba_kcache.configure(directory=sys.argv[1])
 numba_kcache.install(all=True)
 found = text()
 print(found == plain, 'chip = "sm_80"' in found, numba_kcache.info("process").misses)
+newer = cuda.jit(chip="sm_100")(body).compile("void(float32[:])").mlir_module
+print('chip = "sm_100"' in newer)
 """
 )
 """Facts of a compile, asked of what the cache serves to a dispatcher of another target than the device's."""

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CompileError, NoDeviceError
+from ...errors import CompileError, LaunchError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.devices import bindings, check_interpreter, current_device, stream_handle
 from ...model.artifact import Artifact
@@ -149,7 +149,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
     try:
         device = definition.native(current_device().target)
         resolution = resolutions.for_device(device, signature)
-    except (NoDeviceError, RunsUncached):
+    except (NoDeviceError, LaunchError, RunsUncached):  # it compiles for targets that do not run here as well
         return None
     except CompileError:
         if is_quiet:
