@@ -178,7 +178,16 @@ def numba_first_launch() -> str:
 
 def modules() -> str:
     columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
-    return _by_system("modules", "31 kernels of one source", columns)
+    found, many = _by_system("modules", "31 kernels of one source", columns), result_of("modules").get("many") or {}
+    if not many:
+        return found
+    said = (
+        "Kernels of the same parameters on CuPy arrays, warm, each launched once. all: from asking for the first to "
+        "the last launch, imports done; further: the median of the launches from the third on; process: all of it."
+    )
+    of_many = ("all", "first", "further", "process")
+    lines = table("", of_many, ((name, cells(by_name, of_many)) for name, by_name in many.items()))
+    return "\n".join([found, "", *textwrap.wrap(said, 119, break_on_hyphens=False), "", *lines])
 
 
 def whole_process() -> str:
