@@ -246,8 +246,8 @@ def cached_module(
     Args:
         source_or_path: A source as `cached_kernel` takes it, but no Numba kernel: a function that returns CUDA C++,
             text, bytes or a `pathlib.Path`.
-        names: The kernels wanted, template instances included: `["scan", "gemm<float, 32>"]`. Default: all that the
-            source defines, also by macros.
+        names: The kernels of the module, template instances included: `["scan", "gemm<float, 32>"]`. Default: all that
+            the source defines, including those defined by macros.
         lazy: Link each kernel when it is first used, from LTO-IR that the whole source is compiled to once.
         options: As for `cached_kernel`, for all kernels; without `name` and `signature`.
 

@@ -108,7 +108,7 @@ def _packages_of(file: str) -> list[str]:
 def _working_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it is gone
+    except OSError:  # the working directory was removed
         return ""
 
 

@@ -158,7 +158,7 @@ class Mirror(Folders):
             self.is_left = self.is_left or bool(self._absolute and not all(map(watch.is_unopened, self._files)))
         return result
 
-    # -- what is in it ------------------------------------------------------------------------------
+    # -- contents -----------------------------------------------------------------------------------
 
     def _add(self, survey: Survey) -> None:
         search = survey.search

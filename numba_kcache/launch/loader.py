@@ -301,7 +301,7 @@ class LoadedModule:
         self.stays[0] = False
 
     def __del__(self) -> None:
-        if self.stays[0] or functools is None or sys.is_finalizing():  # at an exit, what is kept here would keep Numba
+        if self.stays[0] or functools is None or sys.is_finalizing():  # at exit a `Dropped` would keep Numba alive
             return
         call = functools.partial(self.driver.cuModuleUnload, self.handle)
         unload = call if self.numba is None else functools.partial(self.numba_modules.pop, self.handle, None)

@@ -1,6 +1,6 @@
 """The rules which memory fits which pointer parameter; arguments that have to be borrowed or copied first.
 
-Not here    The memory that an array of some library stands for (`memory_of` in arguments, memory).
+Not here    Reading the memory of an argument (`memory_of` in arguments, memory).
 Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and its own
             type without a sign; the vector types are structs of their component (CUDA C++ Programming Guide, "Built-in
             Vector Types"), and cuFloatComplex is float2. PyTorch does next to nothing with unsigned integers of more

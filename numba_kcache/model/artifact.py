@@ -100,7 +100,7 @@ class Entry(NamedTuple):
         shared_bytes: Static shared memory per block.
         local_bytes: Local memory per thread.
         const_bytes: Constant memory of the user's variables, for the whole module.
-        safe_threads: Threads of a block that it takes on every device that runs it; beyond them the driver knows.
+        safe_threads: Threads per block that it can use on every device of its target; for more, ask the driver.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Artifact(NamedTuple):
 
     @property
     def log(self) -> str:
-        """The compilers' report."""
+        """The compilers' log."""
         return self.extras.get("log", b"").decode("utf-8", "replace")
 
     @property
@@ -175,8 +175,8 @@ class Artifact(NamedTuple):
         return tuple(each.name for each in self.entries)
 
     def entry(self, name: str, label: str) -> Entry:
-        """The kernel called `name`: by its name or symbol, spaces aside, or without namespace and template arguments
-        where that means one of them.
+        """Find a kernel by its name or symbol, ignoring spaces, or by its name without namespace and template arguments
+        where that is unique.
 
         Raises:
             EntryError: There is none, or several; the message calls the module `label`.
@@ -280,7 +280,7 @@ def _entry(fields: Any) -> Entry:
     for offset, size, code, c_type, label in parameters:
         if not (type(offset) is type(size) is int and type(c_type) is type(label) is str):
             raise ValueError("parameter")
-        own_size = CODE_SIZES.get(code, 0)  # 0 is the size of no code
+        own_size = CODE_SIZES.get(code, 0)  # 0: an unknown code
         if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES):
             raise ValueError("parameter out of bounds")
         if own_size != size and own_size is not None:
@@ -347,7 +347,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
             if sm != major * 10 + minor and not is_earlier:
                 return f"its cubin is for sm_{sm}"
-            if not count:  # more sections than the header can count: those of a module of ten thousand kernels
+            if not count:  # more sections than the header can count: a module of ten thousand kernels
                 from .contradiction import contradiction_of
 
                 wrong = contradiction_of(artifact)
@@ -363,7 +363,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                 _list_kernels(cubin[names : names + size], sections, places)
             name, at = _INFO + entry.symbol.encode() + b"\0", names - 1
             while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in sections:
-                pass  # the end of a longer name
+                pass  # it was the tail of a longer section name
             if at < 0:
                 return f"its cubin has no kernel {entry.symbol}"
             place = sections[at - names]
@@ -391,7 +391,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
 
 
 def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int]], places: dict[str, Any]) -> None:
-    """Note the place of each section with a kernel's records, by its symbol, as far as it has a name to itself."""
+    """Add the (offset, size) of each section with a kernel's records to `places`, by the kernel's symbol."""
     before, at = b"\0" + _INFO, 0
     while (at := names.find(before, at)) >= 0:
         start, end = at + len(before), names.find(b"\0", at + 1)

@@ -54,7 +54,7 @@ class CubinKernel(NamedTuple):
         registers: Registers per thread.
         shared_bytes: Static shared memory per block.
         local_bytes: Stack frame per thread.
-        safe_threads: Threads of a block that every device takes that runs it; 0 where that is not known.
+        safe_threads: Threads per block that it can use on every device of its target; 0 where that is not known.
     """
 
     symbol: str

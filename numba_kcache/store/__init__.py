@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
-if TYPE_CHECKING:  # a hit goes without them
+if TYPE_CHECKING:  # a hit does not import them
     from .listing import Order
     from .report import EntryInfo, Usage
     from .tree import Found
@@ -87,7 +87,7 @@ IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_impo
 """The locks of the modules that are being imported now, by name: empty nearly always.
 
 Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
-            locked, and stands in `sys.modules` half made. In the end its importer returns what stands there by then.
+            locked, and is in `sys.modules` half-initialised. The importer returns the module that is there at the end.
 """
 
 _OURS = __name__.removesuffix("store")

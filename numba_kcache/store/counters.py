@@ -197,7 +197,7 @@ class CounterFile:
             try:
                 text = self._read(name)
             except OSError as error:
-                if not isinstance(error, FileNotFoundError):  # not a file, or of somebody who is not trusted
+                if not isinstance(error, FileNotFoundError):  # not a file, or owned by an untrusted user
                     self._emit(trouble("counters", error))
                 continue
             for line in text.split(b"\n"):

@@ -1,7 +1,7 @@
 """Open a directory one path component at a time, safe against other users who replace components meanwhile.
 
-Promise     The descriptor that is returned is of a directory that was reached without following a link which somebody
-            else may have put there. What has to be made on the way is made through the descriptor of its parent.
+Promise     The directory was reached without following a link that another user may have put there. Missing folders on
+            the way are made through the descriptor of their parent.
 Method      Each component is opened without following links, through the descriptor of the one before. A link is read
             and followed by hand, unless it lies where others may write; in a folder with the sticky bit (/tmp) it must
             belong to this user, the superuser or the folder's owner.
@@ -28,7 +28,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
     Args:
         path: Absolute.
         shared: Trust its owner and its group, also with its parents.
-        make: Make what is not there: the last one for its owner alone, or as the umask says where it is shared.
+        make: Make missing folders: the last one for its owner alone, or with the umask's permissions if `shared`.
 
     Returns:
         Its descriptor, which the caller closes, and the first parent in which others may swap names; "" for none.

@@ -52,7 +52,7 @@ class DiskStore(Store):
         max_entries: Limit of the number of entries.
         readonly: Nothing is written, not even recency.
         durability: What a put forces to the disk before it returns.
-        shared: Trust a directory that others can write to, and let them read what is stored.
+        shared: Trust a directory that others can write to, and let them read the entries.
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
         max_wait_s: Longest wait for another's build.
@@ -61,7 +61,7 @@ class DiskStore(Store):
     Attributes:
         private: In front of a directory on the network, or in place of one that cannot be used; None for most.
         is_network: Whether the directory is on a filesystem shared with other machines.
-        is_replaced: Whether what is new goes to `private` alone.
+        is_replaced: Whether new entries go to `private` alone.
         opening: A lock, held while these attributes are set, and while writer and counters are made.
     """
 

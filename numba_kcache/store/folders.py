@@ -4,7 +4,7 @@ Promise     Every name is looked up in a folder that was opened for this call, w
             and mode were checked. Only regular files with a single hard link are opened.
 Method      What is new in a shared tree gets the rights of its root: read and write for the group where the root has
             them, never for everybody.
-Not here    Which names are ours, and what is removed (store.names).
+Not here    Recognising names of this package, and removing files (store.names).
 """
 
 from __future__ import annotations

@@ -42,13 +42,13 @@ def listed(
     """The first `limit` entries in an order.
 
     Args:
-        files: Those met on a walk.
+        files: The files found by a walk.
         get: Returns the bytes of an entry of a store in memory, by its key.
         by: The order.
         limit: How many; None for all.
         hits: Hits by the leading digits of the key.
     """
-    if by == "cost":  # which stands in the header: all have to be read
+    if by == "cost":  # the cost is in the header: all headers have to be read
         return sorted(_infos(files, get, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
     first = {
         "age": lambda file: (-file.used_ns, file.key),

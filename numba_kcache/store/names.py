@@ -148,7 +148,7 @@ def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
             yield "/".join((*tree.names, *names)), str(error)
             continue
         except OSError:
-            continue  # it is no folder, and was listed as what it is
+            continue  # not a folder: it was listed with its kind already
         for each, status in found:
             if not _is_ours(names, each, status):
                 yield "/".join((*tree.names, *names, each)), _kind(status)

@@ -13,7 +13,7 @@ Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directorie
             The modification time of a file records its last use, set explicitly and at most hourly: atime may be off
             or changed by others. The first write makes the tree with mode 0700; in a shared one new files get the
             permissions of the root, whatever the umask.
-Not here    Roots behind links, or below parents that others may write to (store.descent); what is made and removed
+Not here    Roots behind links, or below parents that others may write to (store.descent); making and removing files
             (store.folders, store.names); limits (store.eviction), events (store.disk), the default directory
             (settings).
 """
@@ -90,7 +90,7 @@ class Tree:
         shared: Trust its owner, and the group that may write to it.
         below: Names of the folders between the root and the tree.
         format: Version of the file format in it.
-        believes_root: Trust a root directory that the superuser owns like the user's own.
+        trusts_root: Trust a root directory that the superuser owns like the user's own.
 
     Attributes:
         status: The stat of the root, when it was last opened; None before.
@@ -103,12 +103,12 @@ class Tree:
         shared: bool = False,
         below: tuple[str, ...] = (),
         format: int = FORMAT,
-        believes_root: bool = False,
+        trusts_root: bool = False,
     ) -> None:
         self.root, self.shared = root, shared
         self.names = (*below, f"v{format}")
         self.status: os.stat_result | None = None
-        self._believes_root = believes_root
+        self._trusts_root = trusts_root
         self._base: Descriptor | None = None
         self._is_closed = False  # no other user can write below the root: its files need no check of their own
 
@@ -189,8 +189,8 @@ class Tree:
         return fd
 
     def _require_root(self, status: os.stat_result, exposed: str) -> None:
-        shared, believes_root = self.shared, self._believes_root
-        reason = refusal(self.root, status, shared=shared, believes_root=believes_root, exposed=exposed)
+        shared, trusts_root = self.shared, self._trusts_root
+        reason = refusal(self.root, status, shared=shared, trusts_root=trusts_root, exposed=exposed)
         if reason is not None:
             raise Refused(reason)
 
@@ -341,7 +341,7 @@ def _above_streams(fd: int) -> int:
 
 
 def refusal(
-    path: str, status: os.stat_result, *, shared: bool, believes_root: bool = False, exposed: str = ""
+    path: str, status: os.stat_result, *, shared: bool, trusts_root: bool = False, exposed: str = ""
 ) -> str | None:
     """The reason why a directory must not be used as a store; None if it may be.
 
@@ -349,7 +349,7 @@ def refusal(
         path: Of the directory.
         status: Its stat, taken by descriptor.
         shared: Its owner and group are trusted.
-        believes_root: The superuser is trusted like the user.
+        trusts_root: The superuser is trusted like the user.
         exposed: A parent folder in which other users may rename entries; "" where there is none.
     """
     mode = status.st_mode & 0o777
@@ -360,7 +360,7 @@ def refusal(
         return f"{exposed} can be written by others, who may put another directory in place of {path}: {use}"
     if shared:
         return None
-    if status.st_uid != os.geteuid() and not (believes_root and status.st_uid == 0):
+    if status.st_uid != os.geteuid() and not (trusts_root and status.st_uid == 0):
         return f"{path} belongs to user {status.st_uid}; set shared=True to trust it"
     if mode & 0o022:
         return f"{path} can be written by others (mode {mode:o}); chmod 700 it or set shared=True"

@@ -59,7 +59,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[Head
 
     Args:
         links: Of the kernel and its callees.
-        has_lines: Whether line tables are compiled in: not into what is linked.
+        has_lines: Whether the kernel has line tables; its link inputs have none.
 
     Raises:
         Refused: They cannot be keyed.

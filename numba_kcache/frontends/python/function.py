@@ -1,7 +1,7 @@
 """Fingerprint a Python kernel: everything that determines its code, apart from argument types.
 
 Promise     A change of any of these changes the digest: the code, constants and defaults of the function and
-            of every function it calls, in whatever file; the globals, closure variables and attributes of
+            of every function it calls, in any file; the globals, closure variables and attributes of
             modules they read; decorator options; the content of linked files; Python's minor version.
             Nothing else does: not process, hash seed, module name, checkout path, comments or lines (unless
             lines are requested). An input that cannot be captured gives `Uncapturable`, and is never left out; where

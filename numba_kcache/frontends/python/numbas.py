@@ -118,7 +118,7 @@ def type_form(names: Names, value: Any) -> Plain | None:
     """The form of a Numba type (its text) or of a signature (its types); None for other objects.
 
     Raises:
-        Unvouchable: It stands for an object of this process.
+        Unvouchable: It refers to an object of this process.
     """
     if is_a(value, *names.signatures):
         types = (value.return_type, *value.args, *([] if value.recvr is None else [value.recvr]))

@@ -66,7 +66,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         wanted, compiled = _compile(request, toolkit_dirs, headers)
     else:
-        from .made_code import made_before  # a source that NVRTC takes goes without it, and what follows
+        from .made_code import made_before  # here: not needed for CUDA C++
 
         compiled = Compiled(made_before(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result

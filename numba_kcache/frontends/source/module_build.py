@@ -67,7 +67,7 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         compiled = _compile(request, module, toolkit_dirs, headers)
     else:
-        from .made_code import made_before  # a source that NVRTC takes goes without it, and the linker
+        from .made_code import made_before  # here: not needed for CUDA C++
 
         compiled = Compiled(made_before(request))
     if module.lazy:
