@@ -177,17 +177,21 @@ def numba_first_launch() -> str:
 
 
 def modules() -> str:
+    """A source of large kernels, cold and warm, and many small ones of the same parameters beside CuPy's."""
+    result = result_of("modules")
     columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
-    found, many = _by_system("modules", "31 kernels of one source", columns), result_of("modules").get("many") or {}
-    if not many:
-        return found
-    said = (
-        "Kernels of the same parameters on CuPy arrays, warm, each launched once. all: from asking for the first to "
-        "the last launch, imports done; further: the median of the launches from the third on; process: all of it."
+    lines = table(
+        "31 kernels of one source", columns, [(name, cells(rows, columns)) for name, rows in result["samples"].items()]
     )
     of_many = ("all", "first", "further", "process")
-    lines = table("", of_many, ((name, cells(by_name, of_many)) for name, by_name in many.items()))
-    return "\n".join([found, "", *textwrap.wrap(said, 119, break_on_hyphens=False), "", *lines])
+    if many := result.get("many"):
+        said = (
+            "Kernels of the same parameters on CuPy arrays, warm, each launched once. all: from asking for the first "
+            "to the last launch, imports done; further: the median of those from the third on; process: all of it."
+        )
+        rows_of_many = [(name, cells(rows, of_many)) for name, rows in many.items()]
+        lines += ["", *textwrap.wrap(said, 119, break_on_hyphens=False), "", *table("", of_many, rows_of_many)]
+    return "\n".join([*lines, *footer(result)])
 
 
 def whole_process() -> str:
