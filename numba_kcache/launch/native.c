@@ -224,19 +224,22 @@ static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
         view->strides[axis] = item_bytes;
 }
 
-/* As shape and strides say, whose references are taken over. What lies in C order gives its bytes of an item: strides of
- * more than one extent are known then, and any others are not read where there are none. */
-static bool lies_as_said(View *view, PyObject *shape, PyObject *strides, int64_t item_bytes) {
+/* An attribute of an object that keeps it among its own, which takes a third of the time, or wherever it has it. */
+static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
+    PyObject *found = dict ? item_of(dict, name) : NULL;
+    return found ? found : PyObject_GetAttr(object, name);
+}
+
+/* As shape, whose reference is taken over, and strides say. What lies in C order gives its bytes of an item: its strides are
+ * known then, but for those of single extents in an array of Numba's, which passes them as they are; that has a dict. */
+static bool lies_as_said(View *view, PyObject *array, PyObject *dict, PyObject *shape, int64_t item_bytes) {
     int same;
     bool is_read = axes_of(shape, view->shape, &view->axes), is_known = item_bytes != 0;
-    for (int axis = 0; is_read && strides && axis < view->axes; axis++)
+    for (int axis = 0; is_read && dict && axis < view->axes; axis++)
         is_known &= view->shape[axis] > 1;
     if (is_read && is_known)
-        settle_layout(view, item_bytes, false);
-    else
-        is_read = is_read && axes_of(Py_XNewRef(strides), view->strides, &same) && same == view->axes;
-    Py_XDECREF(strides);
-    return is_read;
+        return settle_layout(view, item_bytes, false), true;
+    return is_read && axes_of(own_of(array, dict, n_strides), view->strides, &same) && same == view->axes;
 }
 
 static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
@@ -254,12 +257,6 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     }
     settle_layout(view, bytes, tensor->strides != NULL);
     return true;
-}
-
-/* An attribute of an object that keeps it among its own, which takes a third of the time, or wherever it has it. */
-static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
-    PyObject *found = dict ? item_of(dict, name) : NULL;
-    return found ? found : PyObject_GetAttr(object, name);
 }
 
 /* Numba's device array: the type that it keeps says element, axes and layout at once. */
@@ -280,8 +277,7 @@ static bool read_numba(View *view, PyObject *value, const Known *kind, const Slo
     PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
     fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
     if (fits && is_exact)
-        fits = lies_as_said(view, own_of(value, dict, n_shape), own_of(value, dict, n_strides),
-                            slot->row.layout == 'C' ? slot->row.size : 0);
+        fits = lies_as_said(view, value, dict, own_of(value, dict, n_shape), slot->row.layout == 'C' ? slot->row.size : 0);
     Py_XDECREF(memory), Py_XDECREF(pointer), Py_XDECREF(dict);
     return fits;
 }
@@ -302,8 +298,7 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
     if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
         word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* its shape is made anew, in a list first */
         return view->axes = 1, settle_layout(view, slot->row.size, false), true;
-    return is_read && (!is_exact || lies_as_said(view, PyObject_GetAttr(value, n_shape),
-                                                 is_c ? NULL : PyObject_GetAttr(value, n_strides), is_c ? slot->row.size : 0));
+    return is_read && (!is_exact || lies_as_said(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
 }
 
 /* A type with DLPack's C exchange API, PyTorch's tensors, which does not tell those that are negated on paper only. */

@@ -69,6 +69,27 @@ for number in range(5):
     assert (found["load"], found["unload"]) == (5, 4)
 
 
+def test_threads_that_load_and_drop_at_once_have_all_unloaded(tmp_path: Path) -> None:
+    """Once each, by whichever thread loads later; no launch meets a module that is gone."""
+    script = """
+def work(first):
+    driver.cuCtxSetCurrent(contexts[0])
+    for number in range(first, first + 5):
+        load(number)
+
+threads = [threading.Thread(target=work, args=(first,)) for first in (10, 20, 30, 40)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+gc.collect()
+load(1)
+"""
+    found = Counter(events(tmp_path, script))
+
+    assert (found["load"], found["unload"]) == (21, 20)
+
+
 @pytest.mark.parametrize(
     "how", ["launch = kernel[1, 32]", "handle = kernel.handle", "kernel[1, 32, int(stream)](None)"]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from typing import Any
 
@@ -15,7 +16,17 @@ from numba_kcache.frontends.numba.arguments import lay_out, slot_of
 from numba_kcache.frontends.python.arguments import TypedLauncher
 from numba_kcache.launch import devices
 from numba_kcache.model.artifact import SCALAR_SIZES, Parameter
-from tests.support.launching import SHAPE, CupyArray, Interface, Kernel, Numba, fake_cupy, fake_torch, one
+from tests.support.launching import (
+    SHAPE,
+    CountingLauncher,
+    CupyArray,
+    Interface,
+    Kernel,
+    Numba,
+    fake_cupy,
+    fake_torch,
+    one,
+)
 
 ADDRESS = 0x7F0000001000
 
@@ -253,6 +264,10 @@ def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
 # -- kernels of one signature ----------------------------------------------------------------------
 
 
+class CountingTyped(CountingLauncher, TypedLauncher):
+    """Counts the launches that the compiled module did not make."""
+
+
 class Typed:
     """A Numba kernel of one signature on the fake driver."""
 
@@ -268,7 +283,7 @@ class Typed:
         self.refused: list[Any] = []
 
         def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
-            return TypedLauncher(
+            return CountingTyped(
                 loaded, name, parameters, slots=[slot_of(each) for each in kinds],
                 otherwise=lambda config, args: self.refused.append(args), **options,
             )  # fmt: skip
@@ -310,6 +325,42 @@ def test_numba_kernel_takes_arrays_of_cupy_as_its_own(libraries: dict[str, int],
     typed.launch(np.zeros(4, "f4"), 2.0)
     assert len(typed.refused) == 5
     assert len(typed.kernel.driver.launches) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((4,), (4,)), ((1,), (64,)), ((3, 4), (16, 4)), ((1, 4), (9, 4)), ((3, 1), (4, 40)), ((), ())],
+)
+def test_extents_and_strides_of_numbas_arrays_arrive_as_they_say(shape: Any, strides: Any) -> None:
+    """Those of single extents too, which may be any in C order; on either path."""
+    kind, array = types.Array(types.float32, len(shape), "C"), Numba().array(ADDRESS, shape=shape, strides=strides)
+    for native in (False, True):
+        typed = Typed(kind, native=native)
+        typed.launch(array)
+        asked = typed.kernel.launcher.interpreted
+        typed.kernel.launcher.bind(SHAPE)(array)
+
+        assert [int.from_bytes(each, "little") for each in typed.kernel.driver.launches[-1][2]] == [
+            0, 0, math.prod(shape), 4, ADDRESS, *shape, *strides,
+        ]  # fmt: skip
+        assert typed.kernel.launcher.interpreted == asked + (not native)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (3, 4), (1, 4), (2, 3, 4), (0,)])
+def test_contiguous_array_of_cupy_has_the_strides_of_c_order(libraries: dict[str, int], shape: Any) -> None:
+    """On either path; its extents, and the number of its items, are its own."""
+    kind, expected = types.Array(types.float32, len(shape), "C"), list[list[int]]()
+    for native in (False, True):
+        typed = Typed(kind, native=native)
+        typed.launch(CupyArray(ADDRESS, shape=shape))
+        asked = typed.kernel.launcher.interpreted
+        typed.kernel.launcher.bind(SHAPE)(CupyArray(ADDRESS, shape=shape))
+
+        found = [int.from_bytes(each, "little") for each in typed.kernel.driver.launches[-1][2]]
+        assert found[: 5 + len(shape)] == [0, 0, math.prod(shape), 4, ADDRESS, *shape]
+        expected.append(found)
+        assert typed.kernel.launcher.interpreted == asked + (not native)
+    assert expected[0] == expected[1]
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
