@@ -76,12 +76,19 @@ for _ in range(3):
     add[1, 32](factor=2.0, y=y, x=x)
     add[1, 32](x, y=y)
     add.forall(4)(x, y=y, factor=2.0)
+
+@cached_kernel(cache=cache)
+def subtract(x, y, factor=2.0):
+    x[0] -= factor * y[0]
+
+subtract[1, 32](factor=2.0, y=y, x=x)
+subtract.forall(4)(factor=2.0, y=y, x=x)
 said(lambda: add[1, 32](x, z=y))
 said(lambda: add[1, 32](x, factor=1.0))
 """
     printed, launches = seen(tmp_path, script, "launch")
 
-    assert len(launches) == 12
+    assert len(launches) == 14
     assert len({str(each["parameters"]) for each in launches}) == 1
     assert printed == [
         "ArgumentError cannot launch add with an argument named 'z': it takes x, y, factor",

@@ -254,7 +254,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
 
 def test_warm_up_in_the_middle_of_one_waits_for_nobody(tmp_path: Path) -> None:
     """A subscriber that begins one would wait for itself."""
-    cache = KernelCache(tmp_path, durability="none")
+    cache = KernelCache(tmp_path, durability="none", build_wait_s=20)
     first, second = (cached_kernel(f'extern "C" __global__ void k{each}() {{}}', cache=cache) for each in range(2))
     reports: list[Any] = []
 
