@@ -1,0 +1,62 @@
+"""CUDA C++ that kernels of numba-cuda-mlir link: folders, texts, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache.model.request import LinkInput
+
+pytest.importorskip("numba_cuda_mlir")
+
+from numba_kcache.frontends.mlir import link
+from numba_kcache.frontends.mlir.internals import linker_parts
+from numba_kcache.frontends.python.value import Refused
+
+
+def text(content: str, name: str = "device.cu") -> LinkInput:
+    return LinkInput("cu", name, content.encode(), "/somewhere")
+
+
+def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toolkit's in its order, then the setting's; none of the text's own."""
+    from numba_cuda_mlir.numba_cuda.core import config
+
+    class Seen(Exception):
+        pass
+
+    def program(_source: str, _kind: str, options: Any) -> Any:
+        raise Seen(options.include_path)
+
+    monkeypatch.setattr(config, "CUDA_NVRTC_EXTRA_SEARCH_PATHS", f"{tmp_path}:/elsewhere")
+    monkeypatch.setattr(linker_parts().nvrtc, "Program", program)
+    with pytest.raises(Seen) as seen:
+        linker_parts().nvrtc.compile("", "device.cu", (9, 0))
+
+    (query,) = link.linked_headers([text('#include "value.h"\n')], has_lines=False)
+
+    (folders,) = seen.value.args
+    assert [os.path.realpath(each) for each in folders] == [
+        *map(os.path.realpath, link.toolkit_dirs()), os.path.realpath(tmp_path), "/elsewhere",
+    ]  # fmt: skip
+    assert query.folders == (str(tmp_path), "/elsewhere")
+
+
+def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
+    """Unless its lines are compiled in, which name it."""
+    assert link.linked_headers([text("int x;\n")], has_lines=False) == ()
+    assert len(link.linked_headers([text("int x;\n")], has_lines=True)) == 1
+    assert link.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "why"),
+    [("const char *t = __TIME__;\n", "a.cu", "__TIME__"), ('#include "b.h"\n', "own/a.cu", "folder in its name")],
+)
+def test_what_no_key_can_hold_is_refused(content: str, name: str, why: str) -> None:
+    """The time of the compile, and a folder that is only in a name."""
+    with pytest.raises(Refused, match=why):
+        link.linked_headers([text(content, name)], has_lines=False)
