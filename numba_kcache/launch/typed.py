@@ -99,11 +99,11 @@ class ArraySlot(Slot):
             call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, call.handle))
         if self.layout != "C":
             return memory
-        strides, step = list[int](), self.item_bytes
+        strides: tuple[int, ...] = ()
+        step = self.item_bytes
         for extent in reversed(memory.shape):
-            strides.insert(0, step)
-            step *= extent
-        return _new(Memory, (*memory[:4], tuple(strides), *memory[5:]))
+            strides, step = (step, *strides), step * extent
+        return _new(Memory, (*memory[:4], strides, *memory[5:]))
 
 
 class NumberSlot(Slot):
