@@ -65,7 +65,7 @@ def export_bundle(
     entries = _chosen(session, wanted, targets)
     if not entries:
         why, hint = (
-            "this cache holds no entry that was asked for",
+            "this cache has none of the requested entries",
             "warm it up first: numba-kcache warm MODULE --arch sm_90",
         )
         raise BundleError(f"cannot write the bundle {path}", why, hint)

@@ -81,7 +81,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
     records = [each for each in records_here(subject, components) if is_compared(each[0])]
-    is_told = not subject.headers and len(now) == len(components)  # the first one found cannot be improved on
+    has_all_digests = not subject.headers and len(now) == len(components)  # then the ranking is exact
     texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
@@ -89,7 +89,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         entry = peek(str(variant["key"]), evidence)
         if distance and entry is None:
             continue
-        if best is not None and (distance > nearest or is_told):
+        if best is not None and (distance > nearest or has_all_digests):
             break
         nearest = distance
         changed: list[Reason] = []

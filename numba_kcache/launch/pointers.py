@@ -1,10 +1,10 @@
-"""The rules which memory fits which pointer parameter; arguments that have to be borrowed or copied first.
+"""Decide which memory may be passed for which pointer parameter; borrow or copy other arguments first.
 
 Not here    Reading the memory of an argument (`memory_of` in arguments, memory).
-Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and its own
-            type without a sign; the vector types are structs of their component (CUDA C++ Programming Guide, "Built-in
-            Vector Types"), and cuFloatComplex is float2. PyTorch does next to nothing with unsigned integers of more
-            than a byte: their memory comes as that of signed ones.
+Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and the signed
+            or unsigned counterpart of its own type; the vector types are structs of their component (CUDA C++
+            Programming Guide, "Built-in Vector Types"), and cuFloatComplex is float2. PyTorch supports few operations
+            on unsigned integers of more than a byte, so that programs keep such data in signed tensors.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
         raise slot.refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee, value))
     if memory.readonly and slot.code[:2] != "*k" and slot.code[0] == "*":
         raise slot.refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
-    if strides is not None and not slot.launcher.strided and not lies_flat(memory, strides):
+    if strides is not None and not slot.launcher.strided and not is_dense(memory, strides):
         raise slot.refuse(
             value,
-            f"it does not lie in one piece, its strides are {strides} bytes",
+            f"it is not contiguous, its strides are {strides} bytes",
             "pass a contiguous copy, or decorate with strided=True and pass the strides too",
         )
     if memory.address % alignment_of(pointee):
@@ -147,7 +147,7 @@ def is_c_contiguous(memory: Memory) -> bool:
     return _is_packed(axes[::-1], memory.item_bytes)
 
 
-def lies_flat(memory: Memory, strides: tuple[int, ...]) -> bool:
+def is_dense(memory: Memory, strides: tuple[int, ...]) -> bool:
     """Check whether the elements are contiguous in C or Fortran order; True for empty arrays."""
     if 0 in memory.shape:
         return True

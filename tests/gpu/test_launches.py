@@ -423,7 +423,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
     ),
     "a strided view": (
         lambda cuda, x: (2.0, x[::2], x, 32),
-        r"(?s)argument 2 of saxpy \(float const\* x\): it does not lie in one piece, its strides are \(8,\).*hint: ",
+        r"(?s)argument 2 of saxpy \(float const\* x\): it is not contiguous, its strides are \(8,\).*hint: ",
     ),
     "float64 for float": (
         lambda cuda, x: (2.0, x, cuda.to_device(np.ones(64)), 64),

@@ -108,7 +108,7 @@ REFUSED = {
     "strided view": (
         lambda n: (2.0, n.array(), n.array(shape=(512,), strides=(8,)), 7),
         ("cannot pass numba.DeviceNDArray of float32 (512,) as argument 3 of saxpy (float* y): "
-        "it does not lie in one piece, its strides are (8,) bytes\n"
+        "it is not contiguous, its strides are (8,) bytes\n"
         "  hint: pass a contiguous copy, or decorate with strided=True and pass the strides too"),
     ),
     "host array": (

@@ -182,7 +182,7 @@ def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "error", "why"),
     [
-        ({"arch": "sm_75"}, BundleError, "this cache holds no entry that was asked for"),
+        ({"arch": "sm_75"}, BundleError, "this cache has none of the requested entries"),
         ({"kernels": "no.such.module"}, EntryError, "cannot import no.such.module"),
         ({"kernels": "/no/such/file.py"}, EntryError, "there is no such file"),
         ({"kernels": "tests.support.stores"}, EntryError, "nothing in it was made by cached_kernel"),

@@ -9,14 +9,14 @@ from ...errors import OptionError
 
 
 def read_signature_list(
-    given: Any, normalize: Callable[[Any], tuple[Any, Any]], nothing: Sequence[Any]
+    given: Any, normalize: Callable[[Any], tuple[Any, Any]], void_types: Sequence[Any]
 ) -> tuple[tuple[Any, ...], ...]:
     """Read the argument types of a signature as `cuda.jit` takes it, or of a list of these.
 
     Args:
         given: The user's value.
         normalize: Numba's parser: returns argument types, and the return type.
-        nothing: The allowed return types.
+        void_types: The allowed return types.
 
     Raises:
         OptionError: One is not a signature, or returns something.
@@ -29,7 +29,7 @@ def read_signature_list(
             raise OptionError(
                 f"cannot read signature {each!r}", str(error), 'write "void(float32[::1], int64)" or a tuple of types'
             ) from error
-        if returned not in nothing:
+        if returned not in void_types:
             raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
         found.append(tuple(arguments))
     return tuple(found)

@@ -41,7 +41,7 @@ class ModuleDefinition(SourceDefinition):
     """A source as a module; finds its kernels by name.
 
     Attributes:
-        listed: The artifact that was looked into last, and its kernels by name and symbol.
+        listed: The artifact that `find` searched last, and its kernels by name and symbol.
     """
 
     def __init__(self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries) -> None:
@@ -137,7 +137,7 @@ class LinkedResolutions(Resolutions):
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
-        except Exception as error:  # stored LTO-IR may be damaged: link once more from new; a user's error recurs
+        except Exception as error:  # stored LTO-IR may be damaged: compile it again and link; a user's error recurs
             if whole.source == "compiled":
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))
