@@ -1,7 +1,7 @@
 """Compress the payloads of an entry with zstd, and decompress them to exactly the size in their record.
 
-Not here    Which payloads are packed, and their limits (entry). A hit on a small cubin, which is kept as it is, imports
-            nothing of this.
+Not here    The choice of payloads to compress, and their limits (entry). A hit on a small cubin, which is stored
+            uncompressed, does not import this module.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the sa
 
 
 def pack(payload: bytes) -> bytes:
-    """A zstd frame that holds the payload."""
+    """Compress a payload to a zstd frame."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
 
 
 def unpack(frame: memoryview, size_bytes: int) -> bytes:
-    """The payload of a frame, of exactly this size.
+    """Decompress a frame to its payload, of exactly this size.
 
     Raises:
         ValueError: It is not such a frame.

@@ -82,7 +82,7 @@ TENSORS = {
     "on another device": ({"device": 1}, "it is on device 1, the launch on device 0"),
     "strided": (
         {"shape": (4,), "stride": (2,)},
-        r"not lie in one piece, its strides are \(8,\) bytes",
+        r"not contiguous, its strides are \(8,\) bytes",
     ),
     "negated": ({"neg": True}, "it is conjugated or negated only on paper"),
     "sparse": ({"layout": "sparse_coo"}, "its layout is torch.sparse_coo"),

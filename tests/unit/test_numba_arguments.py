@@ -16,7 +16,7 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.frontends.numba.arguments import are_straight, lay_out, slot_of
+from numba_kcache.frontends.numba.arguments import are_packable, lay_out, slot_of
 from numba_kcache.frontends.numba.compile import compile_numba
 from numba_kcache.frontends.python.arguments import OtherTypes
 from numba_kcache.launch.arguments import struct_format
@@ -115,5 +115,5 @@ def test_what_is_not_common_is_left_to_numba() -> None:
         types.NPTimedelta("s"), types.CPointer(types.int8), types.unicode_type, types.literal(3),
     )  # fmt: skip
 
-    assert are_straight((types.int8, types.Array(record, 1, "C")))
-    assert not any(are_straight((types.int8, each)) for each in left)
+    assert are_packable((types.int8, types.Array(record, 1, "C")))
+    assert not any(are_packable((types.int8, each)) for each in left)

@@ -11,8 +11,8 @@ Method      One slot per argument. An array is recognised by the Numba type that
 
             Arrays of CuPy and PyTorch, and objects with an array interface, are passed like Numba's; the launch waits
             on the device for their streams.
-Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In` and its kin, extensions and debug kernels:
-            Numba's own launch code handles those (dispatcher).
+Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In`, `Out` and `InOut`, extensions and debug
+            kernels: Numba's own launch code handles those (dispatcher).
 Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` passes its strides
             unchanged.
 """
@@ -113,7 +113,7 @@ def make_numba_launcher(
     Raises:
         ArgumentError: The cubin is not of this signature.
     """
-    if not are_straight(types):
+    if not are_packable(types):
         return None
     return TypedLauncher(
         kernel,
@@ -127,7 +127,7 @@ def make_numba_launcher(
     )
 
 
-def are_straight(types: Sequence[Any]) -> bool:
+def are_packable(types: Sequence[Any]) -> bool:
     """Check whether the launcher can pack arguments of all these types."""
     from numba.cuda import types as numba_types
 
