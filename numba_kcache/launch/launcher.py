@@ -30,7 +30,7 @@ _HANDLE = Struct("=Q")
 
 _LAYOUTS_LIMIT = 256
 
-_TOLD_AFTER = 48
+_TOLD_AFTER = 32
 """Number of kernels with equal parameters, each launched once, whose slow launches take as long as setting up the
 module's recognition."""
 

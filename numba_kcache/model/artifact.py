@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from struct import Struct
+from struct import Struct, unpack_from
 from struct import error as StructError
 from typing import Any
 
@@ -83,9 +83,10 @@ _MOST_THREADS = 1024
 _ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
 _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
 _SECTION_PLACE = Struct("<24xQQ24x")
-_PARAMETER = Struct("<4xHHI")  # ordinal, offset, and a word with the size: in its upper 14 bits, or its lower 16
 _INFO = b".nv.info."
-_SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 0x17, 0x45
+_SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 12 << 16 | 0x1704, 12 << 16 | 0x4504
+"""The first words of records: layout, attribute and size. Those of a parameter have, behind another word, ordinal and
+offset, and a word with the size: in its upper 14 bits, or its lower 16."""
 
 
 class Entry(NamedTuple):
@@ -354,10 +355,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                 if places is not None and not wrong:
                     places.update(dict.fromkeys([each.symbol for each in artifact.entries], ()))
                 return wrong
-            sections: dict[int, tuple[int, int]] = {}
-            for start, at, size in _SECTION.iter_unpack(cubin[table : table + 64 * count]):
-                if start not in sections:
-                    sections[start] = at, size
+            rows = [*_SECTION.iter_unpack(cubin[table : table + 64 * count])]
+            sections = {start: (at, size) for start, at, size in reversed(rows)}  # of one name the first
             names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
             if places is not None:
                 _list_kernels(cubin[names : names + size], sections, places)
@@ -370,20 +369,20 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
         elif not place:
             return ""
         at, size = place
-        end, found = at + size, {}
-        while at + 4 <= end:
-            attribute = cubin[at + 1]
-            if cubin[at] == _SIZED:
-                size = cubin[at + 2] | cubin[at + 3] << 8
-                if attribute in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD) and size == _PARAMETER.size:
-                    ordinal, offset, word = _PARAMETER.unpack_from(cubin, at + 4)
-                    found[ordinal] = offset, word >> 18 if attribute == _PARAMETER_RECORD else word & 0xFFFF
-                at += size
-            at += 4
-        is_same = len(found) == len(entry.parameters)
-        for at, each in enumerate(entry.parameters if is_same else ()):
-            is_same = is_same and at in found and found[at] == each[:2]
-        if not is_same:
+        words, found, at, end = unpack_from(f"<{size // 4}I", cubin, at), {}, 0, size // 4
+        while at < end:
+            head = words[at]
+            if head & 0xFF == _SIZED:
+                if head in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD):
+                    place, word = words[at + 2], words[at + 3]
+                    found[place & 0xFFFF] = place >> 16, word >> 18 if head == _PARAMETER_RECORD else word & 0xFFFF
+                elif head & 3 << 16:  # not whole words, and the next record is at no word either
+                    from .contradiction import contradiction_of
+
+                    return contradiction_of(artifact)
+                at += head >> 18
+            at += 1
+        if found != {ordinal: each[:2] for ordinal, each in enumerate(entry.parameters)}:
             return f"its cubin has other parameters of {entry.symbol}"
     except (StructError, ValueError, OverflowError, IndexError) as error:
         return f"its cubin is damaged: {error}"
