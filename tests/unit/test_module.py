@@ -425,6 +425,20 @@ extern "C" __global__ void k(int *x) { x[0] = cooperative_groups::this_thread_bl
         assert [(each.name, each.code, each.shape) for each in artifact.variables] == [("own", "i2", (2,))]
 
 
+def test_variables_that_are_called_like_a_namespace_of_the_toolkit_are_the_user_s(cache: KernelCache) -> None:
+    """A namespace of the toolkit's is told by what it holds, also in names of variables that a file keeps to itself."""
+    source = """
+static __device__ int cuda, cub;
+namespace a { namespace cuda { __device__ int own; } }
+namespace cudas { __device__ int own; }
+namespace thrust { static __device__ int theirs; }
+extern "C" __global__ void k(int *x) { x[0] = cuda + cub + a::cuda::own + cudas::own + thrust::theirs; }"""
+
+    found = {each.name for each in module(cache, source)._artifact().variables}
+
+    assert found == {"cuda", "cub", "a::cuda::own", "cudas::own"}
+
+
 def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:
     """Each kernel has a copy: there is not one variable to hand out."""
     with pytest.raises(OptionError, match="the module is lazy") as caught:
