@@ -75,8 +75,9 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         rows = list(_rows(launcher, slots))
         end = max((each.offset + each.size for each in launcher.parameters), default=0)
         if len(rows) == len(slots) and end <= _MOST_BYTES:
-            types = [kind for _row, *two in rows for kind in two]
-            native.fill(plan, b"".join([row for row, *_two in rows]), tuple(types), end)
+            native.fill(
+                plan, b"".join([row for row, *_ in rows]), tuple([each for _, *two in rows for each in two]), end
+            )
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
@@ -143,17 +144,12 @@ def _tell(kind: type, value: Any) -> None:
     elif cupy is not None and isinstance(value, cupy.ndarray):  # interfaces need not say CuPy's current stream
         letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
         capsule, memory = _current_stream_of_cupy(), type(value.data)
-        parts = (
-            cupy.cuda.get_current_stream,
-            *(getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")),
-            *(getattr(memory, name, None) for name in ("ptr", "device_id")),
-        )
-    elif getattr(value, "__cuda_ndarray__", False):
+        own = [getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")]
+        parts = cupy.cuda.get_current_stream, *own, getattr(memory, "ptr", None), getattr(memory, "device_id", None)
+    elif getattr(value, "__cuda_ndarray__", False) or getattr(value, "__cuda_memory__", False):
         pass
     elif hasattr(value, "__cuda_array_interface__"):
         letter = "I"
-    elif getattr(value, "__cuda_memory__", False):
-        pass
     elif kind is ctypes.c_void_p:
         letter, parts = "P", (_VALUE,)
     elif kind.__name__ == "CUdeviceptr":
@@ -169,11 +165,8 @@ def _tell(kind: type, value: Any) -> None:
 
 
 def _is_negated(torch: Any, tensor: Any) -> Any:
-    """The address of PyTorch's own C++ function for the bit of a tensor that is negated on paper only.
-
-    It takes the tensor's handle, which lies where PyTorch's headers have it in all builds that were seen: behind the
-    head of the Python object. Where this one differs it is the method, which costs 60 ns more for each tensor.
-    """
+    """PyTorch's own function for the bit of a tensor that is negated on paper only: its address in C++, where a
+    tensor's handle is behind the head of the Python object, as its headers have it; else the method, 60 ns slower."""
     try:
         function = ctypes.CDLL("libtorch_cpu.so", os.RTLD_NOLOAD)._ZN2at6native6is_negERKNS_6TensorE
     except (OSError, AttributeError):

@@ -21,8 +21,6 @@ from typing import Any
 from .arguments import Call, Memory, Slot, Unfit, memory_of
 from .devices import stream_identity
 
-_new = tuple.__new__
-
 
 class OtherTypes(Exception):
     """The arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
@@ -55,8 +53,8 @@ class ArraySlot(Slot):
         self.own, self.is_readonly = own, is_readonly
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
         starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
-        self._pick = operator.itemgetter(*[starts[letter] + axis for letter, axis in self.fields])
-        self._counts_items = "e" in passed_as
+        pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(*[starts[way] + axis for way, axis in self.fields])
+        self._pick, self._counts_items = pick, "e" in passed_as
         self.launcher: Any = None
 
     def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[int, ...]:
@@ -71,8 +69,7 @@ class ArraySlot(Slot):
         """The parameters of an array of this type; strides that are None take no parameter."""
         shape, strides, size = memory.shape, memory.strides or (), self.item_bytes
         steps = [step // size for step in strides] if self._counts_items else ()
-        values: tuple[int, ...] = self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
-        return values
+        return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
 
     def _of_others(self, value: Any, stream_id: int, call: Call | None) -> Memory:
         """The memory of an array of another library; the launch is made to wait for its stream."""
@@ -80,12 +77,7 @@ class ArraySlot(Slot):
             memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
         except Unfit:
             memory = None
-        if (
-            not self.element
-            or memory is None
-            or call is None
-            or (memory.element, len(memory.shape)) != (self.element, self.axes)
-        ):
+        if memory is None or call is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
             raise OtherTypes
         module, is_packed, elsewhere = self.launcher.module, True, None
         if memory.strides is not None or module.device_of is not None:
@@ -103,7 +95,7 @@ class ArraySlot(Slot):
         step = self.item_bytes
         for extent in reversed(memory.shape):
             strides, step = (step, *strides), step * extent
-        return _new(Memory, (*memory[:4], strides, *memory[5:]))
+        return tuple.__new__(Memory, (*memory[:4], strides, *memory[5:]))
 
 
 class NumberSlot(Slot):
