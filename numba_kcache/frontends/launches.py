@@ -309,7 +309,7 @@ class Launches(Configurations):
             attributes=options.apply(loaded, self._name_on(loaded)) if options else b"",
             artifact=artifact,
             debug=session.settings.debug_launches,
-            otherwise=functools.partial(self._refused, variant),
+            otherwise=functools.partial(self._refused, variant) if has_variants else None,
         )
         if launcher is not None:
             launcher.names = definition.argument_names

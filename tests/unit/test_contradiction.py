@@ -90,6 +90,29 @@ def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
     assert "fewer threads of k" in contradiction_of(made._replace(entries=(entry._replace(safe_threads=65),)))
 
 
+def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
+    """Compilers write none; of one by other means nothing is refused that is right, and nothing taken that is not."""
+    made = artifact()
+    places: dict[str, Any] = {}
+    entry = made.entries[0]
+    assert misfit(made, entry, places) == ""
+    at, _ = places[entry.symbol]
+    sizes = []
+    for _ in range(2):  # both before the parameters: the first gives two bytes to the second, and looks like a head
+        layout, attribute, size = struct.unpack_from("<BBH", made.cubin, at + sum(sizes))
+        if layout != 4 or attribute == 0x17:
+            pytest.skip("this compiler begins with other records")
+        sizes.append(4 + size)
+    first, second = made.cubin[at : at + sizes[0]], made.cubin[at + sizes[0] : at + sum(sizes)]
+    first = first[:2] + struct.pack("<H", sizes[0] - 6) + first[4:-4] + b"\4\0"
+    second = second[:2] + struct.pack("<H", sizes[1] - 2) + second[4:] + b"\0\0"
+    odd = made._replace(cubin=made.cubin[:at] + first + second + made.cubin[at + sum(sizes) :])
+
+    assert misfit(odd, entry) == misfit(odd, entry, {}) == ""
+    shorter = entry._replace(parameters=entry.parameters[:-1])
+    assert "other parameters" in misfit(odd._replace(entries=(shorter, *odd.entries[1:])), shorter)
+
+
 def test_variable_of_another_size_is_found_out() -> None:
     """The host would get an array that reaches beyond it."""
     made = artifact()
