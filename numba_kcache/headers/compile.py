@@ -198,6 +198,8 @@ class TrackedCompile:
                 survey.run_wrappers({*survey.headers})
 
     def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:
+        watch.stop()  # the compile is over
+
         def learned(query: HeaderQuery, survey: Survey) -> HeaderSet:
             def is_unread(place: Place) -> bool:
                 path = folders.path(place, survey.search) or path_of(place, survey.search)
