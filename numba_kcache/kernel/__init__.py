@@ -336,7 +336,7 @@ class Kernel(Launches):
         return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 
 
-if TYPE_CHECKING:  # at run time typing would keep them, and through this module all of Numba, past an exit's collection
+if TYPE_CHECKING:  # at run time `typing` would hold them, and so all of Numba, beyond the collection at exit
 
     @overload
     def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...

@@ -165,7 +165,7 @@ def _tell(kind: type, value: Any) -> None:
 
 
 def _is_negated(torch: Any, tensor: Any) -> Any:
-    """PyTorch's own function for the bit of a tensor that is negated on paper only: its address in C++, where a
+    """PyTorch's own function for the bit of a tensor that is negated lazily: its address in C++, where a
     tensor's handle is behind the head of the Python object, as its headers have it; else the method, 60 ns slower."""
     try:
         function = ctypes.CDLL("libtorch_cpu.so", os.RTLD_NOLOAD)._ZN2at6native6is_negERKNS_6TensorE

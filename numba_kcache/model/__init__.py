@@ -265,7 +265,7 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
 
 
 _own_choices: dict[Target, Choice] = {}
-"""For each device, where `arch` names no target."""
+"""The choice for each device, where `arch` names no target."""
 
 
 def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:

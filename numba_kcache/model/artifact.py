@@ -85,8 +85,8 @@ _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
 _SECTION_PLACE = Struct("<24xQQ24x")
 _INFO = b".nv.info."
 _SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 12 << 16 | 0x1704, 12 << 16 | 0x4504
-"""The first words of records: layout, attribute and size. Those of a parameter have, behind another word, ordinal and
-offset, and a word with the size: in its upper 14 bits, or its lower 16."""
+"""The first words of records: layout, attribute and size. A parameter's record continues with one unused word, one
+with ordinal and offset, and one with the size: in its upper 14 bits, or its lower 16 in a large record."""
 
 
 class Entry(NamedTuple):
@@ -376,7 +376,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                 if head in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD):
                     place, word = words[at + 2], words[at + 3]
                     found[place & 0xFFFF] = place >> 16, word >> 18 if head == _PARAMETER_RECORD else word & 0xFFFF
-                elif head & 3 << 16:  # not whole words, and the next record is at no word either
+                elif head & 3 << 16:  # its size is not in whole words, so the next record is not aligned to a word
                     from .contradiction import contradiction_of
 
                     return contradiction_of(artifact)

@@ -180,14 +180,14 @@ def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
         line = lines.get(int(match[1]))
         return match[0] if line is None else f'at line {line} of "{origin.path}"'
 
-    told, is_ours = [], False
+    rewritten, is_ours = [], False
     for text in log.splitlines():
         if re.match(r"\S.*\(\d+\): ", text):
             is_ours = text.startswith(f"{program_name}(")
         text = re.sub(rf"(?:^|(?<=[\s\"])){name}\((\d+)\)", place, text)
         text = re.sub(rf'\bat line (\d+) of "{name}"', place_in_words, text)
-        told.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
-    return "\n".join(told).replace(f'"{program_name}"', f'"{origin.path}"')
+        rewritten.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
+    return "\n".join(rewritten).replace(f'"{program_name}"', f'"{origin.path}"')
 
 
 def remap_ptx(log: str, source: str, origin: Origin) -> str:
@@ -227,7 +227,7 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
     chains = _chains(set(wanted), source, folders)
     lines = _user_lines(source, origin)
 
-    def told(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
+    def inclusions(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
         for path, line in chain:
             known = lines.get(line) if not path else line
             yield f"          included from {path or (origin.path if known else program_name)}({known or line})"
@@ -237,7 +237,7 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
         head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
         chain = chains.get(os.path.realpath(head[1])) if head else None
         if chain:
-            blocks[index] = "\n".join((block.rstrip("\n"), *told(chain)))
+            blocks[index] = "\n".join((block.rstrip("\n"), *inclusions(chain)))
     return "\n\n".join(blocks)
 
 

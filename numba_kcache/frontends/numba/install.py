@@ -37,7 +37,7 @@ def _restore() -> None:
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
-    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # Numba has its built-in target
+    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
         return
     kind = home.CUDADispatcher
     original_compile: Callable[[Any, Any], Any] = kind.compile

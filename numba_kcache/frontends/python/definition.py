@@ -137,7 +137,7 @@ class PythonDefinition(Definition):
         raise NotImplementedError
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of what `signature=` takes."""
+        """Read the argument types from the value of `signature=`."""
         raise NotImplementedError
 
     def build(
@@ -219,7 +219,7 @@ class PythonResolutions(Resolutions):
 
     Attributes:
         dispatcher: Numba's dispatcher, for arguments that no launcher takes; None before it is needed.
-        launches: The kernel that asks for the session; None where that is the process's.
+        launches: The owner of the method that chooses the session; None where the process's session is used.
     """
 
     definition: PythonDefinition
@@ -267,7 +267,7 @@ class PythonResolutions(Resolutions):
         return False
 
     def recompile(self, dispatcher: Any) -> None:
-        """Compile all signatures of a dispatcher as the function is now, and launch these from now on."""
+        """Recompile all signatures of a dispatcher from the current function and launch the new kernels."""
         dispatcher.recompile()
         if self.launches is not None:
             self.launches.forget()

@@ -45,7 +45,7 @@ _COMPILERS_OWN = (
 """Prefixes of the names of the toolkit's own variables (tables, texts, constants), which are never written to."""
 
 _COMPILERS_SCOPES = r"(?:4cuda|3cub|6thrust|3std|18cooperative_groups)L?\d"
-"""Namespaces among them, as a mangled name begins after `_ZN`, with a name that they hold."""
+"""The namespaces among them in a mangled name after `_ZN`, followed by the length of a member's name."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
@@ -177,7 +177,7 @@ def _is_users(symbol: str) -> bool:
     unit = re.match(r"_ZN(\d{1,4})(?=_INTERNAL_)", symbol)
     at = unit.end() + int(unit[1]) if unit else len("_ZN")
     if symbol.startswith("_ZN") and re.compile(_COMPILERS_SCOPES).match(symbol, at):
-        return False  # the toolkit's headers have hundreds, and to parse a name takes 40 us
+        return False  # the toolkit's headers have hundreds of such names, and parsing one takes 40 us
     return not variable_name(symbol).startswith(_COMPILERS_OWN)
 
 
