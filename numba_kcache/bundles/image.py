@@ -43,7 +43,7 @@ _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 def write_image(
     place: LayoutPlace, bundle: Assembled, entries: Sequence[BundledFile], toolchain: Mapping[str, Sequence[str]]
 ) -> BundleReport:
-    """Write an image under its tag, in place of the one that has it.
+    """Write an image under its tag, and replace an image that has this tag.
 
     Args:
         place: Directory and tag; a missing directory is made.

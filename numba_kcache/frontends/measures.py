@@ -48,7 +48,7 @@ def resident(kernel: Launches, loaded: LoadedKernel, shape: LaunchShape) -> int:
 
 
 def suggested_block(kernel: Launches, loaded: LoadedKernel, shared_bytes: int) -> int:
-    """The block size at which most threads are resident."""
+    """The block size that keeps the most threads resident."""
     loaded.prepare(launch_shape(1, 1, shared_bytes), kernel._name_on(loaded))
     return potential_block_size(loaded, shared_bytes)
 
@@ -106,7 +106,7 @@ def _milliseconds(bits: int) -> float:
 
 
 def block_size(kernel: Launches, arguments: tuple[Any, ...], shared_bytes: int) -> int:
-    """The block size at which most threads are resident, for these arguments."""
+    """The block size that keeps the most threads resident, for these arguments."""
     definition, resolutions = kernel._definition, kernel._resolutions
     try:
         variant: Variant = definition.variant(arguments)
@@ -121,7 +121,7 @@ def block_size(kernel: Launches, arguments: tuple[Any, ...], shared_bytes: int) 
 def blocks_over(
     kernel: Launches, tasks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """Blocks that have at least this many threads together, and the threads of each: where 0, those of `block_size`."""
+    """The fewest blocks (of whole clusters) with a thread for each task, and the threads of each (0: `block_size`)."""
     threads = threads or block_size(kernel, arguments, shared_bytes)
     options, blocks = kernel._definition.launch_options, -(-tasks // threads)
     return blocks + (-blocks % options.cluster[0] if options and options.cluster else 0), threads

@@ -243,9 +243,8 @@ class MlirResolutions(PythonResolutions):
     """The artifacts of one such kernel.
 
     Attributes:
-        by_variant: Dispatchers with one signature each, since numba-cuda-mlir does not distinguish loaded kernels by
-        all
-            types of their arguments.
+        by_variant: Dispatchers with one signature each: numba-cuda-mlir does not tell loaded kernels apart by all
+            argument types.
     """
 
     definition: MlirDefinition
