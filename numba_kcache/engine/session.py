@@ -356,7 +356,7 @@ def configured() -> dict[str, Any]:
 
 
 def register(name: str, make: Callable[[Settings], Tier]) -> None:
-    """Add a tier to the process's cache, made anew for each change of settings."""
+    """Add a tier to the process's cache, made again after each change of settings."""
     global _configured
     _registered[name], _configured = make, object()
 

@@ -70,7 +70,7 @@ class Forked(Protocol):
     """An object with locks or threads that a forked child does not have."""
 
     def after_fork(self) -> None:
-        """Make anew, in the child, what another thread of the parent may have held."""
+        """Make again, in the child, what another thread of the parent may have held."""
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
@@ -95,7 +95,7 @@ _PLAIN = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
 
 
 def _forget_imports_of_others() -> None:
-    """Have a child import anew what other threads of its parent were importing: CPython waits for them for ever."""
+    """Have a child import again what other threads of its parent were importing: CPython waits for them for ever."""
     for name, reference in list(IMPORTS.items()):
         lock = reference()
         if lock is None or getattr(lock, "owner", None) == get_ident():
@@ -106,7 +106,7 @@ def _forget_imports_of_others() -> None:
 
 
 def finish_imports() -> None:
-    """Import anew what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
+    """Import again what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
 
     The interrupted import then completes its own half-initialised module, which no code has seen, but returns the one
     imported here. Only modules of this package, and pure Python modules that they import, are imported again: an

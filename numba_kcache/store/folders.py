@@ -33,7 +33,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
 class Folder:
-    """One folder of a tree, opened anew for each call.
+    """One folder of a tree, opened again for each call.
 
     Args:
         tree: The tree that it is in.

@@ -148,7 +148,7 @@ class Tree:
         return base
 
     def forget(self) -> None:
-        """Open and check the root anew when it is next needed."""
+        """Open and check the root again when it is next needed."""
         self._base = None
 
     def open_root(self) -> int:

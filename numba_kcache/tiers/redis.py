@@ -195,7 +195,7 @@ class RedisTier:
             client = self._client = self._client or self._connected()
             return work(client)
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
-            self._client = None  # connect anew: the password was refused, say, or another node is master now
+            self._client = None  # reconnect: the password was refused, say, or another node is master now
             raise ConnectionError(_without_address(error)) from None
         except redis.RedisError as error:
             raise RedisError(_without_address(error)) from None

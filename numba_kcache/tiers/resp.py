@@ -8,7 +8,7 @@ Not here    Background work and the rest of the protocol, which redis-py does; a
             (tiers.redis).
 Ground      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
             of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
-            a whole: its timeout begins anew with every packet.
+            a whole: its timeout restarts with every packet.
 """
 
 from __future__ import annotations
