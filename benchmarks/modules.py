@@ -7,10 +7,11 @@ Method      examples/tropical_gemm.cu. Each sample is a fresh process whose impo
             system's own cache directory is empty; warm: it was filled by a process before. The floor reads the very
             cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing of types.
             CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
-            "300 of a module", "31 of a module", "31 sources": kernels of the same parameters on CuPy arrays, warm, each
-            launched once, beside RawModule and RawKernels, in pairs of processes. "all": from asking for the first to
-            the end of the last launch, imports done; "further": the median of those from the third on; "process": all
-            of the process, as its parent sees it. With --profile, what the calls of ours take.
+            "300 of a module", "31 of a module", "31 sources": kernels of the same parameters, warm, each launched once,
+            beside RawModule and RawKernels, in pairs of processes. A kernel of CuPy's own has filled their arrays, so
+            that it has loaded NVRTC. "all": from asking for the first to the end of the last launch, imports done;
+            "further": the median of those from the third on; "process": all of the process, as its parent sees it.
+            With --profile, what the calls of ours take.
 Shows not   A cold page cache, a busy node; sources whose time goes into headers.
 """
 
@@ -198,7 +199,7 @@ SIDES = "ours", "cupy"
 
 def child_of_many(case: str, side: str, is_profiled: bool) -> None:
     count, *makers = MANY[case]
-    arrays = [Lent(each) for each in bare_arrays(driver())] if is_pretended() else cupy_arrays(True)
+    arrays = [Lent(each) for each in bare_arrays(driver())] if is_pretended() else cupy_arrays(False)
     if side == "ours":
         from numba_kcache import cached_kernel, cached_module  # noqa: F401 (what that takes is in benchmarks/added.py)
 
