@@ -1,6 +1,6 @@
 """Launches of one definition: bind configurations, find variants, and keep loaded kernels for each device.
 
-Promise     `kernel[config]` of a known configuration is one dict look-up, and the memory used is bounded, also in a
+Promise     `kernel[config]` of a known configuration is one dict look-up. The memory used is bounded, also in a
             loop over ever new grids.
             A kernel is loaded once for each device and variant. A module that was unloaded, or a change of the current
             device, is noticed before anything is queued, and the launch goes to the right one.
@@ -175,7 +175,7 @@ class Launches(Configurations):
 
         Args:
             ntasks: Number of threads needed; 0 launches nothing.
-            tpb: Threads per block; 0 for the size at which most threads are resident, by the driver.
+            tpb: Threads per block; 0 for the size that keeps the most threads resident, as the driver computes it.
             stream: As in `kernel[grid, block, stream]`.
             sharedmem: Dynamic shared memory per block, in bytes.
 
@@ -281,7 +281,7 @@ class Launches(Configurations):
             try:
                 loaded = module.kernel(definition.entry(resolution.artifact))
             except CodeRefusedError:
-                pass  # it comes again, and is dealt with there
+                pass  # the same error comes again below, and is handled there
         if loaded is None:
             device = current_device()
             found = on_device.get((device.ordinal, variant))
@@ -343,7 +343,7 @@ class VariantLaunch:
     """One configuration of a kernel whose code depends on the types of its arguments: one launcher for each variant.
 
     The launch function of the last variant is kept in the kernel and called directly. Arguments that it refuses come
-    back here, where their own variant's takes its place; arguments that no launcher takes go to the front end.
+    back here, and it is replaced by that of their own variant; arguments that no launcher takes go to the front end.
 
     Args:
         kernel: The kernel that keeps the launch function.
