@@ -482,6 +482,8 @@ plain = text()
 numba_kcache.configure(directory=sys.argv[1])
 numba_kcache.install(all=True)
 found = text()
+of_result = cuda.jit(chip="sm_80")(body).compile("void(float32[:])").mlir_module_str
+assert "@_Z4body" in of_result, of_result
 print(found == plain, 'chip = "sm_80"' in found, numba_kcache.info("process").misses)
 newer = cuda.jit(chip="sm_100")(body).compile("void(float32[:])").mlir_module
 print('chip = "sm_100"' in newer)

@@ -115,7 +115,7 @@ class _Complete:
 
     def __init__(self, result: Any, compiled: Any) -> None:
         self.__dict__.update(vars(result))
-        self._compiled = compiled
+        self.metadata, self._compiled = result.metadata, compiled
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in (
@@ -125,7 +125,7 @@ class _Complete:
             "cooperative",
         ):
             raise AttributeError(name)
-        return getattr(self._compiled(), name)
+        return self.metadata[name] if name == "mlir_module_str" else getattr(self._compiled(), name)
 
 
 # -- in front of its compile --------------------------------------------------------------------------------------
