@@ -49,13 +49,14 @@ static PyObject *n_devices, *export_names, *export_version;
 /* What an object is: a letter for a type, 256 and its element for a dtype; not forgotten while the program runs. `more`:
  * the exchange API of a tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`:
  * callables, and descriptors of attributes, with what reads them without a look-up where no object can hide them; or a C
- * function. */
+ * function. `recognition` holds all of these, and the types in plans: references from here would be hidden from the garbage
+ * collector, which could not free their libraries at exit. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
-typedef struct { PyObject *object, *held[2]; int what; void *more;
+typedef struct { PyObject *object; int what; void *more;
                  struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
-static int known_count;
+static int known_count, is_over;  /* over: the program is ending, and every launch is made by `slow` */
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -78,8 +79,7 @@ static PyObject *know(PyObject *module, PyObject *args) {
     Known *place = known_place(object);
     bool is_new = !place->object && __atomic_add_fetch(&known_count, 1, __ATOMIC_RELAXED) < MOST_KNOWN / 2;
     if (is_new && __atomic_compare_exchange_n(&place->object, &nobody, object, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        Py_INCREF(object), Py_INCREF(capsule), Py_INCREF(parts);
-        place->more = more, place->held[0] = capsule, place->held[1] = parts;
+        place->more = more;
         for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
             PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
             void *set = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set), *get = PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
@@ -98,7 +98,6 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
 }
 
 enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };  /* exact: of one layout, number of axes */
-
 /* As `recognition` packs it. */
 typedef struct {
     char kind, layout;            /* 'n'umber, 'b'ytes, 'a'rray; 'C', 'A' or 'F' where the array is exact */
@@ -111,13 +110,11 @@ typedef struct {
     Row row;
     PyObject *types[FITTING + 2]; /* Numba's that fit an array; behind them the only ones that fit a number */
 } Slot;
-typedef struct Plan {
+typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, bytes;  /* bytes: of all parameters */
     Slot *slots;
-    struct Plan *next, **place;   /* all that live */
 } Plan;
-static Plan *plans;
 /* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
 enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
@@ -394,10 +391,8 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
         if (!fits)
             return false;
     }
-    if (!is_exact) {
-        memcpy(launch->buffer + slot->row.offset, &view.address, 8);
-        return true;
-    }
+    if (!is_exact)
+        return memcpy(launch->buffer + slot->row.offset, &view.address, 8);
     view.zero = 0, view.items = 1, view.item_bytes = slot->row.size;
     for (int axis = 0; axis < view.axes; axis++) {
         view.items *= view.shape[axis];
@@ -481,7 +476,6 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 }
 
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
-
 /* Whether what the libraries of a tensor and of CuPy's arrays queue now is in the stream of the launch. */
 static bool is_in_stream(const Launch *launch) {
     const Known *tensor = launch->tensor, *cupy = launch->cupy;
@@ -496,7 +490,6 @@ static bool is_in_stream(const Launch *launch) {
 }
 
 typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-
 /* The CUresult of a launch, or -1 where the interpreted path has to make it. */
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     const Plan *plan = launch->plan;
@@ -504,7 +497,7 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_devices)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
         return -1;
-    for (Py_ssize_t each = 0; each < count; each++) {  /* `forget` may come in between */
+    for (Py_ssize_t each = 0; each < count; each++) {
         const Slot *slot = &plan->slots[each];
         if (!(slot->row.kind == 'a' ? take_array : slot->row.kind == 'n' ? take_number : take_bytes)(slot, args[each], launch))
             return -1;
@@ -530,7 +523,8 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     uint64_t buffer[MOST_BYTES / 8];
     memcpy(&launch, PyBytes_AsString(PyTuple_GetItem(bound, FIXED)), sizeof launch);
     launch.bound = bound, launch.buffer = (char *)buffer;
-    int code = names || __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) != count ? -1 : try_launch(&launch, args, count);
+    bool is_known = !names && !is_over && __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count;
+    int code = is_known ? try_launch(&launch, args, count) : -1;
     while (launch.held_count)
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
@@ -549,38 +543,14 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
-static void forget_types(Plan *plan) {
-    int count = plan->slot_count * (FITTING + 2);
-    plan->slot_count = UNKNOWN;
-    for (int each = 0; each < count; each++)
-        Py_CLEAR(plan->slots[each / (FITTING + 2)].types[each % (FITTING + 2)]);
-#ifndef Py_GIL_DISABLED
-    if (plan->place && (*plan->place = plan->next))
-        plan->next->place = plan->place;
-    plan->place = NULL;
-#endif
-}
-
-/* At the end of the program: types that are held here, where no collection looks, hold all of their libraries. Launches
- * from then on are made by `slow`. Other threads are between two launches, or in a call of the driver, which needs none. */
-static PyObject *forget(PyObject *module, PyObject *nothing) {
-#ifndef Py_GIL_DISABLED
-    while (plans)
-        forget_types(plans);
-    for (Known *each = known; each < known + MOST_KNOWN; each++) {
-        if (each->held[1])
-            Py_DECREF(each->object);  /* its place stays taken: others were put behind it */
-        each->what = 0;
-        Py_CLEAR(each->held[0]);
-        Py_CLEAR(each->held[1]);
-    }
-#endif
+/* At exit, before `recognition` lets go of the types. */
+static PyObject *end(PyObject *module, PyObject *nothing) {
+    is_over = 1;
     Py_RETURN_NONE;
 }
 
 static void free_plan(PyObject *capsule) {
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
-    forget_types(plan);
     PyMem_Free(plan->slots);
     PyMem_Free(plan);
 }
@@ -590,25 +560,13 @@ static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t c
     const Plan *like = count == 2 && args[1] != Py_None ? PyCapsule_GetPointer(args[1], "plan") : NULL;
     Plan *plan = PyBytes_Size(args[0]) == offsetof(Plan, slot_count) ? PyMem_Calloc(1, sizeof *plan) : NULL;
     int known_slots = like ? __atomic_load_n(&like->slot_count, __ATOMIC_ACQUIRE) : UNKNOWN;
-    Slot *slots = plan && known_slots >= 0 ? PyMem_Calloc(known_slots + 1, sizeof(Slot)) : NULL;
-    if (!plan || (known_slots >= 0 && !slots)) {
-        PyMem_Free(plan);
+    if (!plan)
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    if (slots)
-        *plan = *like;
     memcpy(plan, PyBytes_AsString(args[0]), offsetof(Plan, slot_count));
-    plan->slot_count = known_slots, plan->slots = slots;
-    for (int each = 0; each < known_slots; each++) {
-        slots[each].row = like->slots[each].row;
-        for (int type = 0; type < FITTING + 2; type++)
-            slots[each].types[type] = Py_XNewRef(__atomic_load_n(&like->slots[each].types[type], __ATOMIC_ACQUIRE));
-    }
-#ifndef Py_GIL_DISABLED
-    plan->next = plans, plan->place = &plans, plans = plan;
-    if (plan->next)
-        plan->next->place = &plan->next;
-#endif
+    plan->slots = known_slots >= 0 ? PyMem_Calloc(known_slots + 1, sizeof(Slot)) : NULL;
+    plan->slot_count = plan->slots ? known_slots : UNKNOWN;
+    if (plan->slots)
+        plan->bytes = like->bytes, memcpy(plan->slots, like->slots, known_slots * sizeof(Slot));
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
@@ -628,7 +586,7 @@ static PyObject *fill(PyObject *module, PyObject *args) {
     for (Py_ssize_t each = 0; each < count; each++) {
         memcpy(&slots[each].row, rows + each * sizeof(Row), sizeof(Row));
         for (int only = 0; only < 2 && PyTuple_GetItem(types, 2 * each) != Py_None; only++)
-            slots[each].types[FITTING + only] = Py_NewRef(PyTuple_GetItem(types, 2 * each + only));
+            slots[each].types[FITTING + only] = PyTuple_GetItem(types, 2 * each + only);
     }
     plan->bytes = bytes;
     if (__atomic_compare_exchange_n(&plan->slots, &nobody, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -661,10 +619,8 @@ static PyObject *fits(PyObject *module, PyObject *args) {
         return NULL;
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
     for (; there && there != type && position < plan->slot_count && each < FITTING; each++) {
-        PyObject **place = &plan->slots[position].types[each];
         there = NULL;
-        if (__atomic_compare_exchange_n(place, &there, type, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-            Py_INCREF(type);
+        __atomic_compare_exchange_n(&plan->slots[position].types[each], &there, type, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
     Py_RETURN_NONE;
 }
@@ -728,7 +684,7 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
 static PyMethodDef methods[] = {
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
-    {"address_of", address_of, METH_O, NULL}, {"forget", forget, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+    {"address_of", address_of, METH_O, NULL}, {"end", end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_native(void) {

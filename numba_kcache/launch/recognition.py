@@ -43,6 +43,10 @@ _PYTHON_S = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearra
 _met: set[Any] = set()
 """Types and dtypes that were registered, or that need not be."""
 
+_held: dict[int, Any] = {}
+"""Everything that the module was given, by identity. The module holds no references of its own: what no garbage
+collection sees would keep whole libraries alive at exit."""
+
 
 def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
     """Make the module recognise launches like this one.
@@ -56,9 +60,9 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
     slots = launcher.slots or launcher.make_slots()
     if not _met:
         for kind, what in _PYTHON_S.items():
-            native.know(kind, ord(what), None, ())
+            _know(kind, ord(what))
         _met.update(_PYTHON_S)
-        atexit.register(native.forget)
+        atexit.register(native.end)
     if "numpy" in sys.modules and "numpy" not in _met:
         _met.add("numpy")
         _tell_numpy()
@@ -75,9 +79,14 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         rows = list(_rows(launcher, slots))
         end = max((each.offset + each.size for each in launcher.parameters), default=0)
         if len(rows) == len(slots) and end <= _MOST_BYTES:
-            native.fill(
-                plan, b"".join([row for row, *_ in rows]), tuple([each for _, *two in rows for each in two]), end
-            )
+            types = tuple([each for _, *two in rows for each in two])
+            _held.update((id(each), each) for each in types)
+            native.fill(plan, b"".join([row for row, *_ in rows]), types, end)
+
+
+def _know(thing: Any, what: int, capsule: Any = None, parts: tuple[Any, ...] = ()) -> None:
+    _held.setdefault(id(thing), (thing, capsule, parts))
+    native.know(thing, what, capsule, parts)
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
@@ -161,7 +170,7 @@ def _tell(kind: type, value: Any) -> None:
     elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
         letter = "s"
     if letter:
-        native.know(kind, ord(letter), capsule, parts)
+        _know(kind, ord(letter), capsule, parts)
 
 
 def _is_negated(torch: Any, tensor: Any) -> Any:
@@ -182,7 +191,8 @@ def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, v
     except Exception:  # Numba's own, for elements without a Numba type
         return
     is_whole = launcher.strided or numba_type.layout in "CF"
-    if slot.kind == numba_type if isinstance(slot, ArraySlot) else is_whole:
+    if (slot.kind == numba_type if isinstance(slot, ArraySlot) else is_whole) and len(_held) < 20_000:
+        _held[id(numba_type)] = numba_type
         native.fits(plan, position, numba_type)
 
 
@@ -193,7 +203,7 @@ def _tell_numpy() -> None:
     for letters, what in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
         for each in letters:
             kind = np.dtype(each).type
-            native.know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what), None, ())
+            _know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what))
             _met.add(kind)
 
 
@@ -202,7 +212,7 @@ def _tell_dtype(dtype: Any) -> None:
         _met.add(dtype)
         code = element_of_dtype(dtype)
         if code in ELEMENTS:
-            native.know(dtype, 256 + ELEMENTS.index(code), None, ())
+            _know(dtype, 256 + ELEMENTS.index(code))
 
 
 def _current_stream_of_cupy() -> Any:
