@@ -135,8 +135,8 @@ class Writer:
             return self._pause() if error.errno in _FULL else False
         if kind == ENTRY:
             store.emit(Event(EventKind.STORED, {"key": key, "size_bytes": len(data)}))
-            if not store.is_network:  # manifests are looked at beside the entries that they come with
-                self.limits.start_if_due(key)
+        if not store.is_network:
+            self.limits.start_if_due(key)
         return True
 
     def _pause(self) -> bool:
