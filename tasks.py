@@ -40,7 +40,7 @@ def make_environment() -> None:
     """Make .venv, or bring it up to date with pyproject.toml and the compiled launch module."""
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
     read = [
-        (ROOT / name).read_bytes() for name in ("pyproject.toml", "native_build.py", "numba_kcache/launch/native.c")
+        (ROOT / name).read_bytes() for name in ("pyproject.toml", ".ci/native_build.py", "numba_kcache/launch/native.c")
     ]
     wanted = hashlib.sha256(b"\0".join([*read, toolkit.encode()])).hexdigest()
     stamp = VENV / "stamp"

@@ -14,7 +14,7 @@ from tests.support.fake_driver import ROOT, needs_fake_driver
 
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[str]]:
     """The build hook over a copy of the source, and what it says."""
-    spec = importlib.util.spec_from_file_location("native_build", ROOT / "native_build.py")
+    spec = importlib.util.spec_from_file_location("native_build", ROOT / ".ci/native_build.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -23,7 +23,7 @@ try:
 except ImportError:  # run as a script, below
     BuildHookInterface = object
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "numba_kcache" / "launch" / "native.c"
 VERSION = ROOT / "numba_kcache" / "version.py"
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
