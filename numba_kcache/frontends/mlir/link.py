@@ -19,7 +19,6 @@ from ...headers.folders import Folders
 from ...model.request import LinkInput
 from ...model.text import decoded
 from ..python.numbas import loaded
-from ..python.value import Refused
 from .internals import CONFIG, linker_parts
 
 if TYPE_CHECKING:
@@ -46,14 +45,9 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[Head
     texts = texts_of(links)
     if not texts:
         return ()
-    from ...headers.scanner import has_certain_clock, scan_includes
+    from ..python.files import scan_texts
 
-    scans = [scan_includes(each.data) for each in texts]
-    if any(scan.has_clock and has_certain_clock(each.data) for each, scan in zip(texts, scans, strict=True)):
-        raise Refused("what it links uses __DATE__ or __TIME__")
-    unplaced = [each.unplaced for each, scan in zip(texts, scans, strict=True) if "/" in each.name and scan.asks_files]
-    if unplaced:
-        raise Refused(unplaced[0])
+    scans = scan_texts(texts)
     if not has_lines and not any(
         each.asks_files or each.has_clock or each.has_location or each.has_assert for each in scans
     ):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...keys import Component, component
 from ...model.request import LinkInput
-from ..python.value import Refused, plain_setting
+from ..python.value import plain_setting
 from . import dialect
 
 if TYPE_CHECKING:
@@ -68,14 +68,9 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[Head
     runtime = dialect.runtime()
     if not texts and runtime is None:
         return ()
-    from ...headers.scanner import has_certain_clock, scan_includes
+    from ..python.files import scan_texts
 
-    scans = [scan_includes(each.data) for each in texts]
-    if any(scan.has_clock and has_certain_clock(each.data) for each, scan in zip(texts, scans, strict=True)):
-        raise Refused("what it links uses __DATE__ or __TIME__")
-    unplaced = [each.unplaced for each, scan in zip(texts, scans, strict=True) if "/" in each.name and scan.asks_files]
-    if unplaced:
-        raise Refused(unplaced[0])
+    scans = scan_texts(texts)
     if runtime is None and not any(
         each.asks_files or each.has_clock or each.has_location or each.has_assert for each in scans
     ):

@@ -9,13 +9,17 @@ import inspect
 import linecache
 import os
 import tokenize
+from collections.abc import Sequence
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
 from ...model.linkable import kind_of_path, linkable_input
 from ...model.request import LinkInput
 from .value import Refused
+
+if TYPE_CHECKING:
+    from ...headers.scanner import Scan
 
 
 def read_link(item: Any) -> LinkInput:
@@ -35,6 +39,23 @@ def read_link(item: Any) -> LinkInput:
             return LinkInput(kind_of_path(path) or "", os.path.basename(path), file.read(), os.path.dirname(path))
     except OSError as error:
         raise Refused(f"{os.fspath(item)}: {error.strerror or error}") from None
+
+
+def scan_texts(texts: Sequence[LinkInput]) -> list[Scan]:
+    """Scan each linked CUDA C++ text for what its headers' keys need.
+
+    Raises:
+        Refused: A text's cubin depends on the time, or its includes on a folder that is not known.
+    """
+    from ...headers.scanner import has_certain_clock, scan_includes
+
+    scans = [scan_includes(each.data) for each in texts]
+    for each, scan in zip(texts, scans, strict=True):
+        if scan.has_clock and has_certain_clock(each.data):
+            raise Refused("what it links uses __DATE__ or __TIME__")
+        if "/" in each.name and scan.asks_files:
+            raise Refused(each.unplaced)
+    return scans
 
 
 def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Plain]:
