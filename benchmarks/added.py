@@ -174,12 +174,10 @@ def numba_arrays() -> Any:
     return [cuda.to_device(np.ones(N, np.float32)) for _ in range(2)]
 
 
-def ours_of_numba() -> None:
+def numba_saxpy(decorate: Any) -> None:
     from numba import cuda
 
-    from numba_kcache import cached_kernel
-
-    @cached_kernel
+    @decorate
     def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
         i = cuda.grid(1)
         if i < n:
@@ -188,6 +186,12 @@ def ours_of_numba() -> None:
     x, y = numba_arrays()
     saxpy[GRID](2.0, x, y, N)
     require(y.copy_to_host())
+
+
+def ours_of_numba() -> None:
+    from numba_kcache import cached_kernel
+
+    numba_saxpy(cached_kernel)
 
 
 def no_kernel() -> None:
@@ -197,15 +201,7 @@ def no_kernel() -> None:
 def numba_with_its_own_cache() -> None:
     from numba import cuda
 
-    @cuda.jit(cache=True)
-    def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
-        i = cuda.grid(1)
-        if i < n:
-            y[i] = a * x[i] + y[i]
-
-    x, y = numba_arrays()
-    saxpy[GRID](2.0, x, y, N)
-    require(y.copy_to_host())
+    numba_saxpy(cuda.jit(cache=True))
 
 
 def torch_arrays() -> Any:

@@ -56,11 +56,11 @@ def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
 KINDS = {
     "cooperative groups": r"cooperative_groups", "CCCL": r"(?:cub|thrust|cuda|nv)/", "the toolkit": r"",
 }  # fmt: skip
-"""What a source includes, the first that fits, by the beginning of a header's name."""
+"""Kinds of sources by the beginning of an included header's name; the first that fits."""
 
 
 def kind_of(text: str) -> str:
-    """What a source includes that takes NVRTC the longest."""
+    """Name the header of a source that takes NVRTC the longest."""
     names = re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.MULTILINE)
     return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in names)), "nothing")
 
@@ -109,7 +109,7 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
 
 
 def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """What as many processes find, each on a core of its own."""
+    """Run as many processes, each on a core of its own, and collect their figures."""
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
     words = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--limit", str(arguments.limit)]
     words += ["--sources", str(arguments.sources)] if arguments.sources else []

@@ -67,7 +67,7 @@ class Explanation(NamedTuple):
 
     @property
     def is_hit(self) -> bool:
-        """Whether it is found, so that nothing is compiled."""
+        """True when the entry is found, so that nothing is compiled."""
         return self.outcome in ("hit", "stored")
 
     def to_dict(self) -> dict[str, Any]:

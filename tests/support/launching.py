@@ -103,7 +103,7 @@ class Driver:
         return (self.answer,)
 
     def _packed(self, extra: int) -> list[int]:
-        """Where each parameter lies in one buffer: CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END."""
+        """List the address of each parameter in one buffer: CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END."""
         words = (ctypes.c_uint64 * 5).from_address(extra)
         assert (words[0], words[2], words[4]) == (1, 2, 0)
         assert words[1] % 8 == 0

@@ -301,7 +301,7 @@ def test_headers_are_cccl_then_toolkit() -> None:
 def test_headers_of_a_system_s_toolkit_are_found_without_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no package has them they are NVRTC's own; cuda.pathfinder would start Python to look for the toolkit."""
+    """Headers that no package has are NVRTC's own; cuda.pathfinder would start Python to look for the toolkit."""
     headers = pytest.importorskip("cuda.pathfinder._headers.find_nvidia_headers")
     canary = pytest.importorskip("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib")
     for name in ("lib64/libnvrtc.so.13", "include/cuda_runtime.h", "include/cccl/cuda/std/version"):

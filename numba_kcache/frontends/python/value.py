@@ -69,7 +69,7 @@ class Unvouchable(Refused):
 
 
 class Trust(dict[str, bool]):
-    """Whether loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
+    """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
     The origin of a module's spec decides, not its name: a user's `random.py`, a namespace package, a module without a
     spec and a file that was loaded under another name are not trusted. One is made for each fingerprint.
