@@ -3,7 +3,7 @@
 The tests are in CuPy's repository, not in its wheel: `python .ci/cupy_suite.py TEST_FILE [FOLDER]`, where TEST_FILE is
 its `tests/cupy_tests/core_tests/test_raw.py` of the version that is installed. Needs a device. FOLDER keeps the logs
 and `cupy_suite.json`. The shim (`pytest` reads it as a plugin) stands for both classes wherever a source is given and
-Jitify is not asked for, whichever compiler the test names; what loads a finished file stays CuPy's. Left out are tests
+Jitify is not used, whichever compiler the test names; what loads a finished file stays CuPy's. Left out are tests
 of Jitify and of CuPy's own cache. The exit code is 1 where a test that passes plainly fails here.
 """
 

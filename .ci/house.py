@@ -1,7 +1,7 @@
 """Measure the house: rooms and the arrows between them, the modules and calls of a warm start, size and old names.
 
-Method      The order of the rooms is `ROOMS`, below, and stands nowhere else; tests/contract/test_architecture.py reads
-            it here, with the functions that find offenders. An import counts wherever it stands: in a function, under
+Method      The order of the rooms is `ROOMS`, below, and nowhere else; tests/contract/test_architecture.py reads
+            it here, with the functions that find offenders. An import counts wherever it is: in a function, under
             `TYPE_CHECKING`, or as the whole name of a module in a string. A warm start is counted by .ci/warm_calls.py
             in a fresh process on the tests' fake driver, after a first process filled the cache.
 Run         python3 .ci/house.py [--json FILE] [--list]    (with the project's environment: tasks.py house)
@@ -54,7 +54,7 @@ model
 version | errors
 """
 """The rooms of the package, top to bottom: a module imports its own room and the rooms of lines further down. Rooms in
-one line do not import each other. `frontends/base` is the files that lie in frontends/ itself."""
+one line do not import each other. `frontends/base` is the files that are in frontends/ itself."""
 
 LEVELS = {room.strip(): level for level, line in enumerate(ROOMS.strip().split("\n")) for room in line.split("|")}
 
@@ -88,7 +88,7 @@ class Import(NamedTuple):
     """One import of a module of ours.
 
     Args:
-        path: The file that it stands in.
+        path: The file that it is in.
         line: Its line there.
         module: What is imported, without the package's name: "store.disk"; "" for the package itself.
         name: The name that is taken out of the module; "" for the module itself.
@@ -138,7 +138,7 @@ class House:
 
     @cached_property
     def imports(self) -> list[Import]:
-        """Every import of this package by itself, wherever it stands."""
+        """Every import of this package by itself, wherever it is."""
         return [found for path, tree in self.trees.items() for node in ast.walk(tree) for found in self._of(path, node)]
 
     def _of(self, path: Path, node: ast.AST) -> Iterator[Import]:
@@ -274,7 +274,7 @@ def _reached(start: str, ways: Mapping[str, set[str]]) -> set[str]:
 
 
 def code_lines(text: str) -> int:
-    """Lines that hold code: no blank line, no comment, no docstring, and no string that stands by itself."""
+    """Lines that hold code: no blank line, no comment, no docstring, and no string that is a statement by itself."""
     prose: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -1,7 +1,7 @@
 """Run the tests marked `lane` in environments with neither, either and both of the Numbas; numba-cuda-mlir's are run
 with its newest version and, where both are, with the oldest that is taken.
 
-Method      Each lane has an environment of its own below .venv/lanes, made by uv from wheels that are downloaded once,
+Method      Each lane has its own environment below .venv/lanes, made by uv from wheels that are downloaded once,
             and brought up to date with pyproject.toml; nothing of the project's other extras is in it. The tests skip
             what a lane lacks, so each lane says how many have to pass at least: none runs empty unseen.
 Run         python3 .ci/lanes.py [make | test] [LANE ...]    (with the project's environment: tasks.py lanes)

@@ -10,7 +10,7 @@ Method      Pairs of fresh processes, one after the other, in turns first: one p
             filled by processes before. Cold, every process has an empty folder for its caches. "Copied": the arrays
             come from the host. Otherwise CuPy fills them by a kernel of its own, which it compiles where its cache is
             empty, and so has loaded NVRTC when its RawKernel asks: with copied arrays that counts as the RawKernel's.
-Output      The median of the differences in ms, with the interval in which it lies in 19 of 20 runs (binomial), and the
+Output      The median of the differences in ms, with the interval in which it is in 19 of 20 runs (binomial), and the
             medians of both.
 Shows not   A cold page cache, a busy node, a network file system.
 """

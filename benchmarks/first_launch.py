@@ -426,7 +426,7 @@ MOST = {
     "PyCUDA SourceModule": (1, 1),
     "Warp": (1, 31),
 }
-"""More kernels than these are not asked for, in a short turn and in a long one: they take a minute or more."""
+"""Largest numbers of kernels measured, in a short run and in a long one: more take a minute or longer."""
 
 IN_PYTHON = ("numba_kcache, Numba kernel", "Numba cache=True", "Triton", "Warp")
 """Their kernels include no headers."""

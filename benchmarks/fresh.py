@@ -1,4 +1,4 @@
-"""Start a script in a fresh process, whatever caches it uses in a folder of its own, and take what it says.
+"""Start a script in a fresh process, whatever caches it uses in its own folder, and take what it says.
 
 Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What
             a child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.

@@ -1,7 +1,7 @@
 """How large are the project's wheel and what it brings along, and how long is it from a clone to the first result?
 
 Method      A clone of this checkout's commit: sdist and wheel are built of it, and the wheel is installed with each
-            combination of extras into an environment of its own; its size is that of site-packages, in MB of 10^6
+            combination of extras into its own environment; its size is that of site-packages, in MB of 10^6
             bytes, bytecode left out. "clone" is `git clone` of a checkout beside it; "demo" is `tasks.py demo` there,
             which makes an environment with everything that developers use, compiles three kernels and serves them from
             disk; "again" is the same once more. "suite": what `--suite` says, a report of pytest (`--junitxml`). Lines

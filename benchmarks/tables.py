@@ -497,7 +497,7 @@ ILLUSTRATED = (
 
 
 def written(name: str, text: str) -> str:
-    """A document with one of its tables made anew."""
+    """A document with one of its tables made again."""
     try:
         made = TABLES[name][1]()
     except NoResult as missing:

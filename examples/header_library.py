@@ -1,4 +1,4 @@
-"""A kernel with headers of its own: an edited header compiles anew, and the old text finds the old code again.
+"""A kernel with headers of its own: an edited header compiles again, and the old text finds the old code again.
 
 Four processes share a cache: the second is served from disk, the third sees another header, the fourth the first one
 again. With a GPU the kernel runs and is checked against NumPy. Without one it is compiled for sm_90 and stored; the

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a hit does not import them
 
 
 class KernelCache(GetOr):
-    """A cache of compiled kernels in a directory of its own.
+    """A cache of compiled kernels in its own directory.
 
     Args:
         directory: Directory of the entries; default the process's setting.

@@ -112,7 +112,7 @@ class LaunchError(KCacheError):
 
 
 class UncacheableError(KCacheError):
-    """The kernel cannot be keyed, and the caller asked for a cached one or nothing."""
+    """The kernel cannot be keyed, and the caller requested a cached one or nothing."""
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
         super().__init__(what, why, hint or "take that out; a launch without strict=True compiles it uncached")

@@ -136,7 +136,7 @@ class CachedModule:
         if self.lazy:
             raise OptionError(
                 f"cannot get {name!r} of {label}",
-                "the module is lazy: each of its kernels is linked with variables of its own",
+                "the module is lazy: each of its kernels is linked with its own variables",
                 "leave out lazy=True",
             )
         from .launch.variables import device_array

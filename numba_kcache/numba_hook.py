@@ -27,7 +27,7 @@ def install(all: bool = False, cuda_compute: bool = False) -> None:
         cuda_compute: Every build of cuda.compute as well, whether it is imported already or later.
 
     Raises:
-        ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was asked for.
+        ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was requested.
     """
     if cuda_compute:
         from .adapters import cuda_compute as compute

@@ -1,4 +1,4 @@
-"""Every test has the process's cache to itself: in a folder of its own, with no setting of the user's."""
+"""Every test has the process's cache to itself: in its own folder, with no setting of the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Numba kernel whose code is in three files: a constant edited two files away compiles it anew, as it must.
+"""A Numba kernel whose code is in three files: a constant edited two files away compiles it again, as it must.
 
 program.py has the kernel, forces.py the device functions that it calls, units.py the constants that those read. Four
 processes share a cache, and before the third and the fourth a copy of units.py is edited. With a GPU the kernel runs

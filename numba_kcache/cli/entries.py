@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..store.report import EntryInfo
 
 
-@verb(argument("--zero", help="begin all counts anew, troubles too; entries stay", action="store_true"))
+@verb(argument("--zero", help="reset all counters and recorded failures; entries stay", action="store_true"))
 def _info(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show what the cache holds and what it has saved.
 
@@ -193,7 +193,7 @@ def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove one entry by its key, or all that have a kernel of a name.
 
-    A pattern is matched against whole names of kernels: * stands for anything, ? for one letter. What
+    A pattern is matched against whole names of kernels: * matches anything, ? one letter. What
     could be both is a name where there is such a kernel. Exits with 1 if there is nothing of the kind.
     """
     which = arguments.which

@@ -182,7 +182,7 @@ def judged_launches(way: str) -> Finding:
     """Report whether launches run through the compiled module (native.c) or through Python."""
     if way == "compiled":
         return Finding("launches", FINE, "made by the compiled module")
-    step = "install a C compiler and Python's headers, then numba-kcache anew, for launches that take half as long"
+    step = "install a C compiler and Python's headers, then reinstall numba-kcache, for launches that take half as long"
     return Finding("launches", NOTE, "interpreted: the compiled module was not built", step)
 
 
@@ -209,7 +209,7 @@ def judged_compilers(compilers: Compilers) -> Iterable[Finding]:
     for name, path in compilers.paths.items():
         trouble = compilers.troubles.get(name, "")
         if trouble:
-            advice = f"install the package that brings {name} anew: pip install --force-reinstall 'numba-kcache[cu13]'"
+            advice = f"reinstall the package that has {name}: pip install --force-reinstall 'numba-kcache[cu13]'"
             yield Finding(name, WRONG, f"{path or 'it'} cannot be used: {trouble}", advice)
         elif path is None:
             advice = "to compile, pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)"
@@ -343,5 +343,5 @@ def judged_past(info: CacheInfo) -> Iterable[Finding]:
     """Report troubles that earlier processes have counted."""
     if info.errors:
         advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble; "
-        advice += "`numba-kcache info --zero` begins the count anew"
+        advice += "`numba-kcache info --zero` resets the counters"
         yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counts began", advice)

@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
         tier: The store; None for the local one.
         any_compiler: Whether code of any compiler is accepted.
         is_identified: Whether `components` name this process's compilers; without them it has no key of its own.
-        why: Reason why it is accepted in place of the request asked for; "" for that request itself.
+        why: Reason why it is accepted in place of the original request; "" for that request itself.
     """
 
     request: Request

@@ -81,7 +81,7 @@ def frozen_error(lookup: Lookup, request: Request, components: Sequence[Componen
     """Make the error for a request that is not in a frozen cache."""
     why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
     aside = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
-    why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
+    why += f"; in quarantine: {', '.join(aside[-3:])}" if aside else ""
     return FrozenCacheError(
         f"cannot compile {request.title}",
         why,

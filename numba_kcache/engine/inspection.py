@@ -71,7 +71,7 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
             raise ValueError("it cannot be read, or its digest differs")
         artifact = artifact_from_header(stored.header, stored.payloads)
     except (ValueError, KCacheError, MemoryError) as error:
-        hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
+        hint = "`numba-kcache verify` moves it to quarantine, and the next launch compiles it again"
         raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
     kept = read_report(stored.payloads.get("report", b""))
     sizes = {each.name: each.size_bytes for each in payload_records(stored)}

@@ -71,8 +71,8 @@ class Lookup:
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
-        tiers: The stores behind the local one, in the order in which they are asked.
-        ahead: Keys of requests compiled before they were asked for, which were counted as misses then.
+        tiers: The stores behind the local one, in the order in which they are tried.
+        ahead: Keys of requests compiled before they were requested, which were counted as misses then.
         refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """
 

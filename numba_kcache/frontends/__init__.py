@@ -26,7 +26,7 @@ def front_end(name: str) -> Any:
 
 
 def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
-    """List the front ends of this package that may recognise a thing, in the order in which they are asked.
+    """List the front ends of this package that may recognise a thing, in the order in which they are tried.
 
     Args:
         thing: The object that the user wraps.

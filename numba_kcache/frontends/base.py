@@ -339,7 +339,7 @@ class Resolutions:
         session.set_aside(resolution.key, f"{error.what}: {error.why}")
         if session.settings.mode == "frozen":
             what = f"cannot use the entry {resolution.key} for {self.definition.label}"
-            raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up anew") from error
+            raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up again") from error
         self.shared = None
         self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
 

@@ -34,7 +34,7 @@ class Cache(Protocol):
 
 
 class CommonOptions(TypedDict, total=False):
-    """Options of every kind of kernel. None stands for the default."""
+    """Options of every kind of kernel. None means the default."""
 
     arch: Arch | None
     kind: Kind | None
@@ -109,7 +109,7 @@ class KernelOptions(CallOptions, total=False):
 
 
 class CacheSettings(TypedDict, total=False):
-    """Settings of `KernelCache` beside directory and size. None stands for the environment's, or the default."""
+    """Settings of `KernelCache` beside directory and size. None means the environment's, or the default."""
 
     max_entries: int | str | None
     mode: Literal["readwrite", "readonly", "off", "frozen", "refresh", "verify"] | None

@@ -4,7 +4,7 @@ Promise     A key is returned only if every file that the compile depended on, a
             is unchanged. The manifest only lists which header sets to try: the key is derived again from the one
             that matches.
 Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
-            is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has a set of its own. Code
+            is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has its own set. Code
             that may contain the path of an include folder is a hit only where the same folder is searched again.
 Not here    The contents of a header set (dependencies), comparing it (check), and recording it (compile).
 """

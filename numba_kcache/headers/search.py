@@ -45,7 +45,7 @@ class Search(NamedTuple):
             `--no-source-include`.
         forced: Names given to `-include`, in order.
         memory: In-memory headers by name.
-        definitions: Macros given with `-D`; None stands for no value.
+        definitions: Macros given with `-D`; None means no value.
         working_folder: The folder that relative names of `forced`, and of in-memory headers' siblings, refer to.
         source_base: The base for quoted names of the source; None where that is the first folder, which is then the
             first for angled names, too.
@@ -66,7 +66,7 @@ class Search(NamedTuple):
         return (*self.folders, self.working_folder, "")
 
     def layout(self) -> tuple[tuple[int, str], ...]:
-        """For each folder the index of the tree it lies in and the path within; (-1, "") for the others."""
+        """For each folder the index of the tree it is in and the path within; (-1, "") for the others."""
         return tuple(map(self._in_tree, self.folders))
 
     def _in_tree(self, folder: str) -> tuple[int, str]:
@@ -83,7 +83,7 @@ class HeaderQuery(NamedTuple):
         text: CUDA C++.
         folders: The user's folders in order, the text's own first, or last where `toolkit` is given.
         of: The link input that it is; None for the kernel's source.
-        definitions: Macros given by options; None stands for no value.
+        definitions: Macros given by options; None means no value.
         forced: Files that options include before the text.
         has_siblings: Quoted names are looked for beside the including file.
         toolkit: Record name and finder of the toolkit's folders that are searched before the user's; None for NVRTC's

@@ -121,7 +121,7 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
     """The launch attributes among the options of a kernel.
 
     Args:
-        given: Options as keywords of `cached_kernel`; None stands for the default.
+        given: Options as keywords of `cached_kernel`; None means the default.
         kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads bounds and carveout itself.
 
     Raises:

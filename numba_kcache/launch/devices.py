@@ -239,7 +239,7 @@ _pid: int | None = None
 """The process that entered a context here: CUDA does not survive a fork."""
 
 _targets: dict[int, Target] = {}
-"""The target of each device, where it was asked for."""
+"""The target of each device, where it was requested."""
 
 _entered: dict[tuple[int, int], int] = {}
 """The device of each primary context that was entered, by the driver's answer for its id, which no other ever gets."""

@@ -30,7 +30,7 @@ _HINTS = {
     218: "the driver is older than the compiler that made the PTX",
     400: "the stream or the context it belongs to is gone",
     701: "use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory",
-    709: "the context is gone; a new launch makes the kernel anew",
+    709: "the context is gone; a new launch makes the kernel again",
     720: "its blocks must all fit on the device at once: see .max_cooperative_grid_blocks()",
     **dict.fromkeys(
         (700, 714, 715, 716, 717, 718, 719),

@@ -314,7 +314,7 @@ class Launcher:
         raise LaunchError(
             f"cannot launch {self.name}",
             f"it is not loaded on the current device, or no longer on device {self.module.device.ordinal}",
-            "make a device current, and index the kernel anew: kernel[grid, block]",
+            "make a device current, and index the kernel again: kernel[grid, block]",
         )
 
     def _wrong_count(self, call: Call) -> Exception:

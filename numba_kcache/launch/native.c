@@ -213,7 +213,7 @@ static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
     return is_so;
 }
 
-/* Finds the layout; what lies in C order gets the strides that it has by right. */
+/* Finds the layout; what is in C order gets the strides that it has by right. */
 static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
     bool is_c = !has_strides || is_packed(view, item_bytes, false);
     view->layout = is_c ? 'C' : is_packed(view, item_bytes, true) ? 'F' : 'A';
@@ -227,7 +227,7 @@ static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
     return found ? found : PyObject_GetAttr(object, name);
 }
 
-/* As shape, whose reference is taken over, and strides say. What lies in C order gives its bytes of an item: its strides are
+/* As shape, whose reference is taken over, and strides say. What is in C order gives its bytes of an item: its strides are
  * known then, but for those of single extents in an array of Numba's, which passes them as they are; that has a dict. */
 static bool lies_as_said(View *view, PyObject *array, PyObject *dict, PyObject *shape, int64_t item_bytes) {
     int same;
@@ -293,7 +293,7 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
     is_read = is_read && word_of(get(kind, ADDRESS, data, n_ptr), &view->address);
     Py_XDECREF(data);
     if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
-        word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* its shape is made anew, in a list first */
+        word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* its shape is made again, in a list first */
         return view->axes = 1, settle_layout(view, slot->row.size, false), true;
     return is_read && (!is_exact || lies_as_said(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
 }

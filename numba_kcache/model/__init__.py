@@ -299,7 +299,7 @@ class EventKind(StrEnum):
         EVICTED: Entries were removed to keep the limits: entries, size_bytes.
         DAMAGED: An entry or manifest failed verification and was quarantined: key, reason.
         UNCACHEABLE: A kernel runs uncached: kernel, reason.
-        FALLBACK: A kernel was built in another way than asked for, and works: kernel, target, reason. No error.
+        FALLBACK: A kernel was built in another way than requested, and works: kernel, target, reason. No error.
         TROUBLE: An operation of the cache failed and was skipped: where, error; errno, for an error of the system.
     """
 

@@ -66,7 +66,7 @@ class CubinKernel(NamedTuple):
 
 
 class CubinVariable(NamedTuple):
-    """A variable of a cubin: its symbol, its bytes, and whether it lies in constant memory."""
+    """A variable of a cubin: its symbol, its bytes, and whether it is in constant memory."""
 
     symbol: str
     size_bytes: int

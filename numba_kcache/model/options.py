@@ -72,7 +72,7 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
 
     Args:
         kind: One of `SOURCE_KINDS`.
-        given: Options as keywords of `cached_kernel`; None stands for the default.
+        given: Options as keywords of `cached_kernel`; None means the default.
         base_dir: Absolute folder that relative include paths start from.
 
     Raises:

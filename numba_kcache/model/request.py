@@ -103,7 +103,7 @@ class SourceRequest(NamedTuple):
         kind: One of `SOURCE_KINDS`.
         label: Name of the kernel in messages, `"package.module.saxpy"`; not part of any key.
         source: The text; "" where there is code instead.
-        name: The entry that the user asked for, a name expression included; None to find it.
+        name: The entry that the user requested, a name expression included; None to find it.
         guess: The name of the Python function that returned the source; it decides among several entries.
         target: What to build for.
         options: The compile options.

@@ -87,7 +87,8 @@ def warning_of(event: Event) -> tuple[str, str]:
         cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
         return f"trouble {cause}", f"the kernel cache goes on without: {fields.get('error')}"
     if event.kind is EventKind.DAMAGED:
-        return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
+        moved = "a damaged cache entry was moved to quarantine and will be compiled again"
+        return "damaged", f"{moved}: {fields.get('reason')}"
     if event.kind is EventKind.UNCACHEABLE:
         return f"uncacheable {fields.get('kernel')}", f"{fields.get('kernel')} is not cached: {fields.get('reason')}"
     if event.kind is EventKind.FALLBACK:

@@ -2,7 +2,7 @@
 
 Promise     A record that `add` wrote is in every later `read` exactly once, also while another process folds files,
             and whichever process is killed at any time. Unknown names are summed like the others.
-Method      Each process appends JSON lines to a file of its own, and starts another one after ten minutes.
+Method      Each process appends JSON lines to its own file, and starts another one after ten minutes.
             Where there are many, and no process looked for ten minutes, the files last written an hour ago or earlier
             (by the clock of their filesystem) are folded: their sum and their names are written to `total` in one
             publish, then they are removed; names in `total` are not read again. Of names with a label (`family/label`)

@@ -3,7 +3,7 @@
 Promise     The directory was reached without following a link that another user may have put there. Missing folders on
             the way are made through the descriptor of their parent.
 Method      Each component is opened without following links, through the descriptor of the one before. A link is read
-            and followed by hand, unless it lies where others may write; in a folder with the sticky bit (/tmp) it must
+            and followed by hand, unless it is where others may write; in a folder with the sticky bit (/tmp) it must
             belong to this user, the superuser or the folder's owner.
 Not here    Which owners and modes the directory itself may have (store.tree.refusal).
 """
@@ -34,7 +34,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
         Its descriptor, which the caller closes, and the first parent in which others may swap names; "" for none.
 
     Raises:
-        Refused: A link lies where others may write.
+        Refused: A link is where others may write.
         OSError: It is not there, or is no directory.
     """
     waiting, at, above, links = _parts(path), os.open("/", _PASS), "/", 0
@@ -86,7 +86,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _next(at: int, name: str, flags: int) -> int:
-    """Open a folder in place of the one that it lies in, which is closed if that succeeds."""
+    """Open a folder in place of the one that it is in, which is closed if that succeeds."""
     below = os.open(name, flags, dir_fd=at)
     os.close(at)
     return below

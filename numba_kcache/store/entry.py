@@ -108,7 +108,7 @@ class PayloadRecord(NamedTuple):
 
 
 class Payloads(Mapping[str, bytes]):
-    """The payloads of a decoded entry: the first is unpacked at once, the others when they are asked for.
+    """The payloads of a decoded entry: the first is unpacked at once, the others when they are requested.
 
     A payload that does not unpack raises KeyError, as if missing: the file's digest was right, so it was forged.
     """

@@ -1,6 +1,6 @@
 """Start an eviction pass in the background when a tree may exceed its limits, and keep space on the disk free.
 
-Promise     A pass runs in a thread of its own, at most one per process; no caller waits for it. Failures are events.
+Promise     A pass runs in its own thread, at most one per process; no caller waits for it. Failures are events.
             Where little space is free on the filesystem, nothing is stored.
 Method      No sum is kept. Keys are digests, so that each of the 256 folders holds about a 256th of the tree: a put
             looks at the folder that it has just written to, and where that holds more than a 256th of a limit it starts

@@ -17,7 +17,7 @@ class EntryInfo(NamedTuple):
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
         payload_bytes: Unpacked size of each payload.
-        hits: Number of hits on it, of all processes; 0 where they were not counted or not asked for.
+        hits: Number of hits on it, of all processes; 0 where they were not counted or not requested.
     """
 
     key: str

@@ -9,7 +9,7 @@ Method      Two files beside the local store: the time of `<tier>.down` is that 
             another boot or machine counts for at most one period. While neither file is recent, processes take turns
             (store.locks): the holder asks, the others wait for its result. The holder renews an expired `.down` before
             it asks, so that the others stay away meanwhile; an answer removes it. Where no directory can be written
-            to, each process has a breaker of its own.
+            to, each process has its own breaker.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Chain:
 
     Args:
         local: The local store.
-        tiers: In the order in which they are asked.
+        tiers: In the order in which they are tried.
         emit: Takes TROUBLE.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none. It checks

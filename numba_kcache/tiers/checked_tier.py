@@ -141,7 +141,7 @@ class CheckedTier:
         except Exception as error:  # any bytes may arrive, and MemoryError: all are a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
             self._charge(self._last_s)
-            how = "arrived damaged" if is_trusted else "is not to be believed"
+            how = "arrived damaged" if is_trusted else "is not trusted"
             self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
             return None
 

@@ -69,7 +69,7 @@ class _Overlay:
         return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
 
     def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
-        """Lines of the file that contain each text: on a line of its own, beside quotes, or through placeholders."""
+        """Lines of the file that contain each text: alone on a line, beside quotes, or through placeholders."""
         alone: dict[str, set[int]] = {}
         quoted: list[tuple[int, str]] = []
         formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}

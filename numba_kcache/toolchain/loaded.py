@@ -105,7 +105,7 @@ _known: dict[str, tuple[tuple[int, int], tuple[str, str]]] = {}
 
 
 def _library_of(address: int) -> tuple[str, str]:
-    """Return path and build of the library in which a function lies."""
+    """Return path and build of the library that contains a function."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
     path = _real(found.path or b"", found.base)

@@ -103,7 +103,7 @@ class _Worker:
 
 
 class Started(_Worker):
-    """A worker started as a new process, in a process group of its own.
+    """A worker started as a new process, in its own process group.
 
     Args:
         precompiled_in: Folder for precompiled headers; "" for none.

@@ -216,7 +216,7 @@ def test_modules_send_readers_to_modules_that_are_there() -> None:
 @pytest.mark.slow
 @needs_fake_driver
 def test_warm_start_imports_the_modules_on_the_list() -> None:
-    """A hit needs these and no others; NUMBA_KCACHE_TEST_WARM_MODULES=write writes the list anew, on purpose."""
+    """A hit needs these and no others; NUMBA_KCACHE_TEST_WARM_MODULES=write writes the list again, on purpose."""
     found = {kind: house.warm_start(kind)["modules"] for kind in ("CUDA C++", "Numba")}
     text = "\n\n".join("\n".join([f"# {kind}", *names]) for kind, names in found.items()) + "\n"
     if WRITES:
@@ -331,7 +331,7 @@ def test_rule_sees_its_offender(
 
 
 def test_lines_of_code_are_without_blanks_comments_and_docstrings() -> None:
-    """A string over several lines that is a value counts, one that stands by itself does not."""
+    """A string over several lines that is a value counts, one that is a statement by itself does not."""
     text = (
         '"""Doc."""\n\n# comment\nx = """a\nb"""  # why\n"""An x."""\ndef f():\n    """Do\n    it."""\n    return 1\n'
     )

@@ -535,7 +535,7 @@ def test_remove_of_digits_that_several_have_removes_none(tmp_path: Path, capsys:
     assert store.size().entries == 40
 
 
-def test_zero_begins_counts_and_troubles_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_begins_counts_and_troubles_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of all processes, those of days and kernels too; entries stay, and what comes later counts."""
     cache = KernelCache(tmp_path, durability="none")
     cache.get_or_build({"n": 1}, lambda: b"x", label="toy")

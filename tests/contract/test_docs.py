@@ -35,7 +35,7 @@ EXAMPLES = {
 
 
 def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-    """The script in a fresh process with a cache of its own."""
+    """The script in a fresh process with its own cache."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(directory / "cache"), "PYTHONPATH": path}
     return subprocess.run(

@@ -1,7 +1,7 @@
 """Every lock, thread, thread-local and kept connection of the package, and how it stands re-entrance and forks.
 
 A new one fails here until it is on the list, with what covers it. House rules: a lock is one that its owner may take
-again, made anew by `after_fork` of an object that is in `renewed_in_children`; what takes long, or calls foreign code,
+again, made again by `after_fork` of an object that is in `renewed_in_children`; what takes long, or calls foreign code,
 is marked (waiting) and holds none.
 """
 

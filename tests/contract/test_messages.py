@@ -1,6 +1,6 @@
 """The words of every error of the contract, collected in tests/data/messages.txt.
 
-A change of wording is seen there, and is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the file anew. What
+A change of wording is seen there, and is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write rewrites the file. What
 a compiler says is another text with its next version: of that the file tells where it stands, and not the words.
 """
 
@@ -43,7 +43,7 @@ SCENARIOS: dict[str, Callable[[Path], Any]] = {}
 
 
 def scenario(title: str) -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
-    """A user's mistake, by the snapshot's name; the function makes it in a folder of its own and fails."""
+    """A user's mistake, by the snapshot's name; the function makes it in its own folder and fails."""
 
     def add(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
         SCENARIOS[title] = function
@@ -254,7 +254,7 @@ def test_every_class_of_error_is_in_the_snapshot() -> None:
 
 
 def test_every_message_has_the_three_parts() -> None:
-    """First what could not be done, in lower case and without a full stop; then why; a hint on a line of its own."""
+    """First what could not be done, in lower case and without a full stop; then why; a hint alone on a line."""
     blocks = SNAPSHOT.read_text(encoding="utf-8").split("\n\n# ")
     for block in blocks:
         title, _, text = block.removeprefix("# ").partition("\n")

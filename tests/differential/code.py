@@ -1,4 +1,4 @@
-"""Two pieces of compiled code: are they the same, up to names that the compiler makes up anew for each place?"""
+"""Two pieces of compiled code: are they the same, up to names that the compiler makes up afresh for each place?"""
 
 from __future__ import annotations
 

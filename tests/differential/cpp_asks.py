@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 kept: dict[Any, Any] = {}
-"""Of this process: its caches by directory, and kernels that were decorated before they are asked for."""
+"""Of this process: its caches by directory, and kernels that were decorated before they are requested."""
 
 
 def enter(call: Call) -> World:

@@ -1,6 +1,6 @@
 """Run a scenario: edits and asks in order, each answer of the cache judged by the plain compilers'.
 
-Promise     A scenario is a list of plain data and runs alike each time, in a folder and with a cache of its own.
+Promise     A scenario is a list of plain data and runs alike each time, in a folder and with its own cache.
             Each ask ends in one verdict; what is in `FAULTS` is a finding.
 Method      The world is edited here, in a process that loads no compiler. The cache is asked in a forked process that
             lives as long as the scenario, or in a fresh one; the plain compilers in another.
@@ -152,7 +152,7 @@ class Run:
         }  # fmt: skip
 
     def apply(self, edit: Edit) -> None:
-        """Do an edit of the world, of how it is asked for, or of the running program."""
+        """Do an edit of the world, of the calls that request its code, or of the running program."""
         name = edit["edit"]
         if name == "set":
             self.settings[edit["name"]] = edit["value"]

@@ -42,7 +42,7 @@ def test_line_tables_differ_by_all_but_times() -> None:
 
     def table(name: bytes, time: bytes, size: bytes = b"\x05", lines: bytes = b"\0\x05xy") -> bytes:
         units = b""
-        for folders in (b"", b"/x\0"):  # a unit whose files lie in no folder, and one with a folder
+        for folders in (b"", b"/x\0"):  # a unit whose files are in no folder, and one with a folder
             head = b"\x01\x01\xfb\x0e\x0a\0\1\1\1\1\0\0\0\1" + folders + b"\0" + name + b"\0\1" + time + size + b"\0"
             units += struct.pack("<IHI", 6 + len(head) + len(lines), 2, len(head)) + head + lines
         return without_times(units)

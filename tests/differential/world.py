@@ -24,7 +24,7 @@ CHECKOUT = "@CHECKOUT@"
 
 
 class World:
-    """A checkout in a folder of its own.
+    """A checkout in its own folder.
 
     Args:
         folder: An empty folder.

@@ -69,7 +69,7 @@ def test_fresh_process_is_served_what_another_built(tmp_path: Path) -> None:
     assert said(tmp_path) == [0, 4, 0, False]
 
 
-def test_other_operator_or_dtype_is_built_anew(tmp_path: Path) -> None:
+def test_other_operator_or_dtype_is_built_again(tmp_path: Path) -> None:
     """And is right; the first is still served."""
     said(tmp_path, operator="MAXIMUM")
 
@@ -79,7 +79,7 @@ def test_other_operator_or_dtype_is_built_anew(tmp_path: Path) -> None:
 
 
 def test_python_operator_counts_by_its_code(tmp_path: Path) -> None:
-    """The same code is served without its compiler; another constant in it is built anew."""
+    """The same code is served without its compiler; another constant in it is built again."""
     pytest.importorskip("numba_cuda_mlir")
     less = {"operator": "lambda a, b: a if a > b else b", "expected": "host.max()"}
     other = {"operator": "lambda a, b: a if a + 0 > b else b", "expected": "host.max()"}

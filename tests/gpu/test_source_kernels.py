@@ -162,7 +162,7 @@ print(numba_kcache.info("process").compiles)
     assert done.stdout.split() == ["1"], done.stderr
 
 
-def test_clear_makes_the_next_launch_resolve_anew(cache: KernelCache) -> None:
+def test_clear_makes_the_next_launch_resolve_again(cache: KernelCache) -> None:
     """A cleared cache compiles again, also for a launch that was bound before."""
     kernel = cached_kernel(SAXPY, cache=cache)
     run_saxpy(kernel)

@@ -89,7 +89,7 @@ def test_numba_kernel_names_signature_setting_and_dependency(tmp_path: Path, mon
 
 
 def test_numba_kernel_without_a_signature_cannot_be_explained(tmp_path: Path) -> None:
-    """It is asked for; one that was compiled does."""
+    """The error asks for `signature=`; after a compile the signature is known."""
     kernel = numba_kernel(tmp_path, signature=None)
     with pytest.raises(numba_kcache.OptionError, match="signature"):
         kernel.explain()

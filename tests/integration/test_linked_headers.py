@@ -42,7 +42,7 @@ def mlir_kernel() -> Any:
 
 
 class Project:
-    """`device.cu` in a folder of its own, which a kernel links."""
+    """`device.cu` in its own folder, which a kernel links."""
 
     def __init__(self, root: Path, kind: str) -> None:
         self.root, self.kind, self.options = root, kind, dict[str, Any]()
@@ -161,7 +161,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("change", HEADERS)
 def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) -> None:
-    """It is compiled once, found again, and compiled anew after the change; the change back is found, too."""
+    """It is compiled once, found again, and compiled again after the change; the change back is found, too."""
     for name, text in HEADERS[change].items():
         project.write(name, text)
     before = project.resolve()[0]
@@ -386,7 +386,7 @@ def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how
 
 @pytest.mark.parametrize("project", ["mlir"], indirect=True)
 def test_code_is_that_of_numba_cuda_mlir_alone(project: Project, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With line tables, link-time optimisation and neither; an edited text is read anew, though that keeps files."""
+    """With line tables, link-time optimisation and neither; an edited text is read again, though that keeps files."""
     tools = importlib.import_module("numba_cuda_mlir.tools")
     jit = importlib.import_module("numba_cuda_mlir.cuda").jit
     read = importlib.import_module("numba_cuda_mlir.numba_cuda.utils").cached_file_read

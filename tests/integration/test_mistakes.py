@@ -1,6 +1,6 @@
 """The mistakes of tests/support/mistakes.py, and docs/messages.md, which shows what each is answered.
 
-A change of wording is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the page anew. What a compiler says is
+A change of wording is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the page again. What a compiler says is
 another text with its next version, and the page keeps what it has of that.
 """
 

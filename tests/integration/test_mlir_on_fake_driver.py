@@ -136,7 +136,7 @@ def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path, way: str) ->
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
-    """After `cuda.close()` and a reset the module is loaded anew, for launches that were configured before as well."""
+    """After `cuda.close()` and a reset the module is loaded again, for launches that were configured before as well."""
     log = tmp_path / "log"
 
     printed = said(mlir_programs.CLOSED, tmp_path / "cache", way, log=log)

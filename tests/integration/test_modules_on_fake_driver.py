@@ -272,7 +272,7 @@ except LaunchConfigError as error:
     assert said.splitlines() == ["False", "True it takes at most 64 on this device"]
 
 
-def test_further_kernel_after_a_reset_is_loaded_anew(tmp_path: Path) -> None:
+def test_further_kernel_after_a_reset_is_loaded_again(tmp_path: Path) -> None:
     """The module of the first kernel is gone with the context, before any launch has noticed it."""
     script = """
 from cuda.bindings import driver
@@ -286,7 +286,7 @@ m.k0[1, 32](2.0, x, y)
     assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]
 
 
-def test_further_kernel_that_its_code_contradicts_is_compiled_anew(tmp_path: Path) -> None:
+def test_further_kernel_that_its_code_contradicts_is_compiled_again(tmp_path: Path) -> None:
     """A stored module whose second kernel is said to take other parameters: found before it is launched."""
     lie = """
 import numba_kcache.engine.compile as compiling

@@ -219,7 +219,7 @@ def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
 @either
 @pytest.mark.parametrize("change", ["touch", "comment", "moved"])
 def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: str) -> None:
-    """Numba compiles every kernel of the file anew after a checkout, a comment or an added line."""
+    """Numba compiles every kernel of the file again after a checkout, a comment or an added line."""
     project.program()
     project.fill()
     path = project.files / "program.py"
@@ -235,7 +235,7 @@ def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: st
 
 @either
 @pytest.mark.parametrize("damage", ["empty", "truncated"])
-def test_damaged_file_is_compiled_anew(project: Project, damage: str) -> None:
+def test_damaged_file_is_compiled_again(project: Project, damage: str) -> None:
     """Numba's EOFError or UnpicklingError comes out of the launch, at every start from then on."""
     project.program()
     project.fill()

@@ -87,7 +87,7 @@ def plain(source: bytes, name: bytes, flags: tuple[str, ...], output: str, expre
 
 
 def module_of(program: Program, folder: Path, options: dict[str, Any], lazy: bool = False) -> Artifact:
-    """The artifact of all kernels of a program, whose headers lie in a folder."""
+    """The artifact of all kernels of a program, whose headers are in a folder."""
     for name, text in program.headers.items():
         (folder / name).write_text(text)
     request = SourceRequest(
@@ -181,7 +181,7 @@ def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
 
 @pytest.mark.slow
 def test_single_kernel_of_many_is_the_code_of_all(spy: Spy) -> None:
-    """One kernel is asked for, and all that the source has are in the cubin, as without us."""
+    """One kernel is requested, and all that the source has are in the cubin, as without us."""
     program = PROGRAMS["scalars in C"]
     made = build(program.source, "copied_3")
 

@@ -127,7 +127,7 @@ for name in {CHANGES!r}:
 
 @pytest.mark.parametrize("mode", ["readwrite", "frozen"])
 def test_code_that_the_driver_alone_refuses_is_set_aside(tmp_path: Path, mode: str) -> None:
-    """Whole in all that can be read of it: compiled anew, with one warning; frozen, an error that names the entry."""
+    """Whole in all that can be read of it: compiled again, with one warning; frozen, an error that names the entry."""
     log = tmp_path / "log"
     script = f"""
 cache, found = compiled(sys.argv[1] + "/cache")
@@ -175,7 +175,7 @@ except KCacheError as error:
 
 
 def test_kernel_of_a_module_is_held_against_the_cubin_when_it_is_launched(tmp_path: Path) -> None:
-    """One of three kernels has a lie about its parameters: the module is compiled anew, and all three run."""
+    """One of three kernels has a lie about its parameters: the module is compiled again, and all three run."""
     script = """
 from numba_kcache import cached_module
 TWO = SAXPY + OTHER + 'extern "C" __global__ void third(int a) {}'

@@ -107,7 +107,7 @@ def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> Non
 
 
 def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
-    """Other files lie in a bucket too, or in a shared Redis."""
+    """Other files are in a bucket too, or in a shared Redis."""
     key = "0123456789abcdef" * 4
     names = [key, "README", key.upper(), "g" * 64, f"../{key[3:]}", ""]
     tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=lambda _kind: names))

@@ -50,7 +50,7 @@ def slot_of(name: str) -> int:
 
 
 def test_what_is_put_at_one_node_is_got_at_another(masters: list[RedisServer]) -> None:
-    """Entries lie on all three; each is found, by way of each; all are listed; None for what is not there."""
+    """Entries are on all three; each is found, by way of each; all are listed; None for what is not there."""
     for number in range(20):
         RedisTier(masters[0].url, ttl_s=1000).put(ENTRY, key_of(number), encode_entry(entry_of(number)))
 
@@ -142,7 +142,7 @@ def test_redirections_end(tmp_path: Path, masters: list[RedisServer]) -> None:
     [("MOVED 5 10.0.0.7:6380", "10.0.0.7", 6380), ("ASK 5 fe80::1:6380", "fe80::1", 6380), ("MOVED 5 :1", "seed", 1)],
 )
 def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) -> None:
-    """By the same user, with the same password, over TLS if that was asked for; no host means the same host."""
+    """By the same user, with the same password, over TLS if that was requested; no host means the same host."""
     asked = server_of("rediss://user:word@seed:6379/0")
 
     assert Redirection(line).server(asked) == asked._replace(host=host, port=port)
@@ -161,7 +161,7 @@ def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
         masters[2].kill()
         found = []
         for number in range(20):
-            chain = Chain(open_store(tmp_path / str(number)), [tier], events)  # a breaker of its own
+            chain = Chain(open_store(tmp_path / str(number)), [tier], events)  # its own breaker
             found.append(chain.get(key_of(number)) is not None)
         slots = [slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)]
         number = found.index(False)

@@ -105,7 +105,7 @@ def test_answer_that_is_not_whole_is_a_miss(proxy: FaultProxy, tmp_path: Path, e
 
 
 def test_answer_in_drops_ends_within_the_timeout(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
-    """The time is the whole operation's and begins anew with no packet: 300 KB in single bytes would take long."""
+    """The time is the whole operation's and begins again with no packet: 300 KB in single bytes would take long."""
     proxy.pieces_s = TIMEOUT_S / 20
     chain = node(tmp_path, proxy.url, events)
     start = time.monotonic()

@@ -32,7 +32,7 @@ class Toys:
         (root / "toys.py").write_text(KERNELS)
 
     def write(self, version: int) -> None:
-        """Make the row of the table anew."""
+        """Make the row of the table again."""
         row = {"version": version, "parameters": self.parameters}
         (self.root / "table.json").write_text(json.dumps({"scale": row}))
 

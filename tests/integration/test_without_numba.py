@@ -178,7 +178,7 @@ kernel[2, 32](2.0, None, None, 0)
 
 
 @pytest.mark.slow
-def test_stream_that_is_gone_does_not_load_the_module_anew(tmp_path: Path) -> None:
+def test_stream_that_is_gone_does_not_load_the_module_again(tmp_path: Path) -> None:
     """The driver's answer is the same as for a context that is gone; the module keeps its variables."""
     script = """
 context()

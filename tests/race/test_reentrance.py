@@ -34,7 +34,7 @@ def in_a_thread(work):
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of a process on the fake driver with a cache of its own and a table with one toy."""
+    """Of a process on the fake driver with its own cache and a table with one toy."""
     return prepared(tmp_path)
 
 
@@ -184,7 +184,7 @@ assert status == 0, status
 
 
 def test_child_imports_what_another_thread_was_importing(environ: dict[str, str], tmp_path: Path) -> None:
-    """A module of which the parent's other thread was in the middle is imported anew in the child."""
+    """A module of which the parent's other thread was in the middle is imported again in the child."""
     (tmp_path / "slow_import.py").write_text(
         "import threading, __main__\n"
         "if threading.current_thread() is not threading.main_thread():\n"
@@ -284,7 +284,7 @@ assert came and numba_kcache.info("process").entries == 3
 
 
 def test_launch_at_the_end_of_the_stack_is_a_recursion_error(environ: dict[str, str]) -> None:
-    """At whatever depth Python stops it: no other error, nothing set aside, and the next launch works."""
+    """At whatever depth Python stops it: no other error, nothing in quarantine, and the next launch works."""
     script = """
 ended = set()
 def at(depth, kernel):

@@ -7,7 +7,7 @@ Holds       No file of a folder that links lead to is touched, replaced or remov
 Method      Workers launch, list, prune, clear, verify and explain on the fake driver, in the shared store or in one of
             their own under a parent that everybody may write to. They are killed and stopped at random. The intruder
             renames folders, shards, files and the tree itself and puts links, FIFOs, folders and hard links there.
-            All may read whatever they find, so that this tree can lie in a private folder.
+            All may read whatever they find, so that this tree can are in a private folder.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ extern const struct served *const __start_served[], *const __stop_served[];
 /* For callbacks, which may be Python and call the driver themselves. */
 #define OUTSIDE_THE_LOCK(call) (pthread_mutex_unlock(&lock), call, pthread_mutex_lock(&lock))
 
-/* What is asked for and not served: a body each, since only its address can tell which was called. */
+/* What is requested and not served: a body each, since only its address can tell which was called. */
 static char *unserved_names[MAX_UNSERVED];
 static int unserved_count;
 

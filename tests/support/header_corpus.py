@@ -310,7 +310,7 @@ def touch(project: Project, _chance: random.Random) -> object:
 
 
 def check_out(project: Project, chance: random.Random) -> object:
-    """Some headers are written anew, as they were."""
+    """Some headers are written again, as they were."""
     for path in _headers(project):
         if chance.random() < 0.5:
             text = path.read_bytes()

@@ -186,7 +186,7 @@ for _ in range(3):
 print(numba_kcache.info("process").compiles)
 """
 )
-"""A global that changes, and `recompile()`, which reads it anew."""
+"""A global that changes, and `recompile()`, which reads it again."""
 
 CLOSED = (
     START

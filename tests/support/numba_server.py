@@ -1,6 +1,6 @@
 """Programs that use Numba, in children forked from a process that has imported it: 0.3 s each instead of 2 s.
 
-Promise     A child has the arguments, the environment and the output of its own; Numba reads its settings anew.
+Promise     A child has the arguments, the environment and the output of its own; Numba reads its settings again.
 Method      A server, started under the fake driver, compiles one kernel, then forks for each line it is sent.
 Not here    Fresh processes: children share hash seed, addresses and loaded libraries, so a hit of this package is
             looked for in a process that was not forked here.

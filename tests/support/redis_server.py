@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A server on loopback, with a directory of its own and nothing on disk.
+    """A server on loopback, with its own directory and nothing on disk.
 
     Args:
         directory: Its working directory.

@@ -166,7 +166,7 @@ SOURCE = 'extern "C" __global__ void scale(float *x, int n) { if (threadIdx.x < 
 
 
 def prepared(root: Path) -> dict[str, str]:
-    """The environment of a process on the fake driver, with a cache of its own and a table with one toy."""
+    """The environment of a process on the fake driver, with its own cache and a table with one toy."""
     compiled = cached_kernel(SOURCE, arch="sm_90")
     (root / "scale.cubin").write_bytes(compiled.cubin())
     row = {"version": 1, "parameters": [list(each) for each in compiled.params]}

@@ -172,7 +172,7 @@ def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: 
     assert len(codes) == len(programs)
 
 
-def test_damaged_program_is_compiled_anew(open_cache: Open) -> None:
+def test_damaged_program_is_compiled_again(open_cache: Open) -> None:
     """cuda.core's own caches hand over what they find; here a flipped byte is a miss, and heals."""
     code, cache = compiled(programs_in(open_cache())), open_cache()
     (entry,) = cache.entries()

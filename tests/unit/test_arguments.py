@@ -425,7 +425,7 @@ def test_array_of_another_device_is_refused(numba: Numba, native: bool) -> None:
 
 @PATHS
 @pytest.mark.parametrize("ailment", ["dead", "elsewhere", "no context", "refused"])
-def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str, native: bool) -> None:
+def test_launch_that_cannot_be_made_here_is_made_again(numba: Numba, ailment: str, native: bool) -> None:
     """No module, another device, no context, a stale handle: the loader is asked, with the arguments."""
     asked: list[Any] = []
 
@@ -447,7 +447,7 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
 
 @PATHS
 def test_wait_before_a_launch_needs_the_context_of_one_device_too(native: bool) -> None:
-    """A thread without a context, one device: the launch is made anew before anything is queued."""
+    """A thread without a context, one device: the launch is made again before anything is queued."""
     asked: list[int] = []
     kernel = Kernel(one("*f4"), relaunch=lambda config, arguments, code: not asked.append(code), stream=9)
     launch = kernel.bind(native=native)

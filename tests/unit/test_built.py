@@ -66,7 +66,7 @@ def test_what_was_built_is_found_by_the_next_process(directory: Path) -> None:
 
 
 def test_repeated_call_is_served_from_memory_and_counted_once(directory: Path) -> None:
-    """One miss and one hit are counted in a process, however often the same is asked for."""
+    """One miss and one hit are counted in a process, however often the same is requested."""
     cache, build = open_cache(directory), Builder()
     sources = [cache.get_or_build({"a": 1}, build).source for _ in range(5)]
 
@@ -121,7 +121,7 @@ APART: list[Any] = [
 
 
 def test_values_that_differ_have_keys_that_differ(directory: Path) -> None:
-    """True, 1, 1.0 and "1", text and bytes, 0.0 and -0.0, nesting: each is an entry of its own."""
+    """True, 1, 1.0 and "1", text and bytes, 0.0 and -0.0, nesting: each has its own entry."""
     cache, build = open_cache(directory), Builder()
     keys = {cache.get_or_build({"value": each}, build).key for each in APART}
     assert len(keys) == build.calls == len(APART)
@@ -517,8 +517,8 @@ def header_of(**changes: Any) -> dict[str, Any]:
         {**header_of(), "attributes": []},
     ],
 )
-def test_entry_that_contradicts_itself_is_built_anew(directory: Path, header: dict[str, Any]) -> None:
-    """An entry with right digests and a senseless header is set aside, and the next process finds a good one."""
+def test_entry_that_contradicts_itself_is_built_again(directory: Path, header: dict[str, Any]) -> None:
+    """An entry with valid digests and a contradictory header is quarantined; the next process finds a good one."""
     cache = open_cache(directory)
     key = cache.get_or_build({"a": 1}, lambda: b"abc").key
     cache.session.local.put(StoredEntry(key, header, {"built": b"abc"}))
@@ -528,7 +528,7 @@ def test_entry_that_contradicts_itself_is_built_anew(directory: Path, header: di
     assert (build.calls, open_cache(directory).get_or_build({"a": 1}, build).source) == (1, "disk")
 
 
-def test_damaged_entry_is_built_anew(directory: Path) -> None:
+def test_damaged_entry_is_built_again(directory: Path) -> None:
     """A flipped byte of a payload is found before anybody sees it."""
     key = open_cache(directory).get_or_build({"a": 1}, Builder()).key
     file = file_of(open_cache(directory).session.local, key)  # type: ignore[arg-type]
@@ -542,7 +542,7 @@ def test_damaged_entry_is_built_anew(directory: Path) -> None:
 
 
 def test_no_kernel_is_made_of_what_was_built(directory: Path) -> None:
-    """Bytes that somebody put under the key of a kernel are set aside: they are never loaded."""
+    """Bytes that somebody put under the key of a kernel are moved to quarantine: they are never loaded."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=open_cache(directory))
     key = kernel.key()
     artifact = built_artifact("toy", {"data": b"\x7fELF"}, {}, 0.1)
@@ -555,7 +555,7 @@ def test_no_kernel_is_made_of_what_was_built(directory: Path) -> None:
 
 
 def test_no_code_of_a_kernel_is_given_for_what_was_built(directory: Path) -> None:
-    """An entry of a kernel under the key of something built is set aside as well."""
+    """An entry of a kernel under the key of something built is moved to quarantine as well."""
     cache = open_cache(directory)
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()

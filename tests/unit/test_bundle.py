@@ -312,7 +312,7 @@ def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_program_that_closes_descriptors_loses_no_file_and_no_bundle(tmp_path: Path) -> None:
-    """A daemon closes all numbers and takes them again: the bundle is opened anew, and the daemon's file stays open."""
+    """A daemon closes all descriptors and reuses their numbers: the bundle is reopened, its own file stays open."""
     path, other = tmp_path / "a.nkb", tmp_path / "other"
     path.write_bytes(small_bundle(tmp_path))
     other.write_bytes(b"another file")
@@ -647,7 +647,7 @@ def test_bundle_that_is_not_there_is_an_error(tmp_path: Path, source: str) -> No
 
 
 def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None:
-    """configure() makes everything resolve anew, with the bundle; clear() too."""
+    """configure() makes everything resolve again, with the bundle; clear() too."""
     numba_kcache.register_bundle(bundle)
     for number in range(2):
         numba_kcache.configure(directory=tmp_path / f"{number}", mode="frozen")

@@ -90,7 +90,7 @@ def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
 def test_verify_sets_aside_what_its_header_belies(
     tmp_path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], why: str
 ) -> None:
-    """An entry under right digests whose code is not what its header says; what `verify` left is compiled anew."""
+    """An entry under right digests whose code is not what its header says; what `verify` left is compiled again."""
     cache = KernelCache(tmp_path / "cache", durability="none")
     kernel = cached_kernel(TWO, name="one", arch="sm_90", cache=cache)
     kernel.compile()

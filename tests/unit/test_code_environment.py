@@ -45,7 +45,7 @@ def test_value_set_by_the_program_changes_digest(monkeypatch: pytest.MonkeyPatch
 
 def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a CUDA runtime, or with an older one, the defaults are others: they are in the key, but not of what is
-    asked for, so that code made elsewhere is found. What a program sets is asked for."""
+    asked for, so that code made elsewhere is found. What a program sets is requested."""
     from numba.cuda import debuginfo
 
     before = code_environment()

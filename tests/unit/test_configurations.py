@@ -43,7 +43,7 @@ def test_configuration_that_comes_again_is_bound_twice_at_most() -> None:
     assert kernel.made[0] == (LaunchShape((4, 1, 1), (32, 1, 1), 0), 0)
 
 
-def test_row_binds_further_grids_without_reading_them_anew() -> None:
+def test_row_binds_further_grids_without_reading_them_again() -> None:
     """One block and stream: the device's limits are asked for once; a grid beyond them is read in full."""
     kernel = Counting(row=True)
     assert [kernel[grid, 32]() for grid in (1, 2, (3, 4), (5, 6, 7))] == [(1, 1, 1), (2, 1, 1), (3, 4, 1), (5, 6, 7)]

@@ -51,7 +51,7 @@ def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_cubin_says_its_variables(target: str) -> None:
-    """Symbol, size and whether it lies in constant memory."""
+    """Symbol, size and whether it is in constant memory."""
     source = """
 __constant__ double coeffs[2][3];
 __device__ int counter;

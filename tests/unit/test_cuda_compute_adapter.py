@@ -26,7 +26,7 @@ def scale(x: float) -> float:
 
 
 def test_block_without_cuda_cccl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was asked for, so its absence is an error and no silence."""
+    """It was requested, so its absence is an error and no silence."""
     monkeypatch.setitem(sys.modules, "cuda.compute", None)
     with pytest.raises(ToolchainMissingError, match="cuda-cccl"), cuda_compute.cached():
         pass

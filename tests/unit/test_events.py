@@ -140,7 +140,7 @@ def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixt
         events.emit(Event(EventKind.DAMAGED, {"key": "00", "reason": "digest"}))
 
     assert "goes on without: disk full" in caplog.text
-    assert "damaged cache entry was set aside" in caplog.text
+    assert "damaged cache entry was moved to quarantine" in caplog.text
 
 
 def test_broken_showwarning_never_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,7 @@ def test_reset_unloads_and_takes_new_libraries(tour: Child) -> None:
 
 def test_closed_numba_works_after_a_retain(tour: Child) -> None:
     """cuda.close() ends the primary context, which cuda.core still holds for retained: Numba is stuck with an
-    ended context until somebody retains it anew. On the H200 it was no different."""
+    ended context until somebody retains it again. On the H200 it was no different."""
     assert "CONTEXT_IS_DESTROYED" in tour.facts["after_close"]
     assert tour.facts["after_retain"]
 
@@ -591,7 +591,7 @@ threads = [threading.Thread(target=work, args=(first, number)) for number in ran
 
 @pytest.mark.slow
 def test_devices_have_their_own_capability(pair: Child) -> None:
-    """Two devices are of the two capabilities that were asked for."""
+    """Two devices are of the two capabilities that were requested."""
     assert pair.facts["capabilities"] == [[9, 0], [8, 6]]
 
 
@@ -737,7 +737,7 @@ def test_builders_at_once_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
 def test_fake_is_seen_by_its_children_alone(name: str) -> None:
-    """Under both names that are asked for; other children and this process keep what they had."""
+    """Under both names that are requested; other children and this process keep what they had."""
     script = f"import ctypes\ntry: ctypes.CDLL('{name}')\nexcept OSError: pass\n"
     script += "print(any('kcache-fake-driver' in line for line in open('/proc/self/maps')))"
 

@@ -59,7 +59,7 @@ def test_understood_flags_are_flags_of_nvrtc() -> None:
 
 @pytest.mark.parametrize("flags", NOT_UNDERSTOOD, ids=" ".join)
 def test_other_flags_make_it_uncacheable(flags: tuple[str, ...]) -> None:
-    """The reason names the flag; what depends= declares is believed."""
+    """The reason names the flag; what depends= declares is trusted."""
     request = request_of(SAXPY, options=list(flags))
 
     assert any(each.removeprefix("-Xptxas=") in request.uncacheable for each in flags)

@@ -251,7 +251,7 @@ def test_kernels_that_are_kept_are_bounded(cache: KernelCache) -> None:
 
 
 def test_clear_has_the_next_call_compile(cache: KernelCache) -> None:
-    """The same kernel, resolved anew by the time it is returned."""
+    """The same kernel, resolved again by the time it is returned."""
     kernel = cache.get_or_compile(SAXPY, arch="sm_90")
     cache.clear()
     assert cache.get_or_compile(SAXPY, arch="sm_90") is kernel

@@ -410,7 +410,7 @@ def test_layout_without_one_is_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")
 def test_skopeo_reads_copies_and_repacks_an_image(layout: Path, tmp_path: Path) -> None:
-    """Inspected, copied as it is, and through an archive of docker, which packs the layer anew."""
+    """Inspected, copied as it is, and through an archive of docker, which packs the layer again."""
 
     def skopeo(*words: str) -> str:
         command = ["skopeo", "--insecure-policy", *words]

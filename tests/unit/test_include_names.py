@@ -57,7 +57,7 @@ FILES = ["a.h", "b.h", "sub/a.h", "ab.h", "N.h", " a.h", "_own.h", "a/b.h"]
 
 @pytest.mark.parametrize(("operand", "text", "names"), NAMES)
 def test_names_that_macros_form_are_listed(operand: str, text: str, names: set[str | None]) -> None:
-    """By each definition of each macro, and with none; None stands for what cannot be told."""
+    """By each definition of each macro, and with none; None means what cannot be told."""
     found = IncludeNames(lambda: [text.encode()]).listed(operand)
 
     assert {each and each.name for each in found} == names

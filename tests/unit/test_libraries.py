@@ -181,7 +181,7 @@ def test_each_question_looks_at_the_files_again(located: dict[str, Path]) -> Non
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:
-    """Of another version, or forged: it is made anew, and nothing is raised."""
+    """Of another version, or forged: it is made again, and nothing is raised."""
     records = Records()
     toolchain = records.toolchain()
     right = toolchain.library("nvrtc"), toolchain.version("numba"), toolchain.include_dirs()
@@ -330,7 +330,7 @@ def test_source_that_includes_nothing_is_compiled_without_a_look_for_headers(
 
 
 def test_header_tree_is_the_topmost_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CCCL's folder lies in the toolkit's, whose tree has it; one whose name only begins alike is a tree of its own."""
+    """CCCL's folder is in the toolkit's, whose tree has it; one whose name only begins alike is a tree of its own."""
     folders = ("/kit/include/cccl", "/kit/include", "/kit/include2", "/kit/include", "/other/cccl/")
     monkeypatch.setattr(Toolchain, "include_dirs", lambda self: folders)
 

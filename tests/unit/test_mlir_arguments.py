@@ -179,7 +179,7 @@ def test_other_elements_axes_and_permissions_are_other_types(libraries: dict[str
 
 
 def test_complex_number_is_one_parameter(native: bool) -> None:
-    """Of both parts; what comes after it lies where it should."""
+    """Of both parts; what comes after it is where it should."""
     types = surface().types
     typed = Typed(types.complex64, types.int32, types.complex128, native=native)
 

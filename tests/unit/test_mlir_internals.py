@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lane
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew() -> Any:
+def _asked_again() -> Any:
     for each in (internals.surface, internals.compiler):
         each.cache_clear()
     yield

@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def use(directory: Path, source: str, **settings: Any) -> str:
-    """Resolve a kernel in a cache of its own, as another process would; the key of its entry."""
+    """Resolve a kernel in its own cache, as another process would; the key of its entry."""
     cache = KernelCache(directory, durability="none", **settings)
     kernel = cached_kernel(source, arch="sm_90", cache=cache)
     kernel.compile()

@@ -156,7 +156,7 @@ namespace q { __global__ void f(double x) {} __global__ void g(short x) {} }"""
 
 
 def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
-    """With all that these have; the same object each time it is asked for."""
+    """With all that these have; the same object each time it is requested."""
     kernel = module(cache).axpy_float
 
     assert isinstance(kernel, Kernel)
@@ -288,7 +288,7 @@ def test_every_option_of_the_source_reaches_lazy_kernels(cache: KernelCache) -> 
 @pytest.mark.slow
 @each_way
 def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
-    """An edited header is compiled anew; the one before is found again when it comes back."""
+    """An edited header is compiled again; the one before is found again when it comes back."""
     header = tmp_path / "scale.h"
     source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
 
@@ -534,7 +534,7 @@ def test_option_that_means_nothing_is_refused_at_once(cache: KernelCache, case: 
 
 
 def test_lazy_needs_something_to_link_from(cache: KernelCache) -> None:
-    """PTX and cubins are refused when the module is made, a virtual target when it is asked for."""
+    """PTX and cubins are refused when the module is made, a virtual target when it is requested."""
     for given in (compiled(SAXPY, "ptx").decode(), compiled(SAXPY)):
         with pytest.raises(OptionError, match="nothing to link kernels from"):
             module(cache, given, lazy=True)
@@ -624,7 +624,7 @@ def test_module_and_its_kernels_pickle(cache: KernelCache, lazy: bool) -> None:
 
 @pytest.mark.slow
 @each_way
-def test_clear_makes_a_module_resolve_anew(cache: KernelCache, lazy: bool) -> None:
+def test_clear_makes_a_module_resolve_again(cache: KernelCache, lazy: bool) -> None:
     """Its kernels too, and it is compiled again."""
     found = module(cache, lazy=lazy)
     found.axpy_float.compile()

@@ -354,7 +354,7 @@ def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) ->
 
 
 def test_each_kernel_of_a_file_has_a_history() -> None:
-    """By its qualified name, and by the entry that was asked for, which is all that tells kernels of one text apart."""
+    """By its qualified name, and by the entry that was requested, which is all that tells kernels of one text apart."""
     names = [name_in("/app/k.py", name=each) for each in ("", "k", "k(n=3)", "make.<locals>.k")]
     names += [name_in("/app/k.py", EMPTY, entry=each) for each in ("k", "m")]
 
@@ -511,7 +511,7 @@ def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
 
 @pytest.mark.slow
 def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> None:
-    """No event, no file, no time of use, no damage set aside, nothing counted."""
+    """No event, no file, no time of use, nothing moved to quarantine, nothing counted."""
     program.kernel().compile()
     program.including().compile()
     gc.collect()  # the caches that compiled write what they learned when they are gone: now, not among the looks

@@ -19,7 +19,7 @@ def cuda(**given: Any) -> CompileOptions:
 
 
 def test_nothing_given_is_the_default() -> None:
-    """None stands for the default, for every option."""
+    """None means the default, for every option."""
     names = ("fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
              "options", "keep_ptx")  # fmt: skip
 

@@ -84,7 +84,7 @@ compiled(text % 3)
 
 
 @pytest.mark.slow
-def test_edited_header_is_read_anew(tmp_path: Path) -> None:
+def test_edited_header_is_read_again(tmp_path: Path) -> None:
     """NVRTC itself would not look at it behind a precompiled one."""
     found = compiled(tmp_path, "precompiled", EDITED)
 

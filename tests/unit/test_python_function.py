@@ -629,7 +629,7 @@ def kernel(x):
     ],
 )
 def test_registered_implementation_changes_digest(tmp_path: Path, old: str, new: str) -> None:
-    """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it stands for."""
+    """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it means."""
     assert old in REGISTERED
     assert elsewhere(tmp_path, REGISTERED.replace(old, new)) != elsewhere(tmp_path, REGISTERED)
 
@@ -881,7 +881,7 @@ def test_working_directory_counts_with_lines_where_the_file_is_relative(
 
 
 def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code never changes: another signature reads globals anew, and not one function; lines are another reading."""
+    """Code never changes: another signature reads globals again, and not one function; lines are another reading."""
     names = ("one", "two", "three")
     functions = "".join(f"@cuda.jit(device=True)\ndef f{n}(x):\n    return x * K + {n}\n" for n in range(4))
     program = dict.fromkeys(names, f"from numba import cuda\nK = 1.5\n{functions}")

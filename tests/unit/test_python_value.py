@@ -227,7 +227,7 @@ STATE = {
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("what", STATE)
 def test_state_of_a_trusted_module_is_refused_with_the_reason(what: str, where: str) -> None:
-    """Typing code that asks for it makes other code in another process; `depends=` stands for it."""
+    """Typing code that asks for it makes other code in another process; `depends=` declares it."""
     lines = STATE[what].split("\n")
     space: dict[str, Any] = {"__name__": "app", "np": np, "cuda": cuda}
     if where == "outside":
@@ -396,7 +396,7 @@ def test_attributes_put_on_functions_count_however_code_asks_for_them(text: str)
 
 @pytest.mark.parametrize("text", ["getattr(f, '__globals__')['K']", "h.__globals__['K']"])
 def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
-    """Any of them may be meant: `depends=` stands for them."""
+    """Any of them may be meant: `depends=` declares them."""
     space = _described("1")
 
     found = read(f"h = f\nx[0] = {text}", **space)
@@ -444,7 +444,7 @@ def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.Monkey
 
 
 def test_version_of_python_counts_with_each_of_its_parts() -> None:
-    """Its class cannot be instantiated, so no other one stands in for it here: its form has all five."""
+    """Its class cannot be instantiated, so no other one replaces it here: its form has all five."""
     parts = [value_form(each, TRUST, lambda value: None) for each in sys.version_info]
 
     assert value_form(sys.version_info, TRUST, lambda value: None) == ("version", parts)

@@ -420,12 +420,12 @@ def damage_other(_data: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [damage_flip, damage_cut, damage_empty, damage_other])
 def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
-    """Set aside, told once, counted; the next process is served the healed one."""
+    """The entry is quarantined, reported once and counted; the next process hits the new one."""
     kernel = compiled(open_cache(directory))
     path = file_of(open_cache(directory).session.store, kernel.key())  # type: ignore[arg-type]
     path.write_bytes(damage(path.read_bytes()))
     cache = open_cache(directory)
-    with pytest.warns(KCacheWarning, match="a damaged cache entry was set aside") as caught:
+    with pytest.warns(KCacheWarning, match="a damaged cache entry was moved to quarantine") as caught:
         again = compiled(cache)
 
     assert len(caught) == 1
@@ -472,7 +472,7 @@ print("done")
 # -- the verbs --------------------------------------------------------------------------------------------------
 
 
-def test_clear_makes_everything_resolve_anew(directory: Path) -> None:
+def test_clear_makes_everything_resolve_again(directory: Path) -> None:
     """Entries go, and kernels that were resolved compile again at their next use."""
     cache = open_cache(directory)
     kernel = compiled(cache)

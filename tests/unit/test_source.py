@@ -1,4 +1,4 @@
-"""What a user wraps, and what source it stands for."""
+"""What a user wraps, and what source it means."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatc
         os.close(ours)
 
 
-def test_cleared_counters_begin_anew(tmp_path: Path) -> None:
+def test_cleared_counters_begin_again(tmp_path: Path) -> None:
     """Those of all processes, folded or not; one that goes on counting is heard. Nothing yet is no trouble."""
     assert counters_of(tmp_path / "none").clear()
     assert not (tmp_path / "none").exists()

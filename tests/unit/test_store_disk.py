@@ -278,7 +278,7 @@ def test_prune_by_age(root: Path) -> None:
 
 
 def test_prune_by_size(root: Path) -> None:
-    """Down to exactly the limit that was asked for."""
+    """Down to exactly the limit that was requested."""
     clock = Clock()
     store = open_store(root, clock=clock)
     for number in range(10):
@@ -466,7 +466,7 @@ def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
     [{}, {"variants": {}}, {"variants": [1]}, {"variants": [{}]}, {"variants": [{"key": 1}]}],
 )
 def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, object]) -> None:
-    """A whole file that says something else is moved aside; the family starts anew."""
+    """A whole file that says something else is moved aside; the family starts again."""
     events = Events()
     store = open_store(root, emit=events)
     family = key_of(1)
@@ -864,7 +864,7 @@ def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_read_in_parts_is_put_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filesystem may hand over less than was asked for."""
+    """A filesystem may hand over less than was requested."""
     store = open_store(root)
     store.put(entry_of(1, 5000))
     read = os.read

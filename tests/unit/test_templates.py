@@ -80,7 +80,7 @@ def test_instances_share_the_store(cache: KernelCache) -> None:
 
 
 def test_instance_pickles(cache: KernelCache) -> None:
-    """With the source it stands for."""
+    """With the source it means."""
     instance = cached_kernel(fill, arch="sm_90", defines={"SCALE": 2}).instantiate(TILE=4)
 
     assert pickle.loads(pickle.dumps(instance)).key() == instance.key()

@@ -160,7 +160,7 @@ def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) 
 
 
 def test_writable_tier_serves_the_same_compiler_alone(tmp_path: Path) -> None:
-    """Among equals the key is exact: code of another NVRTC is compiled anew."""
+    """Among equals the key is exact: code of another NVRTC is compiled again."""
     fill(tmp_path / "share", "sm_90")
     cache = open_cache(tmp_path / "local", OTHERS, tiers=f"{tmp_path}/share?readonly=0")
 

@@ -1,4 +1,4 @@
-"""Signatures beside what tiers hand over: what is believed, what is not, and how it is said."""
+"""Signatures beside what tiers hand over: what is trusted, what is not, and how it is said."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_unsigned_and_strangers_code_is_a_miss_and_an_error(tmp_path: Path, even
     assert node.tiers[0].get_manifest(key_of(9)) == []
     assert node.tiers[0].peek(key_of(1)) is None
     said = [str(event.fields["error"]) for event in events.of(EventKind.TROUBLE)]
-    assert ["is not to be believed" in each for each in said] == [True] * 3
+    assert ["is not trusted" in each for each in said] == [True] * 3
     assert not file_of(node.local, key_of(1)).exists()
     report = node.reports()[0]
     assert (report.hits, report.misses, report.errors) == (0, 1, 3)

@@ -71,7 +71,7 @@ def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path, monkeypatc
     assert not known.is_new()
 
 
-def test_edited_header_is_read_anew(tmp_path: Path) -> None:
+def test_edited_header_is_read_again(tmp_path: Path) -> None:
     """An edit in place is seen by its ctime, and replaces what was known of the file."""
     project, records = kit(tmp_path), Records()
     learned(project, scans := records.known("kit"))
@@ -98,7 +98,7 @@ def test_young_file_is_not_remembered(tmp_path: Path) -> None:
     assert not scans.rows
 
 
-def test_another_scanner_scans_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_scanner_scans_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version may find more in the same text."""
     project, records = kit(tmp_path), Records()
     learned(project, scans := records.known("kit"))

@@ -13,7 +13,7 @@ from numba_kcache.tiers.trust import SIGNATURE
 
 
 class Tier:
-    """A tier that notes which kind of file it is asked for."""
+    """A tier that notes the kinds of files it is asked for."""
 
     name, is_remote, is_vouched = "toy", True, False
 

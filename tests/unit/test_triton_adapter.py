@@ -317,12 +317,12 @@ def refuse(*_arguments: object, **_options: object) -> NoReturn:
 
 @pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])
 def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
-    """A file of a manager lies in its folder."""
+    """A file of a manager is in its folder."""
     with pytest.raises(ValueError, match="is no name of a file"):
         CacheManager("module").put(b"", name)
 
 
-def test_folder_that_another_process_reaps_before_it_is_locked_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_another_process_reaps_before_it_is_locked_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that reaps takes an unlocked folder for one whose process has ended."""
     make, reaped = os.mkdir, []
 

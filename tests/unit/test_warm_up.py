@@ -104,7 +104,7 @@ def test_kernels_go_to_their_own_caches(tmp_path: Path, in_workers_alone: None) 
 
 @pytest.mark.slow
 def test_headers_are_tracked_in_workers(tmp_path: Path, in_workers_alone: None) -> None:
-    """A kernel that includes is a hit here afterwards, and built anew when the header changes."""
+    """A kernel that includes is a hit here afterwards, and built again when the header changes."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
     source = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
     found = []

@@ -95,7 +95,7 @@ def compile_kernel(
         declared: The function with its options (`Declared`).
         types: Types of the arguments, in order.
         target: A real target.
-        ptx_target: The virtual target to generate code for, where the user asked for one.
+        ptx_target: The virtual target to generate code for, where the user requested one.
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains the PTX, as it is before linking.

@@ -9,7 +9,7 @@ Promise     A change of any of these changes the digest: the code, constants and
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
             Objects of the compiler are described by its `Dialect`.
-Not here    Packages that are pinned by version (the compiler, NumPy, the standard library; a component of its own)
+Not here    Packages that are pinned by version (the compiler, NumPy, the standard library; a separate component)
             and headers that linked CUDA C++ includes (headers).
 """
 
@@ -304,7 +304,7 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
-        """Check whether an attribute needs a node of its own: one that a program set on a function or trusted class, or
+        """Check whether an attribute needs its own node: one that a program set on a function or trusted class, or
         a special attribute of functions and classes."""
         if attribute in SAYINGS or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)

@@ -68,7 +68,7 @@ def add_class(reader: Reader, value: type) -> int:
     if id(value) in reader.functions:
         return reader.functions[id(value)]
     if reader.trust.name_of(type(value)) is None:
-        raise Refused("it is a class with a metaclass of its own")
+        raise Refused("it is a class with its own metaclass")
     name = f"{value.__module__}.{value.__qualname__}"
     node = reader.functions[id(value)] = reader.add(f"class {name}", ("class", value.__name__), None)
     reader.alive.append(value)

@@ -44,7 +44,7 @@ class SourceDefinition(Definition):
 
     Attributes:
         compile_options: The compile options.
-        entry_name: The entry that the user asked for (`name=`); None to find it.
+        entry_name: The entry that the user requested (`name=`); None to find it.
         link, depends: As the user gave them.
         signature: C++ types of the parameters, as the user gave them; None to use those the compiler reports.
         strict: Refuse rather than run uncached.

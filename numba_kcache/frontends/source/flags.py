@@ -80,7 +80,7 @@ class RawFlags(NamedTuple):
     Args:
         unknown: Reason why they cannot be keyed; "" where they can.
         forced: Files that they include before the text, in order.
-        definitions: Macros that they define; None stands for no value.
+        definitions: Macros that they define; None means no value.
         files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
         is_relocatable: Whether they may ask for relocatable code.
     """

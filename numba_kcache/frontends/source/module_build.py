@@ -228,6 +228,6 @@ def _refuse_shared_state(request: SourceRequest, module: Artifact, cubin: bytes)
         if not each.is_constant and each.symbol not in constants and _is_users(each.symbol):
             raise OptionError(
                 f"cannot link {request.label} by itself",
-                f"it uses the variable {variable_name(each.symbol)}, of which it would have a copy of its own",
+                f"it uses the variable {variable_name(each.symbol)}, of which it would have its own copy",
                 "leave out lazy=True, or declare the variable const",
             )

@@ -206,7 +206,7 @@ def _is_ptx(text: str) -> bool:
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> Source:
-    """Define a source in a file of its own; a relative path refers to the folder of the caller, `depth` frames up.
+    """Define a source in its own file; a relative path refers to the folder of the caller, `depth` frames up.
 
     Raises:
         OptionError: Its suffix is not one of a source, or it does not exist.
