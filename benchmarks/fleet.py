@@ -114,9 +114,9 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
     """
 
     def run(directory: Path, url: str, source: str = SOURCE) -> tuple[float, float, bool]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         words = [sys.executable, "-c", FIRST, str(directory), url, source]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
         made_ms, took_ms, compiles = done.stdout.split()
         return float(made_ms), float(took_ms), compiles == "0"
 

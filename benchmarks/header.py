@@ -41,14 +41,17 @@ def machine_header() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of this checkout, with `+` where files differ from it; COMMIT beside it where there is no git."""
+    """The commit of this checkout: of COMMIT in its root, which is put beside a copy, whatever repository that lies in;
+    else as git says, with `+` where files differ from it."""
+    note = ROOT / "COMMIT"
+    if note.is_file():
+        return note.read_text().strip()[:12]
     words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     try:
         said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         said = ""
-    note = ROOT / "COMMIT"
-    return said or (note.read_text().strip()[:12] if note.is_file() else "unknown")
+    return said or "unknown"
 
 
 def gpu_of() -> dict[str, Any]:
@@ -78,6 +81,31 @@ def _driver_release() -> str | None:
 
 def write_result(path: Path, question: str, header: dict[str, Any], samples: Any, **notes: object) -> None:
     """One JSON file for one run of one question; `notes` say what was left out or shortened."""
+    write_json(path, {"question": question, "machine": header, **notes, "samples": samples})
+
+
+def write_json(path: Path, result: object) -> None:
+    """All of it or what was there before: whoever is stopped meanwhile leaves no half of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = {"question": question, "machine": header, **notes, "samples": samples}
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    private = path.with_name(f"{path.name}.{os.getpid()}")
+    private.write_text(json.dumps(result, indent=1) + "\n")
+    private.replace(path)
+
+
+class Result:
+    """The result of a script, written again after each part of it, so that a limit of time loses one at most.
+
+    Args:
+        path: Of the file; None for none.
+        question: Its name.
+        **notes: Facts of all of the run.
+    """
+
+    def __init__(self, path: Path | None, question: str, **notes: object) -> None:
+        self.path, self.question, self.notes = path, question, notes
+        self.header = machine_header() if path else {}
+
+    def write(self, samples: Any, **notes: object) -> None:
+        """Write what there is by now."""
+        if self.path:
+            write_result(self.path, self.question, self.header, samples, **self.notes, **notes)

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -117,3 +118,28 @@ def test_result_names_the_commit_it_was_taken_at(load) -> None:  # type: ignore[
     commit = load("header").machine_header()["commit"]
 
     assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", commit)
+
+
+def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A copy of one commit within a repository that is at another is not said to be of that."""
+    header = load("header")
+    (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
+    as_someone = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "another"]):
+        subprocess.run([*as_someone, *words], check=True)
+    monkeypatch.setattr(header, "ROOT", tmp_path)
+
+    assert header.commit() == "0123456789ab"
+
+
+def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Each part of it is written as it is done, and never a half."""
+    header = load("header")
+    result = header.Result(tmp_path / "there/some.json", "some", left_out={})
+    result.write({"first": [1]})
+    monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("stopped"))
+
+    with pytest.raises(pytest.fail.Exception):
+        result.write({"first": [1], "second": [2]})
+
+    assert json.loads((tmp_path / "there/some.json").read_text())["samples"] == {"first": [1]}

@@ -36,10 +36,15 @@ KERNELS = {
 def real(root: Path, name: str) -> Project:
     """A kernel over a copy of the installed headers."""
     import nvidia.cu13
+    from cuda.pathfinder import find_nvidia_header_directory
 
     project = Project(root)
     root.mkdir()
     shutil.copytree(Path(next(iter(nvidia.cu13.__path__))) / "include", root / "toolkit")
+    if not (root / "toolkit/cccl").exists():  # the toolkit's wheels are here without that of CCCL
+        cccl = find_nvidia_header_directory("cccl")
+        assert cccl, "no headers of CCCL: pip install nvidia-cuda-cccl"
+        shutil.copytree(cccl, root / "toolkit/cccl")
     project.folders = ["source", "own", "toolkit/cccl", "toolkit"]
     for folder in project.folders[:2]:
         project.write(f"{folder}/readme", "")
