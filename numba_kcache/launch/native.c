@@ -1,11 +1,11 @@
-/* Launches and driver calls in C: what the interpreted path does, for the commonest arguments, without its cost.
+/* Launch kernels and call the driver in C: a fast path for the most common arguments.
  *
- * Promise     A launch made here hands the driver the bytes that the interpreted path would. What is not of an exact type,
- *             element type, layout, device, stream and range that is known here is handed to `slow` before anything is
- *             queued: no error is worded here. The driver is called without the GIL.
- * Method      A `Plan` is one kernel: slots of plain data (`recognition`). `bind` fixes shape and stream, and gives a builtin
- *             function. Parameters are packed on the C stack: nothing is shared, nothing is locked. Types and dtypes are
- *             known by identity: Python names each (`know`) when the interpreted path has met it.
+ * Promise     A launch made here passes the driver the same bytes as the interpreted path. An argument whose type, element
+ *             type, layout, device, stream or range is not known here makes `slow` do the whole launch, before anything is
+ *             queued. Error messages come from `slow` alone. The driver is called without the GIL.
+ * Method      A `Plan` describes one kernel: slots of plain data (`recognition`). `bind` fixes shape and stream and returns a
+ *             builtin function. Parameters are packed on the C stack, so launches share no state and need no lock. Types and
+ *             dtypes are recognised by identity: `know` registers each after the interpreted path has seen it.
  * Ground      CUDA driver API; dlpack.h 1.3; CUDA Array Interface v3. The limited API of CPython 3.11: one build serves every
  *             later version that has a GIL. System V, AAPCS64: integers of any width go in the same registers and slots. */
 #define PY_SSIZE_T_CLEAN
@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef Py_LIMITED_API  /* all versions that the module is for have these, and 3.12 and later promise them */
+#ifdef Py_LIMITED_API  /* present in all supported versions, and in the limited API since 3.12 */
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
@@ -46,17 +46,18 @@ typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object,
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 static PyObject *n_devices, *export_names, *export_version;
-/* What an object is: a letter for a type, 256 and its element for a dtype; not forgotten while the program runs. `more`:
- * the exchange API of a tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`:
- * callables, and descriptors of attributes, with what reads them without a look-up where no object can hide them; or a C
- * function. `recognition` holds all of these, and the types in plans: references from here would be hidden from the garbage
- * collector, which could not free their libraries at exit. */
+/* One registered type or dtype; never removed while the program runs. `what`: a letter for a type, 256 plus the element for
+ * a dtype. `more`: the exchange API of a tensor, or CuPy's C function for the current stream of a device. `parts`, in the
+ * order of `recognition`: callables, descriptors of attributes, or a C function. A data descriptor has a getter, which
+ * reads the attribute without a look-up, since no instance can override it. `recognition` holds the references to all of
+ * these and to the types in plans: the garbage collector could not see references from here, and could not free their
+ * libraries at exit. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { PyObject *object; int what; void *more;
                  struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
-static int known_count, is_over;  /* over: the program is ending, and every launch is made by `slow` */
+static int known_count, is_over;  /* is_over: the program is ending, and `slow` makes every launch */
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -97,40 +98,40 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
-enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };  /* exact: of one layout, number of axes */
-/* As `recognition` packs it. */
+enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };  /* IS_EXACT: one layout and number of axes */
+/* One parameter, in the format of `recognition`. */
 typedef struct {
-    char kind, layout;            /* 'n'umber, 'b'ytes, 'a'rray; 'C', 'A' or 'F' where the array is exact */
+    char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout of an exact array: 'C', 'A' or 'F' */
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, size, field_count;
-    uint32_t accepts;             /* elements that fit, a bit each; all bits: whatever it is */
-    struct { uint16_t offset, place; } fields[40];  /* place: in a `View` */
+    uint32_t accepts;             /* one bit for each accepted element; all bits: any element */
+    struct { uint16_t offset, place; } fields[40];  /* place: offset in a `View` */
 } Row;
 typedef struct {
     Row row;
-    PyObject *types[FITTING + 2]; /* Numba's that fit an array; behind them the only ones that fit a number */
+    PyObject *types[FITTING + 2]; /* Numba types accepted for an array, then the only types accepted for a number */
 } Slot;
 typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
-    int ordinal, is_alone, slot_count, bytes;  /* bytes: of all parameters */
+    int ordinal, is_alone, slot_count, bytes;  /* bytes: size of all parameters */
     Slot *slots;
 } Plan;
-/* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
+/* Items of the tuple that is `self` of a launch function. Each flag is a list of one item. */
 enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;
     PyObject *bound, *given;
-    void *config;                 /* CUlaunchConfig, where the launch has attributes */
+    void *config;                 /* CUlaunchConfig of a launch with attributes, else NULL */
     uint64_t stream, identity;    /* identity: 0 for either name of the legacy default stream */
     unsigned extents[7];
-    int held_count;               /* from here on, of one call */
+    int held_count;               /* this and the members below change with each call */
     PyObject *held[MOST_HELD];
-    Known *tensor, *cupy;         /* seen: its current stream is to be that of the launch */
+    Known *tensor, *cupy;         /* seen in this call: its library's current stream must be that of the launch */
     char *buffer;
 } Launch;
 typedef struct {
-    int64_t zero, items, item_bytes;  /* these words are parameters of exact arrays, by their places: `recognition` */
+    int64_t zero, items, item_bytes;  /* copied to the parameters of exact arrays, by their offsets: `recognition` */
     uint64_t address;
     int64_t shape[MOST_AXES], strides[MOST_AXES], steps[MOST_AXES];  /* steps: strides in items */
     int element, axes;            /* axes: UNKNOWN until read */
@@ -143,13 +144,13 @@ static bool integer_of(PyObject *number, int64_t *found) {
     return number && !overflow && !(*found == -1 && PyErr_Occurred());
 }
 
-/* An address, or a stream: whatever has `__int__`, and None for 0. The reference is taken over. */
+/* Read an address or a stream: any object with `__int__`; None is 0. Steals the reference. */
 static bool word_of(PyObject *number, uint64_t *found) {
     int overflow = 1;
     if (!number)
         return false;
     *found = PyLong_CheckExact(number) ? (uint64_t)PyLong_AsLongLongAndOverflow(number, &overflow) : 0;
-    bool is_word = !overflow && (int64_t)*found >= 0;  /* as all but the addresses of a few systems are */
+    bool is_word = !overflow && (int64_t)*found >= 0;  /* true of almost every address; a few systems use the top bit */
     if (!is_word && number != Py_None) {
         PyObject *whole = PyNumber_Long(number);
         *found = whole ? PyLong_AsUnsignedLongLong(whole) : 0;
@@ -160,26 +161,27 @@ static bool word_of(PyObject *number, uint64_t *found) {
     return is_word || number == Py_None;
 }
 
-/* An address, unless the driver says that it is another device's. */
+/* Read an address; false if the driver says that it belongs to another device. */
 static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {
     int (*ask)(int *, int, uint64_t) = (int (*)(int *, int, uint64_t))(uintptr_t)plan->ask_pointer, device;
     return word_of(number, found) &&
-           (plan->is_alone || !*found || ask(&device, 9 /* its ordinal */, *found) || device == plan->ordinal);
+           (plan->is_alone || !*found || ask(&device, 9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */, *found) || device == plan->ordinal);
 }
 
-/* Of these two, the first reference is taken over: an attribute of it, and whether it is to this object. */
+/* Return an attribute of an object. Steals the reference to the object. */
 static PyObject *of(PyObject *object, PyObject *name) {
     PyObject *found = object ? PyObject_GetAttr(object, name) : NULL;
     Py_XDECREF(object);
     return found;
 }
 
+/* Compare by identity. Steals the reference to `found`. */
 static bool is_it(PyObject *found, PyObject *object) {
     Py_XDECREF(found);
     return found && found == object;
 }
 
-/* Extents or strides; the reference is taken over. */
+/* Read extents or strides. Steals the reference. */
 static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
     bool is_read = tuple && PyTuple_Check(tuple) && (*count = (int)PyTuple_Size(tuple)) <= MOST_AXES;
     for (int axis = 0; is_read && axis < *count; axis++)
@@ -188,7 +190,7 @@ static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
     return is_read;
 }
 
-/* A new reference, or NULL: None is as good as nothing. */
+/* Return a new reference, or NULL if the item is missing or None. */
 static PyObject *item_of(PyObject *dict, PyObject *name) {
     PyObject *found = NULL;
 #ifdef Py_GIL_DISABLED
@@ -213,7 +215,7 @@ static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
     return is_so;
 }
 
-/* Finds the layout; what is in C order gets the strides that it has by right. */
+/* Find the layout. An array in C order gets the strides of C order, also for extents of 1. */
 static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
     bool is_c = !has_strides || is_packed(view, item_bytes, false);
     view->layout = is_c ? 'C' : is_packed(view, item_bytes, true) ? 'F' : 'A';
@@ -221,14 +223,14 @@ static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
         view->strides[axis] = item_bytes;
 }
 
-/* An attribute of an object that keeps it among its own, which takes a third of the time, or wherever it has it. */
+/* Return an attribute: from the instance's dict, which takes a third of the time, else by the usual look-up. */
 static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
     PyObject *found = dict ? item_of(dict, name) : NULL;
     return found ? found : PyObject_GetAttr(object, name);
 }
 
-/* As shape, whose reference is taken over, and strides say. What is in C order gives its bytes of an item: its strides are
- * known then, but for those of single extents in an array of Numba's, which passes them as they are; that has a dict. */
+/* Read shape (steals the reference) and strides. `item_bytes` is nonzero for an array in C order, whose strides follow from
+ * its shape. They do not for extents of 1 in Numba's arrays (those with a dict), which Numba passes unchanged. */
 static bool lies_as_said(View *view, PyObject *array, PyObject *dict, PyObject *shape, int64_t item_bytes) {
     int same;
     bool is_read = axes_of(shape, view->shape, &view->axes), is_known = item_bytes != 0;
@@ -256,19 +258,19 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     return true;
 }
 
-/* Numba's device array: the type that it keeps says element, axes and layout at once. */
+/* Read a device array of Numba; the Numba type that it stores gives element, axes and layout at once. */
 static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
     PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
     bool fits = false, is_exact = slot->row.flags & IS_EXACT;
     for (int each = 0; type && each < FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
-    if (fits && !is_exact) {  /* Numba's own kernels heed no stream of an array */
+    if (fits && !is_exact) {  /* Numba's own kernels ignore the stream of an array */
         stream = own_of(value, dict, n_stream);
         fits = stream && (stream == launch->given || (PyLong_CheckExact(stream) && !PyObject_IsTrue(stream)));
         Py_XDECREF(stream);
     }
-    PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;  /* whose own __getattr__ is not needed */
+    PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;  /* read without its __getattr__ */
     if (memory && !launch->plan->is_alone)
         fits = is_it(of(PyObject_GetAttr(memory, n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
     PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
@@ -293,24 +295,24 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
     is_read = is_read && word_of(get(kind, ADDRESS, data, n_ptr), &view->address);
     Py_XDECREF(data);
     if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
-        word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* its shape is made again, in a list first */
+        word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* cheaper than `shape`, which CuPy builds at each access */
         return view->axes = 1, settle_layout(view, slot->row.size, false), true;
     return is_read && (!is_exact || lies_as_said(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
 }
 
-/* A type with DLPack's C exchange API, PyTorch's tensors, which does not tell those that are negated on paper only. */
+/* Read a tensor through DLPack's C exchange API (PyTorch), which does not report a lazy negation or conjugation. */
 static bool read_exchange(View *view, PyObject *value, const Plan *plan, const Known *type) {
     DLTensor tensor;
     if (((const DLExchange *)type->more)->tensor_of(value, &tensor) || tensor.device_type != 2 || !read_tensor(view, &tensor, plan))
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
-    bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* of the handle behind the object's head */
+    bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* takes the handle behind the object's head */
     return (is_negated ? !is_negated((PyObject *)value + 1)
                        : is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False)) &&
            (!is_complex || is_it(PyObject_Vectorcall(type->parts[IS_CONJUGATED].object, &value, 1, NULL), Py_False));
 }
 
-/* `__cuda_array_interface__`, the dictionary that it is. */
+/* Read `__cuda_array_interface__`, which must be exactly a dict. */
 static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     enum { MASK, TYPE, DATA, SHAPE, STRIDES, STREAM, ITEMS };
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
@@ -343,7 +345,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     return is_read && (producer == 1 ? 0 : producer) == launch->identity;
 }
 
-/* `__dlpack__`, called with the stream of the launch; the capsule is kept until that is queued, and not consumed. */
+/* Call `__dlpack__` with the stream of the launch. The capsule is held until the launch is queued, and not consumed. */
 static bool read_exporter(View *view, PyObject *value, Launch *launch) {
     PyObject *given[] = {value, PyLong_FromUnsignedLongLong(launch->stream + !launch->stream), export_version};
     PyObject *capsule = given[1] && launch->held_count < MOST_HELD ? PyObject_VectorcallMethod(n___dlpack__, given, 1, export_names) : NULL;
@@ -359,7 +361,7 @@ static bool read_exporter(View *view, PyObject *value, Launch *launch) {
 }
 
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
-    View view;  /* 300 bytes that most launches need not see */
+    View view;  /* 300 bytes: not cleared, since most arguments use few of them */
     const Plan *plan = launch->plan;
     Known *type;
     int what = what_is(Py_TYPE(value), &type);
@@ -404,7 +406,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     return true;
 }
 
-/* Rounds to the nearest float of few bits, ties to even; false where it would not be finite. */
+/* Round to the nearest float of the given format, ties to even; false if the result is not finite. */
 static bool small_float(double value, int exponent_bits, int mantissa_bits, uint64_t *bits) {
     int exponent, bias = (1 << (exponent_bits - 1)) - 1;
     if (!isfinite(value))
@@ -476,7 +478,7 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 }
 
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
-/* Whether what the libraries of a tensor and of CuPy's arrays queue now is in the stream of the launch. */
+/* Check that the current streams of the tensor's library and of CuPy are the stream of the launch. */
 static bool is_in_stream(const Launch *launch) {
     const Known *tensor = launch->tensor, *cupy = launch->cupy;
     uint64_t tensors = launch->identity, cupys = tensors;
@@ -490,7 +492,7 @@ static bool is_in_stream(const Launch *launch) {
 }
 
 typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-/* The CUresult of a launch, or -1 where the interpreted path has to make it. */
+/* Launch and return the CUresult, or -1 if the interpreted path has to launch. */
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     const Plan *plan = launch->plan;
     int here, capturing = 0, code;
@@ -509,7 +511,7 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
         return -1;
     const unsigned *to = launch->extents;
     size_t size = plan->bytes;
-    enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_: less to copy for the driver than a pointer for each */
+    enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_...: one buffer is less for the driver to copy than a pointer per argument */
     uintptr_t packed[] = {BUFFER_POINTER, (uintptr_t)launch->buffer, BUFFER_SIZE, (uintptr_t)&size, END}, extra = (uintptr_t)packed;
     Py_BEGIN_ALLOW_THREADS
     code = launch->config ? ((Words)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
@@ -529,12 +531,12 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
         Py_RETURN_NONE;
-    if (PyErr_Occurred()) {  /* the interpreted path comes to it again, and words it; what ends a program passes */
+    if (PyErr_Occurred()) {  /* the interpreted path meets the error again and reports it; KeyboardInterrupt and SystemExit pass */
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return NULL;
         PyErr_Clear();
     }
-    count += names ? PyTuple_Size(names) : 0;  /* the values of what is named come last */
+    count += names ? PyTuple_Size(names) : 0;  /* values of keyword arguments come last */
     PyObject *given = PyTuple_New(count);
     for (Py_ssize_t each = 0; given && each < count; each++)
         PyTuple_SetItem(given, each, Py_NewRef(args[each]));
@@ -543,7 +545,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
-/* At exit, before `recognition` lets go of the types. */
+/* Called at exit, before `recognition` releases the types. */
 static PyObject *end(PyObject *module, PyObject *nothing) {
     is_over = 1;
     Py_RETURN_NONE;
@@ -555,7 +557,7 @@ static void free_plan(PyObject *capsule) {
     PyMem_Free(plan);
 }
 
-/* From the plain data that a plan begins with; with the arguments of a plan that takes the same ones, as far as it knows them. */
+/* Make a plan from the plain data that it begins with; the second argument is a plan whose slots are copied, if it has any. */
 static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     const Plan *like = count == 2 && args[1] != Py_None ? PyCapsule_GetPointer(args[1], "plan") : NULL;
     Plan *plan = PyBytes_Size(args[0]) == offsetof(Plan, slot_count) ? PyMem_Calloc(1, sizeof *plan) : NULL;
@@ -570,7 +572,7 @@ static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t c
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
-/* Says what each argument is to be, and how many bytes all fill; until then every launch is made by `slow`. */
+/* Set the slots of a plan and the size of its parameters; until then `slow` makes every launch. */
 static PyObject *fill(PyObject *module, PyObject *args) {
     PyObject *capsule, *types;
     const char *rows;
@@ -611,7 +613,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     return made;
 }
 
-/* Notes that arrays of a Numba type fit a slot; four of them are enough. */
+/* Record that arrays of a Numba type fit a slot; at most four types are kept. */
 static PyObject *fits(PyObject *module, PyObject *args) {
     int position, each = 0;
     PyObject *capsule, *type, *there = Py_None;
@@ -627,7 +629,7 @@ static PyObject *fits(PyObject *module, PyObject *args) {
 
 typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
 
-/* Called with its inputs; returns the CUresult and what came out, by the letters of `devices.Driver`. */
+/* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `devices.Driver`. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const Function *function = PyCapsule_GetPointer(self, "function");
     uint64_t words[16] = {0}, in[16] = {0};
@@ -656,14 +658,14 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
 }
 static PyMethodDef function_method = {"function", (PyCFunction)(void (*)(void))function_call, METH_FASTCALL, NULL};
 
-/* A function of the driver and its address, or None where there is no such function, or no driver. */
+/* Return a function of the driver and its address, or None if the function or the driver is missing. */
 static PyObject *make_function(PyObject *module, PyObject *args) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     const char *name, *pattern;
     if (!PyArg_ParseTuple(args, "ss", &name, &pattern))
         return NULL;
     void *address = library ? dlsym(library, name) : NULL;
-    Function *function = address ? PyMem_Calloc(1, sizeof *function) : NULL;  /* for as long as the process */
+    Function *function = address ? PyMem_Calloc(1, sizeof *function) : NULL;  /* never freed */
     if (!function)
         Py_RETURN_NONE;
     function->address = (uintptr_t)address;
@@ -677,7 +679,7 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(object, &buffer, PyBUF_SIMPLE))
         return NULL;
-    PyBuffer_Release(&buffer);  /* it is only asked where it lies */
+    PyBuffer_Release(&buffer);  /* only the address is needed */
     return PyLong_FromVoidPtr(buffer.buf);
 }
 
