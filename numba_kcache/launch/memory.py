@@ -69,6 +69,8 @@ def _tensor(value: Any, torch: Any) -> Memory:
         address = int(value.data_ptr())
     except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
         raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
+    if not address and 0 not in value.shape:  # of a wrapper as well, such as a DTensor
+        raise Unfit("the tensor has no memory: its storage was freed, or it wraps others", "pass the tensor in it")
     index, item_bytes = value.get_device(), SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
     stream = torch_stream(torch)(index)

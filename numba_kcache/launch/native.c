@@ -103,8 +103,8 @@ enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 
 typedef struct {
     char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout of an exact array: 'C', 'A' or 'F' */
     uint8_t element, flags, axes, alignment_mask;
-    uint16_t offset, size, field_count;
-    uint32_t accepts;             /* one bit for each accepted element; all bits: any element */
+    uint16_t offset, field_count;
+    uint32_t size, accepts;       /* accepts: one bit for each accepted element; all bits: any element */
     struct { uint16_t offset, place; } fields[40];  /* place: offset in a `View` */
 } Row;
 typedef struct {
@@ -303,7 +303,8 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
 /* Read a tensor through DLPack's C exchange API (PyTorch), which does not report a lazy negation or conjugation. */
 static bool read_exchange(View *view, PyObject *value, const Plan *plan, const Known *type) {
     DLTensor tensor;
-    if (((const DLExchange *)type->more)->tensor_of(value, &tensor) || tensor.device_type != 2 || !read_tensor(view, &tensor, plan))
+    if (((const DLExchange *)type->more)->tensor_of(value, &tensor) || tensor.device_type != 2 || !tensor.data ||
+        !read_tensor(view, &tensor, plan))
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
     bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* takes the handle behind the object's head */

@@ -29,7 +29,7 @@ ELEMENTS = tuple(code for code in NUMPY_NAMES)
 _ANYTHING = 2**32 - 1
 _CONST, _STRIDED, _EXACT, _PLAIN, _COUNTS_ITEMS = 1, 2, 4, 8, 16
 _MOST_BYTES, _MOST_FIELDS = 4096, 40
-_ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
+_ROW = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
 _PLACES = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}  # words of a `View`, by the letters of `typed`
 
 _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
@@ -49,7 +49,7 @@ collection sees would keep whole libraries alive at exit."""
 
 
 def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
-    """Make the module recognise launches like this one.
+    """Make the module recognise launches like this one, as far as its arguments can be described.
 
     Args:
         plan: The module's plan of the kernel.
@@ -57,6 +57,13 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         arguments: Arguments that were just launched.
         is_first: Whether the plan has no rows of the kernel yet.
     """
+    try:
+        _register(plan, launcher, arguments, is_first)
+    except Exception:  # a user's class may raise anything, and no launch is to fail by what only makes others faster
+        pass
+
+
+def _register(plan: Any, launcher: Launcher, arguments: Sequence[Any], is_first: bool) -> None:
     slots = launcher.slots or launcher.make_slots()
     if not _met:
         for kind, what in _PYTHON_S.items():
@@ -128,7 +135,7 @@ def _row(
     mask: int = 0, accepts: int = 0, fields: Sequence[tuple[int, int]] = (),
 ) -> bytes:  # fmt: skip
     """Pack a `Row` of native.c."""
-    head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, size, len(fields), accepts
+    head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, len(fields), size, accepts
     return struct.pack(_ROW, *head, b"".join([struct.pack("=HH", *each) for each in fields]))
 
 

@@ -87,6 +87,7 @@ TENSORS = {
     "negated": ({"neg": True}, "it is conjugated or negated only on paper"),
     "sparse": ({"layout": "sparse_coo"}, "its layout is torch.sparse_coo"),
     "without memory": ({"storage": False}, "the tensor has no memory: Cannot access data pointer of Tensor"),
+    "freed": ({"address": 0}, "the tensor has no memory: its storage was freed"),
 }
 
 
@@ -101,9 +102,21 @@ def test_unfit_tensor_is_refused(stream: Any, case: str, native: bool) -> None:
     kernel.driver.launches.clear()
 
     with pytest.raises(ArgumentError, match=why):
-        launch(Tensor(ADDRESS, **options))
+        launch(Tensor(**{"address": ADDRESS, **options}))
 
     assert kernel.untouched
+
+
+@PATHS
+def test_empty_tensor_is_a_null_pointer(stream: Any, native: bool) -> None:
+    """Without elements it needs no memory."""
+    kernel = Kernel(one("*f4"))
+    launch = kernel.bind(native=native)
+
+    for _ in range(2):
+        launch(Tensor(0, shape=(3, 0)))
+
+    assert kernel.driver.launches[-1][2] == [word(0)]
 
 
 @PATHS

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import types
+from numba.cuda.np.numpy_support import from_dtype
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import lay_out, slot_of
@@ -184,6 +185,26 @@ def test_keyboard_interrupt_of_an_argument_passes() -> None:
     assert kernel.launcher.interpreted == 0
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
+def test_argument_whose_type_cannot_be_registered_is_launched(native: bool) -> None:
+    """A class may have no hash, and answer anything to what only makes later launches faster."""
+
+    class Comparing(type):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    class Memory(Interface, metaclass=Comparing):
+        pass
+
+    kernel = Kernel(one("*f4"))
+    launch = kernel.bind(native=native)
+
+    for _ in range(3):
+        launch(Memory(ADDRESS))
+
+    assert [each[2] for each in kernel.driver.launches] == [[ADDRESS.to_bytes(8, "little")]] * 3
+
+
 def test_module_launches_a_kernel_at_once_whose_parameters_it_knows_of_another() -> None:
     """The same bytes, for another function; what fits no parameter is refused as ever."""
     kernel, array = Kernel(), Numba().array(ADDRESS)
@@ -231,14 +252,14 @@ def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
             return negated[0]
 
     def describe(_value: Any, tensor: Any) -> int:
-        tensor[0] = _Tensor(ADDRESS, (2, 0), 0, 2, 32, 1, None, None, 0)
+        tensor[0] = _Tensor(address[0], (2, 0), 0, 2, 32, 1, None, None, 0)
         return 0
 
     def is_negated(place: int) -> bool:
         places.append(place)
         return negated[0]
 
-    negated, places, value = [False], list[int](), Negatable()
+    negated, places, value, address = [False], list[int](), Negatable(), [ADDRESS]
     current = _Exchange.stream_of(lambda _type, _device, stream: stream.__setitem__(0, None) or 0)
     exchange = _Exchange((0,) * 5, _Exchange.tensor_of(describe), current)
     function = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_size_t)(is_negated)
@@ -258,6 +279,11 @@ def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
         launch(value)
 
     assert kernel.launcher.interpreted == asked + 1
+    negated[0], address[0] = False, 0
+    with pytest.raises(ArgumentError):  # its storage was freed: the interpreted path tells whether it is empty
+        launch(value)
+
+    assert kernel.launcher.interpreted == asked + 2
     assert places == [id(value) + object.__basicsize__] * 2 * is_in_c
 
 
@@ -344,6 +370,23 @@ def test_extents_and_strides_of_numbas_arrays_arrive_as_they_say(shape: Any, str
             0, 0, math.prod(shape), 4, ADDRESS, *shape, *strides,
         ]  # fmt: skip
         assert typed.kernel.launcher.interpreted == asked + (not native)
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
+def test_arrays_of_large_records_are_launched(native: bool) -> None:
+    """An item may have more bytes than all parameters of a kernel, and more than 16 bits count."""
+    dtype = np.dtype([("a", "f8", (20_000,)), ("b", "i4")], align=True)
+    kind, array = types.Array(from_dtype(dtype), 1, "C"), Numba().array(ADDRESS, dtype, shape=(3,))
+    typed = Typed(kind, native=native)
+
+    typed.launch(array)
+    asked = typed.kernel.launcher.interpreted
+    typed.kernel.launcher.bind(SHAPE)(array)
+
+    assert [int.from_bytes(each, "little") for each in typed.kernel.driver.launches[-1][2]] == [
+        0, 0, 3, dtype.itemsize, ADDRESS, 3, dtype.itemsize,
+    ]  # fmt: skip
+    assert typed.kernel.launcher.interpreted == asked + (not native)
 
 
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 4), (1, 4), (2, 3, 4), (0,)])
