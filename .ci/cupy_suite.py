@@ -66,7 +66,7 @@ class Function:
 
 
 class RawModule:
-    """`cupy.RawModule` of a source, by a module of ours."""
+    """`cupy.RawModule` of a source, by a module of this package."""
 
     def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool, is_bridged: bool) -> None:
         from cupy._core.core import assemble_cupy_compiler_options

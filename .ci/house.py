@@ -85,14 +85,14 @@ STARTS = ("CUDA C++", "CUDA C++ on Numba's arrays", "Numba")
 
 
 class Import(NamedTuple):
-    """One import of a module of ours.
+    """One import of a module of this package.
 
     Args:
         path: The file that it is in.
         line: Its line there.
         module: What is imported, without the package's name: "store.disk"; "" for the package itself.
         name: The name that is taken out of the module; "" for the module itself.
-        bound: What the module itself is called from here on; "" where a name is taken out of it.
+        bound: What the module itself is called from here on; "" if a name is taken out of it.
     """
 
     path: Path
@@ -166,7 +166,7 @@ class House:
                     yield Import(path, node.lineno, module, "", "")
 
     def _ours(self, dotted_name: str) -> str | None:
-        """The module of ours that is called this; None for anything else."""
+        """The module of this package with this name; None for any other name."""
         package, _, module = dotted_name.partition(".")
         return module if package == "numba_kcache" and module in self._modules else None
 
@@ -288,7 +288,7 @@ def code_lines(text: str) -> int:
 
 
 def warm_start(kind: str) -> dict[str, Any]:
-    """Modules of ours, and calls of our functions by caller and callee, in a fresh process whose cache is warm.
+    """Modules of this package, and calls of our functions by caller and callee, in a fresh process whose cache is warm.
 
     Returns:
         `modules`, by name, and `calls`: caller ("" for the program), callee, function and how often.

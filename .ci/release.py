@@ -2,7 +2,7 @@
 
 Steps       python .ci/release.py prepare 0.1.0    date the changes of "Unreleased", commit, tag v0.1.0
             python .ci/release.py publish v0.1.0   build from a clone of the tag, check, install; --upload sends it off
-Parts       changelog TAG    hold CHANGELOG.md against a tag: its section, date, key schema and store format
+Parts       changelog TAG    compare CHANGELOG.md with a tag: its section, date, key schema and store format
             build TAG DIST   sdist, and a wheel made of the sdist, out of a clone of the tag
             check DIST       what an index page shows: twine check, check-wheel-contents, names and versions
             install DIST     each extra in a clean environment, where a kernel of its kind is compiled
@@ -109,7 +109,7 @@ def prepare(version: str) -> None:
 
 
 def changelog(tag: str, root: Path = ROOT) -> None:
-    """Hold CHANGELOG.md against a tag and the code."""
+    """Compare CHANGELOG.md with a tag and the code."""
     numbers = [
         re.findall(rf"^{name} = (\d+)", (root / "numba_kcache" / file).read_text(), re.MULTILINE)[0]
         for name, file in (("SCHEMA", "keys.py"), ("FORMAT", "store/entry.py"))

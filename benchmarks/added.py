@@ -1,6 +1,6 @@
 """How much longer does a process take with a cached kernel than with a bare cubin, or with CuPy's RawKernel?
 
-Method      Pairs of fresh processes, one after the other, in turns first: one program with a kernel of ours, and the
+Method      Pairs of fresh processes, one after the other, in turns first: one program with a cached kernel, and the
             same one without. A process is timed whole, from its start until it has ended, import and exit included.
             "cubin": cuda.bindings and a cubin from a file; "of a text": ours is given a string, not a function.
             "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it; "31 of a

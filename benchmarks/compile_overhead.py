@@ -66,7 +66,7 @@ def kind_of(text: str) -> str:
 
 
 def alone(text: str, flags: list[bytes]) -> int | None:
-    """Bytes of the cubin that NVRTC makes; None where it refuses the text."""
+    """Bytes of the cubin that NVRTC makes; None if it refuses the text."""
     from cuda.bindings import nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"source.cu", 0, [], [])
@@ -124,7 +124,7 @@ def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def summary_of(samples: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Ratios of ours to NVRTC alone."""
+    """Ratios of this package to NVRTC alone."""
     ordered = sorted(each["ours"] / each["alone"] for each in samples.values())
     return {
         "sources": len(ordered), "median": median(ordered), "worst": ordered[-1],

@@ -71,7 +71,7 @@ def gpu_of() -> dict[str, Any]:
 
 
 def _driver_release() -> str | None:
-    """The driver's own release, 580.159.04; None where the kernel does not say."""
+    """The driver's own release, 580.159.04; None if the kernel does not say."""
     try:
         found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
     except OSError:

@@ -11,7 +11,7 @@ Method      examples/tropical_gemm.cu. Each sample is a fresh process whose impo
             beside RawModule and RawKernels, in pairs of processes. A kernel of CuPy's own has filled their arrays, so
             that it has loaded NVRTC. "all": from asking for the first to the end of the last launch, imports done;
             "further": the median of those from the third on; "process": all of the process, as its parent sees it.
-            With --profile, what the calls of ours take.
+            With --profile, what the calls of this package take.
 Shows not   A cold page cache, a busy node; sources whose time goes into headers.
 """
 
@@ -269,7 +269,7 @@ VARIABLES = {EAGER: "NUMBA_KCACHE_DIR", LAZY: "NUMBA_KCACHE_DIR", CUPY: "CUPY_CA
 
 
 def sample(system: str, directory: Path, is_checked: bool) -> dict[str, Any] | None:
-    """One fresh process; None where the system cannot run here."""
+    """One fresh process; None if the system cannot run here."""
     environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "KC_BENCH_DIR": str(directory.parent)}
     if system in VARIABLES:
         environment[VARIABLES[system]] = str(directory)

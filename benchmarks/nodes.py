@@ -31,7 +31,7 @@ from first_launch import Case, sources
 from fresh import ROOT, answer, open_barrier, say, start, wait_for_the_others
 
 SYSTEMS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
-"""By what stands behind the server's URL; None where there is no server."""
+"""By what stands behind the server's URL; None if there is no server."""
 
 
 def rank(number: int, count: int) -> None:

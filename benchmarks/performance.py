@@ -42,12 +42,12 @@ def commits() -> dict[str, list[str]]:
 
 
 def commit_of(result: dict[str, Any]) -> str:
-    """The commit that a result was taken at; "" where it names none."""
+    """The commit that a result was taken at; "" if it names none."""
     return str(result["machine"].get("commit") or result.get("commit") or "")[:12]
 
 
 def of_commit(result: dict[str, Any]) -> str:
-    """A sentence on a result's commit; "" where it is that of the most."""
+    """A sentence on a result's commit; "" if it is that of the most."""
     commit = commit_of(result)
     return f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
 
@@ -378,7 +378,7 @@ ADDED = (
     Added("31 kernels of 31 sources, CuPy arrays", "31 `RawKernel`", "31 sources"),
     Added("CUDA C++, PyTorch tensors", NONE, "torch", "numba_kcache, CUDA C++ on PyTorch tensors"),
     Added("Numba kernel", NONE, "Numba", "numba_kcache, Numba kernel"),
-    Added("Numba kernel under Numba's `cache=True`, nothing of ours", NONE, "Numba cache=True"),
+    Added("Numba kernel under Numba's `cache=True`, nothing of this package", NONE, "Numba cache=True"),
     Added("numba-cuda-mlir kernel", NONE, "numba-cuda-mlir", "numba_kcache, numba-cuda-mlir kernel"),
     Added("numba-cuda-mlir kernel under its own `cache=True`", NONE, "numba-cuda-mlir cache=True"),
     Added("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "numba_kcache, cuda.compute reduction"),

@@ -3,7 +3,7 @@
 Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and more entries in the store, from
             one process and from eight, in one run on one machine: microseconds (median, 99th percentile) and
             per second; the median of each as a multiple of a bare os.open + os.read + os.close of the raw
-            bytes. A hit of ours is verified, unpacked and its header parsed. diskcache, SQLite, LMDB and
+            bytes. A hit of this package is verified, unpacked and its header parsed. diskcache, SQLite, LMDB and
             cuda.core's FileStreamProgramCache give bytes back unverified; SQLite and LMDB are also measured
             with xxh3 checked. Then: a fresh process's first hit, also of 5 MB with and without compression, and
             what info() needs at 20,000 entries.

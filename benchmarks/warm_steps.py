@@ -43,7 +43,7 @@ N = 1 << 16
 MANY = 31
 CUBIN = "saxpy.cubin"
 COMPILERS = ("libnvrtc", "libnvvm")
-"""A process of ours that has none of them in its memory compiled nothing."""
+"""A process that has not mapped any of these compiled nothing."""
 
 SUM = ("import", "decoration", "first", "exit")
 """The parts of a process that a cache is answerable for."""
@@ -130,7 +130,7 @@ def bare(clock: Clock) -> None:
 
 
 def decorated(clock: Clock, head: str = "") -> Any:
-    """The CUDA C++ kernel of ours; `head` stands before it."""
+    """The program with a cached CUDA C++ kernel; `head` is inserted before it."""
     from numba_kcache import cached_kernel
 
     clock("import")

@@ -1,6 +1,6 @@
 """How long do real programs take to their first result and to their last, cold, warm, and with each peer that can?
 
-Method      Each sample is a fresh process, or eight of them together, whose results are held against NumPy after the
+Method      Each sample is a fresh process, or eight of them together, whose results are compared with NumPy after the
             clock. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the first
             kernel's and the last one's result; "process" is the whole process, its end included. Cold: no cache; warm:
             after a process before. In a short turn the cold ones run side by side, one for two cores. The programs: the

@@ -48,7 +48,7 @@ def blur():
 
 
 def launch_and_check() -> None:
-    """Run the kernels on the device and hold their results against NumPy."""
+    """Run the kernels on the device and compare their results with NumPy."""
     random = np.random.default_rng(1)
     n = 100_003  # no power of two
     x, y = random.random(n, dtype=np.float32), random.random(n, dtype=np.float32)

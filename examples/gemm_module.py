@@ -58,7 +58,7 @@ def tile(type_name, kind):
 
 
 def check(name):
-    """Run one kernel on the device and hold its results against NumPy."""
+    """Run one kernel on the device and compare its results with NumPy."""
     if name.startswith("backward"):
         check_backward(name)
         return
@@ -79,7 +79,7 @@ def check(name):
 
 
 def check_backward(name):
-    """Run one gradient and hold it against NumPy."""
+    """Run one gradient and compare it with NumPy."""
     _, of, type_name = name.split("_")
     dtype, random = TYPES[type_name], np.random.default_rng(1)
     for m, n, k in SIZES:

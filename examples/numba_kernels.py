@@ -27,7 +27,7 @@ def blur(image, out):
 
 
 def launch_and_check() -> None:
-    """Run the kernels on the device and hold their results against NumPy."""
+    """Run the kernels on the device and compare their results with NumPy."""
     random = np.random.default_rng(1)
     x, y = random.random(100_003), random.random(100_003)
     out = cuda.device_array(x.size)

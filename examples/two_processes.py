@@ -17,7 +17,7 @@ def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
     """Run the calling script twice; each process does its work and says what it compiled.
 
     Args:
-        launch_and_check: Launches the kernels on the device and holds their results against NumPy.
+        launch_and_check: Launches the kernels on the device and compares their results with NumPy.
         kernels: What is compiled for sm_90 instead where there is no device.
     """
     if sys.argv[-1] in ("first", "second"):

@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     try:
         value = getattr(import_module(f".{home}", __name__), name)
-    except (AttributeError, ImportError):  # a signal handler runs in the middle of that import
+    except (AttributeError, ImportError):  # a signal handler runs during that import
         from .store import finish_imports
 
         finish_imports()

@@ -72,7 +72,7 @@ class KernelCache(GetOr):
 
     @property
     def directory(self) -> str:
-        """The folder of its entries; "" where they are kept in memory."""
+        """The folder of its entries; "" if they are kept in memory."""
         return self.session.store.directory or ""
 
     def info(self, scope: str = "lifetime") -> CacheInfo:

@@ -137,7 +137,7 @@ class Component(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A component that differs between two requests, as its two records; None where one of them lacks it."""
+    """A component that differs between two requests, as its two records; None if one of them lacks it."""
 
     name: str
     old: tuple[str, str, Any] | None

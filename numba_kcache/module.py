@@ -189,7 +189,7 @@ class CachedModule:
         return bytes(self._whole.cubin(arch))
 
     def ptx(self, arch: Arch | None = None) -> str:
-        """The PTX for one target; "" where it was not kept."""
+        """The PTX for one target; "" if it was not kept."""
         return str(self._whole.ptx(arch))
 
     @property

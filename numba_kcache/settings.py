@@ -306,7 +306,7 @@ def install_wanted(environ: Mapping[str, str] | None = None) -> str:
 
 
 def default_directory() -> str | None:
-    """The user's cache folder for numba_kcache, as platformdirs gives it; None where the user has no home directory.
+    """The user's cache folder for numba_kcache, as platformdirs gives it; None if the user has no home directory.
 
     On Linux it is computed here: platformdirs takes 3 ms to import.
     """

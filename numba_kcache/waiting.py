@@ -56,7 +56,7 @@ def is_reentered() -> bool:
 
 
 def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s: float = LONGEST_S) -> bool:
-    """Wait until the call of `other` has ended; False where the caller has to do the work itself.
+    """Wait until the call of `other` has ended; False if the caller has to do the work itself.
 
     Args:
         marks: The owner of each work in progress, by name.
@@ -74,7 +74,7 @@ def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s
 
 
 def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
-    """Repeat an attempt until it succeeds; False where waiting for its owner is not allowed or took too long.
+    """Repeat an attempt until it succeeds; False if waiting for its owner is not allowed or took too long.
 
     Args:
         attempt: Waits at most the seconds that it is given, and returns whether it succeeded.

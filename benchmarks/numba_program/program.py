@@ -1,4 +1,4 @@
-"""Run twenty Numba kernels, spread with their device functions over four files, and hold each against NumPy.
+"""Run twenty Numba kernels, spread with their device functions over four files, and compare each with NumPy.
 
 It needs a GPU. Run it twice: the second process compiles nothing. `python benchmarks/numba_program/program.py`
 """

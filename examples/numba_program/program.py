@@ -40,7 +40,7 @@ def pull_all(x, mass, out):
 
 
 def launch_and_check() -> None:
-    """Run the kernel on the device and hold its results against NumPy."""
+    """Run the kernel on the device and compare its results with NumPy."""
     random = np.random.default_rng(1)
     x, mass = random.random(515), random.random(515)
     out = cuda.device_array_like(x)

@@ -136,7 +136,7 @@ class _Entry:
         here: The user's object, which is built in place for the current device; None for other devices.
         is_built_here: Whether it was built in place.
         files: The serialised algorithm and its code, by name.
-        key: Key of the entry; "" where it is not stored.
+        key: Key of the entry; "" if it is not stored.
         target: The compute capability.
     """
 

@@ -95,7 +95,7 @@ def keep(key: str, name: str, data: bytes) -> str:
 
 
 def kept(key: str, name: str) -> str | None:
-    """The path of a kept file whose bytes are unchanged; None where there is none."""
+    """The path of a kept file whose bytes are unchanged; None if there is none."""
     folder = f"{_here().private}/kept/{_digest(key)}"
     for found in _named(folder, name):
         path = f"{folder}/{found}"
@@ -196,7 +196,7 @@ def _reap(folder: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder of ours with its contents, without following links."""
+    """Remove a folder that this package made with its contents, without following links."""
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -59,7 +59,7 @@ class CacheManager:
         return self.get_file(filename) is not None
 
     def get_file(self, filename: str) -> str | None:
-        """Find a file that was put by itself on this machine, or by this manager; None where there is none."""
+        """Find a file that was put by itself on this machine, or by this manager; None if there is none."""
         if self._own is not None:
             path: str | None = self._own.get_file(filename)
             return path
@@ -79,7 +79,7 @@ class CacheManager:
         return self._copy(filename, content)
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """Find a group by the name of its metadata: name and path of each file; None where it has to be compiled.
+        """Find a group by the name of its metadata: name and path of each file; None if it has to be compiled.
 
         Raises:
             FrozenCacheError: It is not stored, and the mode is frozen.
@@ -170,7 +170,7 @@ class _Turn:
         self._thread = threading.Thread(target=self._run, args=(session, key, filename), daemon=True)
 
     def ask(self) -> Built | None:
-        """Wait for the group; None where it has to be built."""
+        """Wait for the group; None if it has to be built."""
         self._thread.start()
         answer = self._answer.get()
         if isinstance(answer, BaseException):
@@ -208,7 +208,7 @@ class _Turn:
 
 
 def _wrong(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
-    """Say why a stored group cannot be the one for Triton's key; "" where it can."""
+    """Say why a stored group cannot be the one for Triton's key; "" if it can."""
     try:
         metadata = read_json(payloads[filename])
         if not fits(metadata, {"hash": str, "name": str, "target": {"backend": str}}):

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"cannot {parsed.name}: {named}\n  hint: name a file or folder that is there and may be used")
     except KeyboardInterrupt:
         return 130
-    except (Exception, SystemExit) as error:  # raised by an imported module of the user's, or a bug of ours
+    except (Exception, SystemExit) as error:  # raised by a module of the user, or a bug of this package
         where = traceback.extract_tb(error.__traceback__)[-1]
         return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
 

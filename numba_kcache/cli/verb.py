@@ -71,7 +71,7 @@ def arch_argument(help: str) -> Argument:
 
 
 def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
-    """The targets that `--arch` names, those of the devices for `native`; None where it was not given.
+    """The targets that `--arch` names, those of the devices for `native`; None if it was not given.
 
     Raises:
         SettingsError: A word of it is no target.

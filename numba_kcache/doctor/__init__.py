@@ -87,7 +87,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def is_well(self) -> bool:
-        """True where nothing is wrong."""
+        """True if nothing is wrong."""
         return all(each.state != WRONG for each in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
 
 
 def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
-    """Judge the free space: bytes, inodes (None where the filesystem does not count them), and the cache's limit."""
+    """Judge the free space: bytes, inodes (None if the filesystem does not count them), and the cache's limit."""
     says = f"{bytes_text(free_bytes)} free, {bytes_text(info.size_bytes)} used of {bytes_text(info.max_size_bytes)}"
     if free_bytes < _LEAST_FREE_BYTES or (free_files is not None and free_files < _LEAST_FREE_FILES):
         says += "" if free_files is None else f", {free_files} more files can be made"

@@ -31,8 +31,8 @@ class Compilers(NamedTuple):
     """The libraries that compile.
 
     Args:
-        paths: Each library by its name; None where it is absent.
-        version: NVRTC's version; None where it is absent.
+        paths: Each library by its name; None if it is absent.
+        version: NVRTC's version; None if it is absent.
         targets: Compute capabilities that NVRTC knows, 90 for 9.0.
         headers: The toolkit's header folders.
         troubles: The error of each library that is installed and cannot be used.

@@ -54,7 +54,7 @@ class Built(NamedTuple):
 
     Args:
         payloads: Bytes by name; under `"data"` where `build` returned bytes.
-        key: Its key; "" where it was not stored, because a file of `depends` changed while it was built.
+        key: Its key; "" if it was not stored, because a file of `depends` changed while it was built.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` (another process or thread built it) or `"compiled"`.
         meta: The meta given when it was built.
     """
@@ -92,7 +92,7 @@ def find_or_build(
 
 
 def find_built(session: Session, given: Any, label: str) -> Built | None:
-    """Find the result stored for these components, and count a hit; None where it has to be built (`keep_built`).
+    """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
 
     Args:
         session: Session of the cache.
@@ -148,7 +148,7 @@ def remove_built(session: Session, given: Any) -> bool:
 
 
 def _known(session: Session, name: str | bytes) -> Built | None:
-    """The result for a call that this process has in memory and has counted; None where there is none."""
+    """The result for a call that this process has in memory and has counted; None if there is none."""
     key = session.served.get(name) if session.settings.mode in LOOKING else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")

@@ -67,7 +67,7 @@ class Lookup:
 
     Args:
         settings: The settings in force.
-        directory: Directory of the store; None where no home directory is known.
+        directory: Directory of the store; None if no home directory is known.
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
@@ -122,7 +122,7 @@ class Lookup:
         return request.components + found
 
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
-        """List the components that name the request's compilers; without `looks`, None where they are not on record.
+        """List the components that name the request's compilers; without `looks`, None if they are not on record.
 
         Without `looks`, which begins each search, a record is compared with what is loaded and installed now.
         """
@@ -177,7 +177,7 @@ class Lookup:
         return key
 
     def find(self, request: Request) -> Resolution | None:
-        """Find the stored artifact of exactly this request; None where it has to be built.
+        """Find the stored artifact of exactly this request; None if it has to be built.
 
         Raises:
             UncacheableError: It cannot be keyed.

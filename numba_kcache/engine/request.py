@@ -44,7 +44,7 @@ class Request(NamedTuple):
         libraries: The compiler libraries that would build it.
         distributions: Python distributions whose version can change it.
         build: Compiles it; may be called more than once. `Folders` are the include folders; None without includes.
-        uncacheable: Reason why it cannot be keyed; "" where it can.
+        uncacheable: Reason why it cannot be keyed; "" if it can.
         strict: Refuse rather than run uncached.
         headers: A query for the headers of each CUDA C++ text of the request; empty where none includes files.
         texts: Returns the user's texts by component, each with its place; for explanations.
@@ -125,7 +125,7 @@ class Resolution(NamedTuple):
         artifact: The artifact.
         key: Its key; "" if it cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
-        uncacheable: Reason why it cannot be cached; "" where it can.
+        uncacheable: Reason why it cannot be cached; "" if it can.
         is_stored: Whether it came from a store.
         name: Where it has no key, a name that is unique in this process.
     """

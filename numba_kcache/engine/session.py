@@ -46,7 +46,7 @@ class Session(Lookup):
 
     Args:
         settings: The settings in force.
-        directory: Directory of the store; None where no home directory is known.
+        directory: Directory of the store; None if no home directory is known.
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
@@ -252,7 +252,7 @@ class Session(Lookup):
 
 collected: deque[Callable[[], Any]] = deque()
 """Functions that save the counts of caches that were garbage collected. They do not run in the finalizer, which may
-run in the middle of an import, where CPython fails (python/cpython#106176), or while a lock is held."""
+run during an import, where CPython fails (python/cpython#106176), or while a lock is held."""
 
 
 def save_collected() -> None:

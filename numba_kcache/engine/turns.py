@@ -143,9 +143,9 @@ def _leave_to_others(session: Session, key: str) -> None:
 
 
 def _helped(session: Session, target: Target) -> Iterator[bool]:
-    """Build the kernels with known signatures one by one: yields True after each, False where no core is free."""
+    """Build the kernels with known signatures one by one: yields True after each, False if no core is free."""
     thread, locks = threading.get_ident(), session.store.locks
-    locks.give_place_up()  # waiting in the middle of a compile: the process waited for may need the slot
+    locks.give_place_up()  # waiting during a compile: the process waited for may need the slot
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
     for make in _ahead(session, target):

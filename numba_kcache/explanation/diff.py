@@ -146,7 +146,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
 
     Args:
         reason: About a source or function that changed.
-        old: Its text when it was stored; None where that is not known.
+        old: Its text when it was stored; None if that is not known.
         new: Its text now.
         origin: The file that contains it, and the line at which it starts there; line 0 where that is not known.
     """

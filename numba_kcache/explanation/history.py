@@ -170,7 +170,7 @@ def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:
-    """Read the entry of a key from a history; None where there is none, or the key is malformed (a forged record)."""
+    """Read the entry of a key from a history; None if there is none, or the key is malformed (a forged record)."""
     try:
         return evidence.store.peek(key)
     except ValueError:  # no key

@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 
     Args:
         key: Its key.
-        kernel: Label of the kernel; "" where it is not known.
+        kernel: Label of the kernel; "" if it is not known.
         target: Target of its code.
         created_s: Time at which it was stored, in seconds since the epoch; 0 where it is not known.
         compile_time_s: Seconds that its compilation took.
@@ -44,7 +44,7 @@ class Explanation(NamedTuple):
     Args:
         kernel: Label of the kernel.
         target: The requested target.
-        key: The requested key; "" where it cannot be keyed, or its headers are not known before it is compiled.
+        key: The requested key; "" if it cannot be keyed, or its headers are not known before it is compiled.
         outcome: `"hit"`, `"miss"`, `"uncacheable"`, or, for a key, `"stored"` or `"not stored"`.
         source: Source of a hit: `"memory"`, `"disk"` or `"tier"`; "" for the others.
         reasons: Reasons for a miss: every difference from `nearest`.

@@ -44,7 +44,7 @@ def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
 
 
 def numba_of(thing: Any) -> str:
-    """The kind of a dispatcher or function, "numba" or "mlir"; "" where it is not recognised.
+    """The kind of a dispatcher or function, "numba" or "mlir"; "" if it is not recognised.
 
     A function annotated to return `str` is of neither, whatever names its code uses.
     """

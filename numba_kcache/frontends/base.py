@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
 
 Variant = Hashable
-"""The value that selects one artifact of a kernel: the types of the arguments; None where one serves all types."""
+"""The value that selects one artifact of a kernel: the types of the arguments; None if one serves all types."""
 
 LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
 COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict", "strided"}
@@ -49,7 +49,7 @@ class FrontEnd(Protocol):
     """Values of `kind=` that name it."""
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
-        """Define a thing; None where it is not of these kinds. The thing is inspected and never called.
+        """Define a thing; None if it is not of these kinds. The thing is inspected and never called.
 
         Args:
             thing: The object that the user wraps.
@@ -115,7 +115,7 @@ class Definition:
         make_resolutions: Constructor of its own.
         runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
         any_variant: A variant for requests to which the variant does not matter.
-        default_stream: Stream of launches without one; None where the arguments decide.
+        default_stream: Stream of launches without one; None if the arguments decide.
         asked: Targets that the thing itself names.
         takes_cluster: Whether a configuration may have a cluster as its fifth item.
         argument_names: As in `Launcher.names`.
@@ -213,7 +213,7 @@ class Definition:
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make the launcher of a loaded kernel; None where only `Resolutions.launch_otherwise` can launch it.
+        """Make the launcher of a loaded kernel; None if only `Resolutions.launch_otherwise` can launch it.
 
         Args:
             loaded: The kernel, loaded on a device.
@@ -315,7 +315,7 @@ class Resolutions:
             found = resolved.get(name)
             if found is None:
                 (session := session or self.session()).users.add(self)
-                # another may have been first, such as a signal handler in the middle of this: keep one artifact
+                # another may have been first, such as a signal handler during this: keep one artifact
                 found = resolved.setdefault(name, self._resolve_anew(session, choice, variant))
             return found
         finally:

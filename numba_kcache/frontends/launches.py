@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
 
 _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
-"""The launcher, None where only the front end's own launch works; the loaded kernel; its launch options, if any."""
+"""The launcher, None if only the front end's own launch works; the loaded kernel; its launch options, if any."""
 
 
 BOUND_LIMIT = 256
@@ -72,7 +72,7 @@ class Configurations:
         raise NotImplementedError
 
     def _in_clusters(self, cluster: Any) -> Configurations | None:
-        """The kernel launched in clusters of this shape; None where this kind's configuration has no such item."""
+        """The kernel launched in clusters of this shape; None if this kind's configuration has no such item."""
         return None
 
     def _bind(self, config: Any) -> Launch:
@@ -206,7 +206,7 @@ class Launches(Configurations):
         return launch
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
-        """Make the launch function of a variant; None where only the front end's own launch takes it."""
+        """Make the launch function of a variant; None if only the front end's own launch takes it."""
         if variant is None and self._definition.has_variants:
             return self._variant_launch(config, shape, stream)
         try:
@@ -348,8 +348,8 @@ class VariantLaunch:
     Args:
         kernel: The kernel that keeps the launch function.
         config: The configuration, as written between the brackets.
-        prepare: Makes the launch function of a variant; None where only `otherwise` can launch it.
-        variant_of: Finds the variant of arguments; None where the front end has to refuse them.
+        prepare: Makes the launch function of a variant; None if only `otherwise` can launch it.
+        variant_of: Finds the variant of arguments; None if the front end has to refuse them.
         otherwise: Launches by the front end's own code (Numba's dispatcher).
         ordered: Puts named arguments into the order of the parameters.
     """

@@ -91,7 +91,7 @@ def written(source: Any, name: str | None, caller: str, options: Mapping[str, An
 
 
 def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:
-    """Convert a call to a canonical form, equal for all equivalent calls; None where there is none.
+    """Convert a call to a canonical form, equal for all equivalent calls; None if there is none.
 
     Args:
         source, name, options: The arguments of the call.
@@ -128,7 +128,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _place_of(source: Any, options: Mapping[str, Any], caller: str) -> str:
-    """The caller's file where the kernel depends on it; "" where it does not."""
+    """The caller's file where the kernel depends on it; "" if it does not."""
     is_text = isinstance(source, (str, bytes))
     include = b"include" if isinstance(source, bytes) else "include"
     return "" if is_text and include not in source and _WITH_PLACES.isdisjoint(options) else caller

@@ -15,7 +15,7 @@ class HeadersRead(NamedTuple):
     Args:
         components: Components that they add to the key.
         variant: Fields that they add to the manifest's variant.
-        untracked: Reason why they cannot be tracked; "" where they are.
+        untracked: Reason why they cannot be tracked; "" if they are.
     """
 
     components: tuple[Component, ...] = ()

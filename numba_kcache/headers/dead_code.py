@@ -19,7 +19,7 @@ _ODD = b"\0"
 
 
 def live(data: bytes) -> bytes | None:
-    """Remove comments, strings and dead code; None where that cannot be done with certainty.
+    """Remove comments, strings and dead code; None if that cannot be done with certainty.
 
     Args:
         data: The text with continued lines joined, including those in raw strings.

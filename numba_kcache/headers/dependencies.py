@@ -36,7 +36,7 @@ class HeaderFile(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """A file given to `-include`, and whether it was found in the working directory; None where that cannot matter.
+    """A file given to `-include`, and whether it was found in the working directory; None if that cannot matter.
 
     It matters to `#include_next`, and to file names in the code, which are then relative.
     """
@@ -135,7 +135,7 @@ def sets_components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) ->
 
 
 def sets_to_json(sets: Sequence[HeaderSet | None]) -> list[Any]:
-    """Turn the header set of each text into JSON values; None where the text was not needed."""
+    """Turn the header set of each text into JSON values; None if the text was not needed."""
     return [headers and headers_to_json(headers) for headers in sets]
 
 

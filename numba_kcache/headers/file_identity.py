@@ -49,7 +49,7 @@ class FileStat(NamedTuple):
 
 class Reading(NamedTuple):
     """A file's content, and its stat, equal before and after reading. `has_writer`: a process had it open or
-    mapped for writing; None where that is unknown."""
+    mapped for writing; None if that is unknown."""
 
     stat: FileStat
     data: bytes
@@ -103,7 +103,7 @@ def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
 
 
 def _has_writer(handle: int) -> bool | None:
-    """Check whether a process has the open file open, or mapped, for writing; None where that cannot be known."""
+    """Check whether a process has the open file open, or mapped, for writing; None if that cannot be known."""
     try:
         import fcntl
         import signal
@@ -119,7 +119,7 @@ def _has_writer(handle: int) -> bool | None:
 
 
 def _kind(path: str, device: int) -> str:
-    """The type of file system that a file is on; "" where the file is on another device than its folder."""
+    """The type of file system that a file is on; "" if the file is on another device than its folder."""
     if os.path.islink(path):
         path = os.path.realpath(path)
     kind, of = _kind_of_folder(os.path.dirname(path))

@@ -42,7 +42,7 @@ class Folders:
         return path
 
     def path(self, place: Place, search: Search) -> str | None:
-        """Return the file that replaces the user's file at a place; None where there is no replacement."""
+        """Return the file that replaces the user's file at a place; None if there is no replacement."""
         return None
 
     def flags(self, flags: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Expand macros in operands of `#include` and `__has_include` to all file names that they may form.
 
 Promise     The list has every name that the compiler may form there, whichever definition of each macro is in force; it
-            contains None where the names cannot be enumerated.
+            contains None if the names cannot be enumerated.
 Method      The standard's expansion (arguments are expanded before substitution, # and ##, no recursion), but with
             every definition found anywhere in the texts, in comments too, and also with the macro undefined. An operand
             that expands to no file name gives none: the compiler refuses it.
@@ -245,7 +245,7 @@ def _spelled(tokens: Sequence[_Token]) -> str:
 
 
 def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
-    """List the names that the `__has_include` at an index may ask for; None where they use macros of the compiler."""
+    """List the names that the `__has_include` at an index may ask for; None if they use macros of the compiler."""
     call = _call(tokens[at + 1 :])
     if call is None:
         before = [each.text for each in tokens[max(0, at - 2) : at]]

@@ -44,8 +44,8 @@ def learn_headers(
 
     Args:
         survey: The survey made before it started.
-        is_unread: Returns whether a header certainly was not read (open_watch); None where all may have been.
-        opened_in: Lists the files of a toolkit's tree that it opened; None where all may have been.
+        is_unread: Returns whether a header certainly was not read (open_watch); None if all may have been.
+        opened_in: Lists the files of a toolkit's tree that it opened; None if all may have been.
         is_mirrored: It read a mirror of the survey.
         is_timeless: `__DATE__` and its like are in no branch of the user's texts that was taken.
         has_names: The code may contain the names of files, as they were found.

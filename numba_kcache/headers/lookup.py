@@ -30,7 +30,7 @@ class Found(NamedTuple):
     """The outcome of a look-up by recorded headers.
 
     Args:
-        key: The key derived from the header sets that match; None where none match.
+        key: The key derived from the header sets that match; None if none match.
         renewed: The manifest variant of these sets with newer stats, where contents had to be compared.
         variant: The manifest variant of these sets, as it is stored.
     """

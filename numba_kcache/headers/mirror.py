@@ -116,7 +116,7 @@ class Mirror(Folders):
         return [self._at(real) for real in self._files]
 
     def path(self, place: Place, search: Search) -> str | None:
-        """Return the mirror's file for a place of the user's; None where the mirror has none."""
+        """Return the mirror's file for a place of the user's; None if the mirror has none."""
         real = self._real.get(path_of(place, search))
         return None if real is None else self._at(real)
 
@@ -292,7 +292,7 @@ def holds_path(code: bytes, path: str) -> bool:
 
 
 class _File(NamedTuple):
-    """A file of the mirror: its bytes, None where the compiler only asks whether it exists; and its identity."""
+    """A file of the mirror: its bytes, None if the compiler only asks whether it exists; and its identity."""
 
     data: bytes | None
     inode: tuple[int, int]

@@ -85,7 +85,7 @@ class OpenWatch:
         return number >= 0 and (number, os.path.basename(path)) not in self._opened and not os.path.islink(path)
 
     def opened_in(self, root: str) -> list[str] | None:
-        """List the files of a tree that were opened since the watch began, below its root; None where that is unknown.
+        """List the files of a tree that were opened since the watch began, below its root; None if that is unknown.
 
         For a link the name of its target is reported, if that is in the tree too.
         """

@@ -39,7 +39,7 @@ _include = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
 def beginning_of(source: str) -> str:
-    """The text up to its last `#include`; "" where it has none."""
+    """The text up to its last `#include`; "" if it has none."""
     ends = [each.end() for each in _include.finditer(source)]
     return source[: ends[-1]] if ends else ""
 

@@ -262,7 +262,7 @@ def _keep_strings(match: re.Match[bytes]) -> bytes:
 
 
 def _bare(data: bytes) -> bytes | None:
-    """Remove comments and strings; None where that cannot be done with certainty."""
+    """Remove comments and strings; None if that cannot be done with certainty."""
     if b'R"' in data or re.search(rb"\r(?!\n)", data):
         return None
     bare = re.sub(_TOKENS, b" ", data)
@@ -272,7 +272,7 @@ def _bare(data: bytes) -> bytes | None:
 
 
 def without_clock(data: bytes) -> bytes | None:
-    """Replace each `__DATE__` and its like by a meaningless name; None where one could still be formed by `##`."""
+    """Replace each `__DATE__` and its like by a meaningless name; None if one could still be formed by `##`."""
     found = re.sub(rb"__(?:DATE|TIME|TIMESTAMP)__", b"numba_kcache_no_clock", data)
     return None if scan_includes(found).has_clock else found
 

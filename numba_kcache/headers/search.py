@@ -47,7 +47,7 @@ class Search(NamedTuple):
         memory: In-memory headers by name.
         definitions: Macros given with `-D`; None means no value.
         working_folder: The folder that relative names of `forced`, and of in-memory headers' siblings, refer to.
-        source_base: The base for quoted names of the source; None where that is the first folder, which is then the
+        source_base: The base for quoted names of the source; None if that is the first folder, which is then the
             first for angled names, too.
     """
 

@@ -312,7 +312,7 @@ class Survey:
         return {os.path.dirname(path) for path in self._seen}
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The stat of the file at this path; None where the search for a header would skip the path."""
+        """The stat of the file at this path; None if the search for a header would skip the path."""
         if path not in self._seen:
             try:
                 found: os.stat_result | None = os.stat(path)

@@ -26,7 +26,7 @@ class TreePart(NamedTuple):
         tree: Its index in the search.
         identity: Digest of the contents at its paths.
         paths: Paths below the tree's root, sorted.
-        stat: Digest of their stats, where an equal one implies equal contents; "" where it would not.
+        stat: Digest of their stats, where an equal one implies equal contents; "" if it would not.
     """
 
     tree: int

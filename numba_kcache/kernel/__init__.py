@@ -181,7 +181,7 @@ class Kernel(Launches):
         return self._read(lambda artifact: artifact.cubin, arch, signature)
 
     def ptx(self, arch: Arch | None = None, signature: Any = None) -> Any:
-        """The PTX for one target; "" where it was not kept (`keep_ptx`, `lto`)."""
+        """The PTX for one target; "" if it was not kept (`keep_ptx`, `lto`)."""
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
     def inspect_sass(self, arch: Arch | None = None) -> Any:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect.Signature | None:
-    """Make the signature of a kernel; None where its parameters are not known.
+    """Make the signature of a kernel; None if its parameters are not known.
 
     Args:
         thing: The object that the user wraps.

@@ -91,7 +91,7 @@ class Call(NamedTuple):
 Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
 """Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the launch. Returns
 the value that `struct` packs (`struct_format`), or a tuple of values; for an address that is known only after
-`Call.before`, a function that returns it. Without a launch (None), returns None where an action is needed before it."""
+`Call.before`, a function that returns it. Without a launch (None), returns None if an action is needed before it."""
 
 
 class Slot:
@@ -201,10 +201,10 @@ class Memory(NamedTuple):
         element: Type code of its elements; None for raw memory, which fits every pointee.
         item_bytes: Size of one element.
         shape: Extents.
-        strides: Bytes between neighbours along each axis; None where it is C-contiguous.
+        strides: Bytes between neighbours along each axis; None if it is C-contiguous.
         readonly: Whether it must not be written.
-        device: Its device's ordinal; None where the argument does not tell.
-        stream: Handle of the stream that produces it; None where the launch need not wait.
+        device: Its device's ordinal; None if the argument does not tell.
+        stream: Handle of the stream that produces it; None if the launch need not wait.
     """
 
     address: int
@@ -273,7 +273,7 @@ _rare_memory: Any = None
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
-    """The memory of an argument; None where it offers no interface for that.
+    """The memory of an argument; None if it offers no interface for that.
 
     Arrays of Numba, CuPy and PyTorch are read directly: CuPy's array interface is slow, PyTorch's refuses
     `requires_grad` and has no bfloat16. For all others their array interface is read. No library is imported for it.

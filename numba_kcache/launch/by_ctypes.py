@@ -16,7 +16,7 @@ def address_of(buffer: bytes | bytearray) -> int:
 
 
 def function(name: str, pattern: str) -> tuple[Any, int] | None:
-    """A function of the driver by its pattern (`devices`), and its address; None where one is missing."""
+    """A function of the driver by its pattern (`devices`), and its address; None if one is missing."""
     found = getattr(_library(), name, None)
     if found is None:
         return None

@@ -33,7 +33,7 @@ def watched(
     Args:
         driver: `devices.bindings()`, or an object with its functions.
         stream: The user's launch stream.
-        launch: Queues the launch; returns False where another launcher queued it.
+        launch: Queues the launch; returns False if another launcher queued it.
         kernel, shape, parameters, arguments: For the message.
 
     Raises:

@@ -144,7 +144,7 @@ class CurrentDevice(NamedTuple):
     """The device that a launch would go to.
 
     Args:
-        numba: Numba's context on it; None where the program does not use Numba.
+        numba: Numba's context on it; None if the program does not use Numba.
         ordinal: Its ordinal.
         target: The target to compile for it: with the architecture-specific suffix from 9.0 on, as Numba does.
     """

@@ -65,7 +65,7 @@ _NO_DELETER = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).va
 
 
 def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
-    """Get an exporter's tensor for use on `stream`; None where its memory cannot be reached by kernels.
+    """Get an exporter's tensor for use on `stream`; None if its memory cannot be reached by kernels.
 
     The capsule, returned with the memory, keeps the tensor alive.
 

@@ -38,7 +38,7 @@ _new = tuple.__new__  # the constructor of a named tuple takes three times as lo
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 """Called with the configuration, the arguments and the driver's code where this launcher cannot launch (0: the module
-was unloaded, or its device is not current). Returns True if another launcher did it, False where none can."""
+was unloaded, or its device is not current). Returns True if another launcher did it, False if none can."""
 
 
 def _functions_of(module: Any) -> bytes:
@@ -87,7 +87,7 @@ class Launcher:
     """Launches one kernel on one device.
 
     Attributes:
-        names: Names of the arguments, and defaults of the last of them; None where they are the parameters' own.
+        names: Names of the arguments, and defaults of the last of them; None if they are the parameters' own.
         shares_layout: Whether equal parameters take equal arguments, as where each argument is one parameter.
 
     Args:
@@ -271,7 +271,7 @@ class Launcher:
         return not status and bool(device == self.module.device.ordinal)
 
     def _queue(self, call: Call, values: list[Any]) -> bool:
-        """Pack and launch; False where another launcher did it instead."""
+        """Pack and launch; False if another launcher did it instead."""
         try:
             buffer = self.idle.pop()
         except IndexError:

@@ -109,7 +109,7 @@ class LoadedKernel:
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
     def has_lost_its_context(self) -> bool:
-        """True where it must be loaded again because its context was destroyed."""
+        """True if it must be loaded again because its context was destroyed."""
         return bool(self.module.has_lost_its_context())
 
     @property

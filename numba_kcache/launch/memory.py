@@ -36,7 +36,7 @@ def device_of(address: int, here: int | None = None) -> int | None:
 
 
 def rare_memory(value: Any) -> Memory | None:
-    """The memory of an argument that is no array of Numba's and has no array interface; None where it has none.
+    """The memory of an argument that is no array of Numba's and has no array interface; None if it has none.
 
     Raises:
         Unfit: It cannot be passed as it is.

@@ -169,7 +169,7 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
-    """The bytes of `value`, or None where its size or content is not certain."""
+    """The bytes of `value`, or None if its size or content is not certain."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):

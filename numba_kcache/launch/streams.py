@@ -44,7 +44,7 @@ class StreamWaits:
             self._idle.append(event)
 
     def _is_outside_capture(self, producer: int, consumer: int, action: str) -> bool:
-        """True where the consumer is being captured and the producer is not: the graph then waits for an event."""
+        """True if the consumer is being captured and the producer is not: the graph then waits for an event."""
         code, capturing = self._driver.cuStreamIsCapturing(consumer)
         if code or not capturing:
             return False

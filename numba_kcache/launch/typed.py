@@ -105,7 +105,7 @@ class NumberSlot(Slot):
         element: Its type code.
         own: The NumPy class with this type.
         python: Python's class with this type; `own` where there is none.
-        values: Converts a number to the values that are packed; None where that is the number.
+        values: Converts a number to the values that are packed; None if that is the number.
     """
 
     def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]] | None) -> None:

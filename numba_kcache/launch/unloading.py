@@ -81,7 +81,7 @@ def _current_streams(ordinal: int) -> Iterable[int]:
 
 
 def _is_over(each: Dropped, driver: Any) -> bool:
-    """Unload one module; False where it has to wait."""
+    """Unload one module; False if it has to wait."""
     streams = [0, *each.streams]
     if any(stream_handle(stream) != handle for handle, stream in each.streams.items()):
         return True  # the stream was destroyed since: its work cannot be tracked, and the module stays loaded

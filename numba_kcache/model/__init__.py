@@ -275,7 +275,7 @@ def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:
 
 
 def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
-    """The virtual target that `arch` names as intermediate PTX for a real target; None where it names none."""
+    """The virtual target that `arch` names as intermediate PTX for a real target; None if it names none."""
     if target.virtual or real_target(arch, target.cc) is not None:
         return None
     virtual = [each for each in arch if each.virtual and each.cc <= target.cc]

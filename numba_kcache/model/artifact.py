@@ -330,7 +330,7 @@ def _is_exception(name: object) -> bool:
 
 
 def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = None) -> str:
-    """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, or where there is no cubin.
+    """Say how a cubin contradicts the entry of one of its kernels; "" if it does not, or where there is no cubin.
 
     This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package. For
     callers with more kernels, `places` is filled with the records of each; () for a kernel that is known to fit.

@@ -26,7 +26,7 @@ _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 
 def contradiction_of(artifact: Artifact) -> str:
-    """Say how an artifact contradicts itself; "" where it does not."""
+    """Say how an artifact contradicts itself; "" if it does not."""
     if artifact.kind == BUILT:  # model.built has checked its attributes against its bytes
         return ""
     try:

@@ -19,7 +19,7 @@ _MAGIC, _ELF, _EXECUTABLE = 0xBA55ED50, 2, b"\x02\x00"
 
 
 def cubin_in_fatbin(data: bytes, cc: tuple[int, int]) -> bytes | None:
-    """The best linked cubin for a device of this compute capability; None where there is none that can be read."""
+    """The best linked cubin for a device of this compute capability; None if there is none that can be read."""
     try:
         magic, _version, at, _size = _HEADER.unpack_from(data)
         best: tuple[int, bytes] | None = None

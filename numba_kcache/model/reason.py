@@ -73,8 +73,8 @@ class Reason(NamedTuple):
         kind: The kind of reason.
         component: The component of the key that differs; "" for a reason that is in none.
         name: The part of it: name of an option, a header, a library, a variable.
-        old: The value in the stored entry, as text; None where that has none.
-        new: The value in the request; None where that has none.
+        old: The value in the stored entry, as text; None if that has none.
+        new: The value in the request; None if that has none.
         where: File and line, where they are known.
     """
 

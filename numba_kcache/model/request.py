@@ -17,7 +17,7 @@ FILE_WORDS = (
     "\\", "??/",
 )  # fmt: skip
 """A CUDA C++ text that may include files, or whose code may depend on its path or the time, contains one of these.
-`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued in the middle of a word."""
+`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued within a word."""
 
 
 DEBUG_FLAGS = frozenset(("-G", "--device-debug"))
@@ -44,7 +44,7 @@ class CompileOptions(NamedTuple):
 
     @property
     def has_lines(self) -> bool:
-        """True where the code has line tables, which contain paths."""
+        """True if the code has line tables, which contain paths."""
         return self.lineinfo or self.debug or not LINE_FLAGS.isdisjoint(self.flags)
 
 
@@ -102,7 +102,7 @@ class SourceRequest(NamedTuple):
     Args:
         kind: One of `SOURCE_KINDS`.
         label: Name of the kernel in messages, `"package.module.saxpy"`; not part of any key.
-        source: The text; "" where there is code instead.
+        source: The text; "" if there is code instead.
         name: The entry that the user requested, a name expression included; None to find it.
         guess: The name of the Python function that returned the source; it decides among several entries.
         target: What to build for.

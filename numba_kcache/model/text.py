@@ -17,7 +17,7 @@ _UNFIT_DECODED = "[\0\ud800-\udc7f\udd00-\udfff]"
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """The start of a hint, "did you mean ...? ", with the most similar of `names`; "" where none is similar."""
+    """The start of a hint, "did you mean ...? ", with the most similar of `names`; "" if none is similar."""
     from difflib import get_close_matches
 
     known = {each.replace("_", ""): each for each in names}

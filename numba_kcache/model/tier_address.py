@@ -53,7 +53,7 @@ class TierAddress(NamedTuple):
 
     @property
     def readonly(self) -> bool | None:
-        """The value of the address's `readonly` option; None where it has none."""
+        """The value of the address's `readonly` option; None if it has none."""
         said = self.options.get("readonly")
         return None if said is None else said == "1"
 

@@ -41,7 +41,7 @@ class EntryDetail(NamedTuple):
         payload_bytes: Unpacked size of each payload, by name.
         created_s: When it was compiled, in seconds since the epoch; 0 where that is not recorded.
         built: System and Python that it was compiled on.
-        kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" where that is not recorded.
+        kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" if that is not recorded.
         components: The components of its key: name, digest, and the value where it is small and no secret.
     """
 

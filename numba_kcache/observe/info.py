@@ -31,7 +31,7 @@ class CacheInfo(NamedTuple):
         time_saved_s: Recorded compile time of the entries loaded, less the time to load them.
         tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
             are those seen by this process.
-        obstacle: Why new entries cannot be written to the directory, and where they go instead; "" where they can.
+        obstacle: Why new entries cannot be written to the directory, and where they go instead; "" if they can.
         launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
     """
 

@@ -35,7 +35,7 @@ _NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "p
 
 
 def missing() -> str:
-    """Name a module or call that a store on disk needs and this system lacks; "" where it has them all."""
+    """Name a module or call that a store on disk needs and this system lacks; "" if it has them all."""
     return next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
 
 
@@ -171,7 +171,7 @@ class Store(ABC):
             return None
 
     def damage(self, key: str) -> str:
-        """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
+        """The reason not to trust the file of the entry of `key`; "" if there is none, or no file."""
         data = self.get_encoded(key)
         try:
             if data is not None:

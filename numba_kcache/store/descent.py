@@ -93,7 +93,7 @@ def _next(at: int, name: str, flags: int) -> int:
 
 
 def _link(name: str, at: int, parent: os.stat_result, above: str) -> str | None:
-    """The target of a link that may be followed; None where there is no link.
+    """The target of a link that may be followed; None if there is no link.
 
     Raises:
         Refused: Others may have put it there.

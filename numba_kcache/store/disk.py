@@ -174,7 +174,7 @@ class DiskStore(Store):
         return private_store(self.directory, limits, self.durability, self.emit, in_memory=in_memory)
 
     def obstacle(self) -> str:
-        """The reason why new entries cannot be written to the directory; "" where they can. Changes nothing."""
+        """The reason why new entries cannot be written to the directory; "" if they can. Changes nothing."""
         if not self.is_replaced and self.is_usable() and not self.is_replaced:
             from .fallback import unwritable
 
@@ -377,7 +377,7 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
 
     Args:
         settings: The settings in force.
-        directory: Its directory; None where no home directory is known.
+        directory: Its directory; None if no home directory is known.
         emit: Takes the events of the store.
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}

@@ -119,7 +119,7 @@ def is_due(tree: Tree, now_s: float) -> bool:
 
 
 def _begin(tree: Tree, now_s: float) -> int | None:
-    """The locked file whose time is that of the last pass; None where another pass is running."""
+    """The locked file whose time is that of the last pass; None if another pass is running."""
     lock = _try_lock(Folder(tree), _LOCK)
     if lock is not None:
         touch(lock, int(now_s * 1e9))

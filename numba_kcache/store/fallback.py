@@ -34,10 +34,10 @@ def private_directory(directory: str) -> tuple[str | None, str]:
     """Make a directory for this user alone on a local disk.
 
     Args:
-        directory: The store directory that it replaces or caches; "" where there is none.
+        directory: The store directory that it replaces or caches; "" if there is none.
 
     Returns:
-        Its path, or None where no place can be used; and the places that failed, with reasons.
+        Its path, or None if no place can be used; and the places that failed, with reasons.
     """
     tried: list[str] = []
     names = [f"numba_kcache-{os.geteuid()}"]
@@ -112,7 +112,7 @@ def words_of(reason: object, directory: str) -> str:
 
 
 def unwritable(tree: Tree) -> str:
-    """The reason why a tree cannot be written to now; "" where it can. Leaves no file behind."""
+    """The reason why a tree cannot be written to now; "" if it can. Leaves no file behind."""
     try:
         if os.access(".", os.W_OK | os.X_OK, dir_fd=tree.base()):
             return ""

@@ -66,7 +66,7 @@ class Limits:
             self._store.trouble("evict", error)
 
     def shortage(self, size_bytes: int) -> str:
-        """The reason why so many bytes must not be added to the filesystem; "" where they may."""
+        """The reason why so many bytes must not be added to the filesystem; "" if they may."""
         try:
             status = os.statvfs(self._tree.base())
         except OSError:

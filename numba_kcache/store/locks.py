@@ -42,7 +42,7 @@ WARM_UPS = 1 << 32
 """Number of the slot for a warm-up, of which a directory runs one at a time; compilers have the slots from 0 on."""
 
 Meanwhile = Callable[[], bool]
-"""Does some other work while waiting; returns False where there is none."""
+"""Does some other work while waiting; returns False if there is none."""
 
 _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
@@ -58,7 +58,7 @@ class Turn(NamedTuple, Generic[Result]):
     Args:
         found: The entry that another built meanwhile; None: the caller builds.
         waited_s: Seconds it took.
-        is_alone: Whether this caller holds the key's turn; False where the wait ran out, the one before it
+        is_alone: Whether this caller holds the key's turn; False if the wait ran out, the one before it
             failed, or the system has no locks.
     """
 
@@ -202,7 +202,7 @@ class KeyLocks:
                 self.give_place_up()
 
     def give_place_up(self) -> None:
-        """Release the slot while this thread waits in the middle of a compile, or after its compile."""
+        """Release the slot while this thread waits during a compile, or after its compile."""
         with self._mutex:
             self._placed.discard(threading.get_ident())
             if not self._placed and self._place is not None:

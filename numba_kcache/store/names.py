@@ -62,7 +62,7 @@ def remove_unchanged(file: Found) -> bool:
 
 
 def remove_named(folder: int, name: str, *, before_s: float | None = None) -> None:
-    """Remove the files of an open folder whose names have the form of ours there.
+    """Remove the files of an open folder whose names have the form that this package uses there.
 
     Args:
         folder: Its descriptor.
@@ -123,7 +123,7 @@ def remove_all(tree: Tree) -> None:
 def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield the path below the root and the kind of each file or folder that this package did not make.
 
-    Links and devices under names of ours are included; the contents of the quarantine are not.
+    Links and devices under such names are included; the contents of the quarantine are not.
     """
     try:
         root = tree.open_root()

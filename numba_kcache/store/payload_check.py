@@ -24,7 +24,7 @@ def check_payloads(entry: StoredEntry) -> None:
 
 
 def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
-    """The sha256 of what a payload unpacks to; b"" where it does not."""
+    """The sha256 of what a payload unpacks to; b"" if it does not."""
     if record.codec == RAW:
         return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
     digest, size_bytes = sha256(b""), 0

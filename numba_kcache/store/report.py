@@ -29,7 +29,7 @@ class EntryInfo(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Target that its code was built for, such as `"sm_90"`; "" where the header does not say."""
+        """Target that its code was built for, such as `"sm_90"`; "" if the header does not say."""
         target = self.header.get("target")
         return target if isinstance(target, str) else ""
 

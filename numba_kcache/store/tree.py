@@ -265,7 +265,7 @@ class Tree:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
             Refused: It is not trusted.
             OSError: It cannot be read, or is not a regular file (ELOOP, ENXIO).
-            DamagedEntry: It is larger than one of ours can be.
+            DamagedEntry: It is larger than the format allows.
         """
         if len(key) != 64 or key.strip("0123456789abcdef"):
             require_key(key)  # raises
@@ -350,7 +350,7 @@ def refusal(
         status: Its stat, taken by descriptor.
         shared: Its owner and group are trusted.
         trusts_root: The superuser is trusted like the user.
-        exposed: A parent folder in which other users may rename entries; "" where there is none.
+        exposed: A parent folder in which other users may rename entries; "" if there is none.
     """
     mode = status.st_mode & 0o777
     if not stat.S_ISDIR(status.st_mode):

@@ -86,7 +86,7 @@ class Breaker:
             self._answered(is_probe)
 
     def _is_there(self) -> bool | None:
-        """True after a recent answer, False after a recent failure; None where neither is known."""
+        """True after a recent answer, False after a recent failure; None if neither is known."""
         now_s = self._clock()
         if now_s < self._until_s:
             return False

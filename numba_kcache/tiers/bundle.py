@@ -100,7 +100,7 @@ class Bundle:
                 at += each.size_bytes
 
     def get(self, kind: int, key: str) -> bytes | None:
-        """The file of the entry or manifest `key`; None where the bundle has none."""
+        """The file of the entry or manifest `key`; None if the bundle has none."""
         at, file = self._at.get((kind, key), (0, None))
         if file is None:
             return None

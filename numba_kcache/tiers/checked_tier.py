@@ -211,7 +211,7 @@ class CheckedTier:
             return None
 
     def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
-        """Replace a manifest. Returns True, False where the tier holds another than `before`, or None on failure."""
+        """Replace a manifest. Returns True, False if the tier holds another than `before`, or None on failure."""
 
         def work() -> bool:
             if record and before is None:

@@ -61,7 +61,7 @@ class DirectoryTier:
         tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`; False where the directory has another one by now."""
+        """Replace the manifest `before`; False if the directory has another one by now."""
         if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
             return False
         self.put(MANIFEST, family, data)  # without a lock: of two writers at once, the first one's change is lost

@@ -101,7 +101,7 @@ class Election(NamedTuple):
 NO_ELECTION = Election(0.0, looks=False)
 
 Ask = Callable[[Callable[[], str]], str | None]
-"""Asks the server and contains its failures; None where it did not answer."""
+"""Asks the server and contains its failures; None if it did not answer."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def elected(
         afterwards: Queues work behind all uploads so far; returns whether it was accepted.
         errors: Returns the number of failed operations of the tier.
         patience: The time left for waiting.
-        meanwhile: Called instead of each pause: does other work, or returns False where there is none. None: do not
+        meanwhile: Called instead of each pause: does other work, or returns False if there is none. None: do not
             wait; the election is then lost.
     """
     token, start = f"{os.urandom(8).hex()}.0", patience.clock()

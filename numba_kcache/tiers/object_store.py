@@ -89,7 +89,7 @@ class ObjectTier:
         self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`; False where the service reports that it has another one."""
+        """Replace the manifest `before`; False if the service reports that it has another one."""
         path = _path(MANIFEST, family)
 
         def work(obstore: Any, store: Any) -> bool:

@@ -115,7 +115,7 @@ def read_index(root: int) -> dict[str, Any]:
 
 
 def tag_of(descriptor: dict[str, Any]) -> str:
-    """The tag of a manifest in an index; "" where it has none."""
+    """The tag of a manifest in an index; "" if it has none."""
     annotations = descriptor.get("annotations")
     return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 

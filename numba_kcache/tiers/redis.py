@@ -106,7 +106,7 @@ class RedisTier:
         self._run(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False where the server has another one by now."""
+        """Replace the manifest `before`, None for none; False if the server has another one by now."""
         self._check_size(data)
         arguments = self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0
         return bool(self._run(lambda client: client.eval(_REPLACE, 1, *arguments)))

@@ -39,7 +39,7 @@ class Tier(Protocol):
         """Write an entry or a signature."""
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Replace the manifest `before`, None for none; False where there is another one by now."""
+        """Replace the manifest `before`, None for none; False if there is another one by now."""
 
     def keys(self, kind: int) -> Iterable[str]:
         """List the keys of all entries or manifests, in no order."""

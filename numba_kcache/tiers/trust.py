@@ -31,7 +31,7 @@ class Trust:
         self.demands, self.signs = bool(trusted), signing_key is not None
 
     def record(self, kind: int, key: str, data: bytes, target: str) -> bytes:
-        """Make the signature record for a file to upload; b"" where there is no key to sign with.
+        """Make the signature record for a file to upload; b"" if there is no key to sign with.
 
         Raises:
             SettingsError, ToolchainMissingError: It cannot be signed.

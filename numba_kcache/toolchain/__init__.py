@@ -130,7 +130,7 @@ class Toolchain:
 
     def library(self, name: str, *, saves: bool = True) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
-        links, as `"numba.cuda:cudadevrt"`; None where it is absent.
+        links, as `"numba.cuda:cudadevrt"`; None if it is absent.
 
         Without `saves`, a new identity is stored by the next call that saves, or by `settle`.
         """
@@ -161,7 +161,7 @@ class Toolchain:
         return Library(name, path, row[1], tuple(identity))
 
     def version(self, distribution: str) -> str | None:
-        """Return the version of a distribution: the imported one, else the installed one; None where absent."""
+        """Return the version of a distribution: the imported one, else the installed one; None if absent."""
         with self._lock:
             self._remembered()
             if sys.modules.get(PACKAGES.get(distribution, (distribution,))[0]) is not None:

@@ -57,7 +57,7 @@ def build_at(address: int, path: str) -> str:
 
 
 def _build_id(read: _Read, *, is_mapped: bool) -> str:
-    """Find the build-id in the notes of a 64-bit ELF image; "" where there is none."""
+    """Find the build-id in the notes of a 64-bit ELF image; "" if there is none."""
     head = read(0, 64)
     if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
         return ""

@@ -116,7 +116,7 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
 
     Returns:
         The known start of the text; and the text itself where there is no placeholder, a pattern where there is one,
-        None where it is too short to match.
+        None if it is too short to match.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
         return "", None
@@ -134,7 +134,7 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None where no file contains it."""
+    """The line of `origin.path` that holds the first line of `source`; None if no file contains it."""
     if origin.is_whole_file:
         return 1
     if origin.is_cell:

@@ -85,7 +85,7 @@ def load_compilers(names: Iterable[str]) -> None:
 
 
 def loaded_library(name: str) -> tuple[str, str] | None:
-    """Return path and build of a library that is in this process; None where it is not."""
+    """Return path and build of a library that is in this process; None if it is not."""
     if name == "libdevice":
         return _libdevice()
     address = _function("nvrtc" if name == "nvrtc-builtins" else name)

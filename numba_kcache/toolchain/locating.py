@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
-    """Return the path of a library by name; None where it is absent.
+    """Return the path of a library by name; None if it is absent.
 
     Args:
         name: As for `Toolchain.library`.
@@ -37,7 +37,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
 
 def _numbas_libdevice() -> str:
-    """Ask Numba for libdevice, which it searches in other places and another order; "" where it is not imported."""
+    """Ask Numba for libdevice, which it searches in other places and another order; "" if it is not imported."""
     find = getattr(sys.modules.get("numba.cuda.cuda_paths"), "_get_libdevice_path", None)
     try:
         return str(find().info or "") if find is not None else ""
@@ -46,7 +46,7 @@ def _numbas_libdevice() -> str:
 
 
 def _static_library(package: str, name: str) -> str | None:
-    """Ask a Numba for a static library that it links, which is never mapped; None where it finds none."""
+    """Ask a Numba for a static library that it links, which is never mapped; None if it finds none."""
     try:
         return str(imported(f"{package}.cudadrv.libs").get_cudalib(name, static=True))
     except Exception:  # a private name, or the archive is not installed
@@ -54,7 +54,7 @@ def _static_library(package: str, name: str) -> str | None:
 
 
 def on_disk(name: str) -> str | None:
-    """Find the file of a library where packages put it, without loading it; None where there is none."""
+    """Find the file of a library where packages put it, without loading it; None if there is none."""
     try:
         from cuda.pathfinder._dynamic_libs.lib_descriptor import LIB_DESCRIPTORS
         from cuda.pathfinder._dynamic_libs.search_steps import EARLY_FIND_STEPS, SearchContext, run_find_steps
@@ -80,7 +80,7 @@ def _beside(nvrtc: str) -> str | None:
 
 
 def loaded_path(name: str) -> str | None:
-    """Load a library as the CUDA bindings will, and return its path; None where it is not installed."""
+    """Load a library as the CUDA bindings will, and return its path; None if it is not installed."""
     try:
         from cuda.pathfinder import find_bitcode_lib, load_nvidia_dynamic_lib
 
@@ -95,7 +95,7 @@ def header_folders(nvrtc: str) -> list[str]:
     than the toolkit's copy; nothing where there are none.
 
     Args:
-        nvrtc: The path of NVRTC; "" where it is not known.
+        nvrtc: The path of NVRTC; "" if it is not known.
     """
     try:
         from cuda.pathfinder import find_nvidia_header_directory
@@ -110,7 +110,7 @@ def header_folders(nvrtc: str) -> list[str]:
 
 def _without_process(name: str, nvrtc: str) -> str | None:
     """Find a header folder as cuda.pathfinder does, but in the toolkit of NVRTC before it starts a process that has the
-    system's loader find the toolkit, which takes 70 ms; None where that is left to do."""
+    system's loader find the toolkit, which takes 70 ms; None if that is left to do."""
     try:
         from cuda.pathfinder._dynamic_libs.search_steps import derive_ctk_root
         from cuda.pathfinder._headers import find_nvidia_headers as headers

@@ -46,7 +46,7 @@ _TYPES = {"cuda/std/cstdint": r"u?int(_fast|_least)?(8|16|32|64)_t|u?int(ptr|max
 
 
 def hint_of(log: str, own_folders: Sequence[str], toolkit_folders: Sequence[str]) -> str:
-    """The hint for a failed compile; "" where the log reports neither a missing header nor an undeclared name.
+    """The hint for a failed compile; "" if the log reports neither a missing header nor an undeclared name.
 
     Args:
         log: NVRTC's log.

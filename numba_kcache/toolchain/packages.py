@@ -31,7 +31,7 @@ _NEVER_RUN = (".pyi", ".pxd", ".pyx")  # for type checkers and Cython
 
 
 class Installed(NamedTuple):
-    """A distribution by its metadata: version (None where it is not installed), folder, and the metadata's file."""
+    """A distribution by its metadata: version (None if it is not installed), folder, and the metadata's file."""
 
     version: str | None
     folder: str = ""

@@ -227,7 +227,7 @@ def _wanted(
 
 
 def _packed(wanted: _Wanted) -> bytes | None:
-    """Pack the task for a worker; None where it has to be compiled here."""
+    """Pack the task for a worker; None if it has to be compiled here."""
     key = key_of(*wanted)
     if not wanted.kernel._session().store.directory:
         return None  # a cache in memory: a worker has its own

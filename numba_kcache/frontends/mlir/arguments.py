@@ -130,7 +130,7 @@ def make_launcher(
     labels: Sequence[str] | None = None,
     is_cast: bool = False,
 ) -> MlirLauncher | None:
-    """Make the launcher of one signature; None where it does not support one of the argument types.
+    """Make the launcher of one signature; None if it does not support one of the argument types.
 
     Args:
         kernel: The kernel, loaded on a device.

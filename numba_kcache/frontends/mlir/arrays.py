@@ -29,7 +29,7 @@ _NAMES = {
 
 
 def array_type_of(value: Any) -> Any:
-    """The type of an array of another library, by its memory; None where numba-cuda-mlir has to type it."""
+    """The type of an array of another library, by its memory; None if numba-cuda-mlir has to type it."""
     found = _memory_of(value, None)
     return None if found is None else _type_of_memory(found[0])
 

@@ -84,7 +84,7 @@ class MlirDefinition(PythonDefinition):
         return arguments + self.defaults[-lacking:] if 0 < lacking <= len(self.defaults) else arguments
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments; None where no signature fits.
+        """Type the arguments; None if no signature fits.
 
         Raises:
             ArgumentError: The number of arguments is wrong.
@@ -119,7 +119,7 @@ class MlirDefinition(PythonDefinition):
 
     @property
     def annotated(self) -> tuple[Any, ...]:
-        """The type in each parameter's annotation; None where that is not a type."""
+        """The type in each parameter's annotation; None if that is not a type."""
         if self._annotated is None:
             annotations = self.function.__annotations__
             names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
@@ -159,7 +159,7 @@ class MlirDefinition(PythonDefinition):
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make the launcher for arguments of these types; None where the dispatcher's launch is needed."""
+        """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
         known = more["artifact"].attributes
         if known.get("debug") or known.get("needs_setup") or self.declared.targetoptions.get("extensions"):
             return None
@@ -206,7 +206,7 @@ def _annotation(function: Any, name: str) -> Any:
 
 
 def _signature_for(dispatcher: Any, types: Signature) -> Variant:
-    """The one signature of a dispatcher that fits these types; None where the dispatcher has to report the error."""
+    """The one signature of a dispatcher that fits these types; None if the dispatcher has to report the error."""
     if types in dispatcher.overloads:
         return types
     best, _has_any = dispatcher._resolve_overload(types, allow_unsafe=True)

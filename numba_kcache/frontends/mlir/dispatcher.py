@@ -4,7 +4,7 @@ Promise     A dispatcher made here behaves like one of `cuda.jit` with the same 
             of its own, since numba-cuda-mlir does not distinguish loaded kernels by all types of their arguments. For
             metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
 Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
-            `served`, which returns a compile result made from an artifact, or None where the method has to compile.
+            `served`, which returns a compile result made from an artifact, or None if the method has to compile.
 Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install).
 Ground      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`.
@@ -132,7 +132,7 @@ class _Complete:
 
 
 def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], *, is_quiet: bool = False) -> Any:
-    """Put the compile result of a signature into `overloads` and return it; None where numba-cuda-mlir must compile.
+    """Put the compile result of a signature into `overloads` and return it; None if numba-cuda-mlir must compile.
 
     Args:
         dispatcher: The dispatcher.
@@ -168,7 +168,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
 
 
 def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
-    """The compile result for its launcher and these arguments; None where numba-cuda-mlir must compile."""
+    """The compile result for its launcher and these arguments; None if numba-cuda-mlir must compile."""
     parts, definition = surface(), resolutions.definition
     given = getattr(parts._compile_arg_types, "types", None)
     types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)

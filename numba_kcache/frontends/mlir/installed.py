@@ -27,7 +27,7 @@ class InstalledDefinition(MlirDefinition):
     """The definition of a dispatcher of an unedited program, which launches arguments without a variant itself."""
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments; None where numba-cuda-mlir has to launch."""
+        """Type the arguments; None if numba-cuda-mlir has to launch."""
         if self.is_bound or self.annotated or self.function.__code__.co_flags & VARARGS:
             return None
         try:

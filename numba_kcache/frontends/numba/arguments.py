@@ -99,7 +99,7 @@ def make_numba_launcher(
     attributes: bytes = b"",
     labels: Sequence[str] | None = None,
 ) -> TypedLauncher | None:
-    """Make the launcher of one signature; None where it does not support one of the argument types.
+    """Make the launcher of one signature; None if it does not support one of the argument types.
 
     Args:
         kernel: The kernel, loaded on a device.

@@ -114,7 +114,7 @@ class NumbaDefinition(PythonDefinition):
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make the launcher for arguments of exactly these types; None where Numba's own launch is needed."""
+        """Make the launcher for arguments of exactly these types; None if Numba's own launch is needed."""
         is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
         if is_numbas or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
             return None

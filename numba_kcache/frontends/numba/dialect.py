@@ -96,7 +96,7 @@ def _is_own_link(link: Any) -> bool:
 
 
 def runtime() -> LinkInput | None:
-    """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
+    """CUDA C++ of Numba's runtime, which it links to kernels that need it; None if it is not enabled."""
     if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
         return None
     from ...model.linkable import linkable_input

@@ -54,7 +54,7 @@ class DispatcherCache:
         self.resolutions, self._dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
 
     def load_overload(self, sig: Any, _context: Any) -> Any:
-        """Return the complete kernel of a signature; None where Numba has to compile it."""
+        """Return the complete kernel of a signature; None if Numba has to compile it."""
         types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
         is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
         try:

@@ -39,7 +39,7 @@ class Registration(NamedTuple):
 
     Args:
         what: The kind of registration, `"overload"`.
-        subject: The value, type or text that it is for; None where it is listed under that value.
+        subject: The value, type or text that it is for; None if it is listed under that value.
         options: Everything else that affects the compiler: types, options of the decorator.
         code: The functions and classes that implement it.
     """

@@ -219,7 +219,7 @@ class PythonResolutions(Resolutions):
 
     Attributes:
         dispatcher: Numba's dispatcher, for arguments that no launcher takes; None before it is needed.
-        launches: The owner of the method that chooses the session; None where the process's session is used.
+        launches: The owner of the method that chooses the session; None if the process's session is used.
     """
 
     definition: PythonDefinition

@@ -96,7 +96,7 @@ def python_function(names: Names, value: Any) -> Any:
 
 
 def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
-    """The signatures given to the decorator; None where there are none."""
+    """The signatures given to the decorator; None if there are none."""
     if getattr(dispatcher, "_can_compile", True):
         return None
     results = dispatcher.overloads.values()

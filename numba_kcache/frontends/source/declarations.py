@@ -52,7 +52,7 @@ class Declaration(NamedTuple):
         is_kernel: Whether it is a kernel; otherwise a variable.
         has_c_name: Whether its symbol is its unmangled name (`extern "C"`).
         is_template: Whether it is a template, an instance of one, or a specialisation.
-        parameters: The declaration of each parameter; None where macros or conditions are involved.
+        parameters: The declaration of each parameter; None if macros or conditions are involved.
     """
 
     name: str

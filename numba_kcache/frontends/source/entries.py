@@ -40,7 +40,7 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
         count: Number of its parameters.
 
     Returns:
-        A name for each; "" where it has none, where a macro writes it, or where declarations disagree.
+        A name for each; "" if it has none, where a macro writes it, or where declarations disagree.
     """
     lists = [each.parameters or () for each in declared if each.is_kernel and each.own_name == kernel]
     columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
@@ -49,7 +49,7 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
 
 
 def _own_name(declaration: str) -> str:
-    """The name in one parameter's declaration; "" where it has none."""
+    """The name in one parameter's declaration; "" if it has none."""
     bare = re.sub(_QUALIFIER, " ", re.sub(_ATTRIBUTE, " ", declaration.partition("=")[0])).strip()
     named = re.search(_NAMED, bare)
     return named[1] if named and named[1] not in _TYPE_WORDS else ""
@@ -66,7 +66,7 @@ _VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z"
 def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
     """The mangled name of a function with the parameters that a kernel is declared with.
 
-    None where macros write them, where declarations disagree, or where one is of a type that the source may define.
+    None if macros write them, where declarations disagree, or where one is of a type that the source may define.
     """
     lists = {each.parameters for each in declared if each.is_kernel and each.own_name == kernel}
     parameters = lists.pop() if len(lists) == 1 else None
@@ -75,7 +75,7 @@ def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
 
 
 def _mangled(declaration: str) -> str | None:
-    """The type of one parameter in Itanium C++ mangling; None where it is not a builtin type or pointer to one."""
+    """The type of one parameter in Itanium C++ mangling; None if it is not a builtin type or pointer to one."""
     tokens = [each for each in re.findall(r"[\w$]+|\S", declaration.partition("=")[0]) if each not in _IGNORED]
     if len(tokens) > 1 and tokens[-1] not in _TYPE_WORDS | {"const", "*"}:
         tokens.pop()  # the name

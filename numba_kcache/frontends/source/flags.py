@@ -78,7 +78,7 @@ class RawFlags(NamedTuple):
     """The effects of a list of flags.
 
     Args:
-        unknown: Reason why they cannot be keyed; "" where they can.
+        unknown: Reason why they cannot be keyed; "" if they can.
         forced: Files that they include before the text, in order.
         definitions: Macros that they define; None means no value.
         files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
@@ -158,7 +158,7 @@ def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = Fal
 
 
 def _unknown_in(content: bytes) -> str:
-    """Reason why a file of flags for ptxas cannot be keyed (quotes and nested files among others); "" where it can."""
+    """Reason why a file of flags for ptxas cannot be keyed (quotes and nested files among others); "" if it can."""
     words = content.decode("utf-8", "surrogateescape").split()
     odd = next((each for each in words if not each.isprintable() or not set(each).isdisjoint("\"'\\#$@")), None)
     return _unknown(odd) if odd else _read_ptxas_flags([*enumerate(words)], is_nested=True)[0]

@@ -57,7 +57,7 @@ class Macros:
             position: Index of the end of its name.
 
         Returns:
-            Its expansion, None where it is not called; and the index of the call's end.
+            Its expansion, None if it is not called; and the index of the call's end.
         """
         return self._call(name, text, position, frozenset())
 
@@ -109,7 +109,7 @@ class Macros:
 
 
 def _arguments(text: str, position: int) -> tuple[list[str], int] | None:
-    """The arguments in the next parentheses and the index of their end; None where there are none."""
+    """The arguments in the next parentheses and the index of their end; None if there are none."""
     depth, found, start = 0, list[str](), 0
     for each in _TOKEN.finditer(text, position):
         if depth == 0 and each[0] != "(":

@@ -7,7 +7,7 @@ Promise     The reported types are those that the compiler resolved, typedefs an
 Method      A template (the probe) is declared after the source, and never defined: the name expression
             `PROBE<decltype(ENTRY)>` makes NVRTC mangle ENTRY's type into a lowered name, and emits no code. `extern
             "C"` kernels and variables have no types in their own symbols, so this is the only way to get them. A name
-            that the source may not have is also declared in a namespace of ours, which a using-directive makes visible:
+            that the source may not have is also declared in our own namespace, which a using-directive makes visible:
             it is found only where the source has none, and is then recognised. Names are parsed with itanium_demangler.
             Tried: a variable template, and a definition of the function, put their own symbols into the code.
 Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
@@ -83,7 +83,7 @@ class Probe(NamedTuple):
     def text(self) -> str:
         """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment.
 
-        Each line contains a name of ours, so that messages about it can be distinguished from those about the source.
+        Each line contains a name of this package, so its messages can be told from those about the source.
         """
         if not self.asked:
             return ""
@@ -149,7 +149,7 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
     """The parameters of a kernel, and whether their types are known.
 
     Args:
-        lowered: A mangled name that contains the kernel's type: its own, or the probe's; None where there is none.
+        lowered: A mangled name that contains the kernel's type: its own, or the probe's; None if there is none.
         layout: (offset, size) of each parameter, from the cubin.
     """
     types = plain_types(lowered) if lowered else None
@@ -231,7 +231,7 @@ def _told(tree: Any) -> Any:
 
 
 def argument_types(mangled: str) -> list[Any] | None:
-    """The argument nodes of the function type in a mangled name; None where it cannot be read."""
+    """The argument nodes of the function type in a mangled name; None if it cannot be read."""
     tree = _parse(mangled)
     if mangled.startswith(_PROBE_SYMBOL):
         tree = _told(tree)
@@ -311,7 +311,7 @@ def _unqualified(node: Any) -> tuple[Any, bool]:
 
 
 def _value_code(node: Any, size: int | None) -> str | None:
-    """The code of a value type; None where it is not a known builtin, vector or number class."""
+    """The code of a value type; None if it is not a known builtin, vector or number class."""
     if node.kind == "builtin":
         if node.value in ("long", "unsigned long"):  # 8 bytes on Linux, 4 on Windows
             return ("u" if node.value.startswith("unsigned") else "i") + str(size or 8)

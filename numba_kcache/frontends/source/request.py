@@ -201,7 +201,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
         definition: The module.
         text: Its source, for the names of parameters.
         module: Its artifact with the LTO-IR.
-        module_key: Key of that artifact; "" where it cannot be cached.
+        module_key: Key of that artifact; "" if it cannot be cached.
         name: The user's name for the kernel.
     """
 
@@ -255,7 +255,7 @@ def _lines(
 def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
-    """The reason why the request cannot be keyed, "" where it can; and queries for the headers of its texts."""
+    """The reason why the request cannot be keyed, "" if it can; and queries for the headers of its texts."""
     from ...headers.scanner import has_certain_clock, scan_includes
     from ...headers.search import HeaderQuery
     from ...model.text import encoded
