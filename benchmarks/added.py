@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -333,8 +333,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def measure(
     names: Sequence[str], pairs: int, cold: int, within_s: float
-) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
-    """Seconds of each pair's sides, and what could not be asked."""
+) -> Iterator[tuple[dict[str, dict[str, list[float]]], dict[str, str]]]:
+    """Seconds of each pair's sides, and what could not be asked, after each round."""
     found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in SIDES} for name in names}
     left_out: dict[str, str] = {}
     warm, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
@@ -354,8 +354,18 @@ def measure(
                     left_out[name] = f"{side}: {seconds}"
                 elif number >= 0:
                     found[name][side].append(seconds)
+        yield {name: sides for name, sides in found.items() if name not in left_out}, left_out
     shutil.rmtree(warm)
-    return {name: sides for name, sides in found.items() if name not in left_out}, left_out
+
+
+def added_by(samples: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """The median of the differences in ms, and the interval, of each pair."""
+    found = {}
+    for name, sides in samples.items():
+        if more := [(ours - other) * 1e3 for ours, other in zip(sides["ours"], sides["other"], strict=True)]:
+            low, high = interval(more)
+            found[name] = {"added_ms": median(more), "low_ms": low, "high_ms": high, "pairs": len(more)}
+    return found
 
 
 def main() -> None:
@@ -372,29 +382,23 @@ def main() -> None:
         name, side = arguments.child
         getattr(PAIRS[name], side)()
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples, left_out = measure(
-        [name for name in PAIRS if name in set(arguments.only.split(";")) - set(arguments.left.split(";"))],
-        arguments.pairs,
-        arguments.cold,
-        arguments.within,
-    )
-    added: dict[str, Any] = {}
-    for name, sides in samples.items():
-        both = list(zip(sides["ours"], sides["other"], strict=True))
-        if not both:
-            continue
-        more = [(ours - other) * 1e3 for ours, other in both]
-        low, high = interval(more)
-        added[name] = {"added_ms": median(more), "low_ms": low, "high_ms": high, "pairs": len(more)}
-        medians = ", ".join(f"{side} {median(sides[side]) * 1e3:.0f}" for side in SIDES)
-        print(f"{name:22} {median(more):+7.1f} ms ({low:+.1f} to {high:+.1f}), {len(more)} pairs; {medians}")
+    names = [name for name in PAIRS if name in set(arguments.only.split(";")) - set(arguments.left.split(";"))]
+    result = Result(arguments.json, "added")
+    for samples, left_out in measure(names, arguments.pairs, arguments.cold, arguments.within):
+        added = added_by(samples)
+        result.write(samples, left_out=left_out, added=added)
+    for name, row in added.items():
+        medians = ", ".join(f"{side} {median(samples[name][side]) * 1e3:.0f}" for side in SIDES)
+        print(
+            "{:22} {added_ms:+7.1f} ms ({low_ms:+.1f} to {high_ms:+.1f}), {pairs} pairs; {}".format(
+                name, medians, **row
+            )
+        )
     for name, why in left_out.items():
         print(f"{name}: {why}", file=sys.stderr)
-    if arguments.json:
-        write_result(arguments.json, "added", machine_header(), samples, left_out=left_out, added=added)
 
 
 if __name__ == "__main__":

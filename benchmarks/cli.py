@@ -20,7 +20,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from header import machine_header, write_result
+from header import Result
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.store.disk import DiskStore
@@ -77,6 +77,7 @@ def main() -> None:
     arguments = parser.parse_args()
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     samples: dict[str, list[float]] = {}
+    result = Result(arguments.json, "cli")
     with tempfile.TemporaryDirectory() as folder:
         for entries in map(int, arguments.entries.split(",")):
             directory = Path(folder) / f"{entries}"
@@ -86,10 +87,9 @@ def main() -> None:
                 for name, words in VERBS.items():
                     taken = seconds("-m", "numba_kcache", *words, "--directory", str(directory))
                     samples.setdefault(f"{name}, {entries} entries", []).append(taken - bare)
+                result.write(samples)
     for name, taken in samples.items():
         print(f"{name:<32} {statistics.median(taken) * 1e3:7.0f} ms  (worst {max(taken) * 1e3:.0f})")
-    if arguments.json:
-        write_result(arguments.json, "cli", machine_header(), samples)
 
 
 if __name__ == "__main__":

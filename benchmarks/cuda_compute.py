@@ -91,7 +91,7 @@ def child(algorithm: str, way: str, blob: Path) -> None:
 
 def main() -> None:
     from fresh import answer, start
-    from header import machine_header
+    from header import machine_header, write_json
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/cuda_compute.json")
@@ -120,7 +120,7 @@ def main() -> None:
                     times["hits"], times["misses"] = kept[0]["hits"], kept[0]["misses"]
             found[algorithm] = times
             print(algorithm, times, flush=True)
-        arguments.json.write_text(json.dumps({"machine": header, "milliseconds": found}, indent=1) + "\n")
+        write_json(arguments.json, {"machine": header, "milliseconds": found})
 
 
 if __name__ == "__main__":

@@ -487,8 +487,10 @@ class Samples:
             self.found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[what])
 
 
-def measure(turn: Turn, systems: Sequence[str], samples: Samples, *, is_quick: bool) -> None:
-    """All samples of one case: each round fills empty caches, then reads them."""
+def measure(
+    turn: Turn, systems: Sequence[str], samples: Samples, done: Callable[[], object], *, is_quick: bool
+) -> None:
+    """All samples of one case: each round fills empty caches, then reads them; `done` is called after each step."""
     beside = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
     with tempfile.TemporaryDirectory() as parent:
         for number in range(turn.cold):
@@ -498,10 +500,12 @@ def measure(turn: Turn, systems: Sequence[str], samples: Samples, *, is_quick: b
             with ThreadPoolExecutor(beside) as pool:
                 asked = [system for system in systems if not samples.is_out(system)]
                 list(pool.map(samples.take, asked, ["cold"] * len(asked), map(folders.__getitem__, asked)))
+            done()
             for again in range(turn.warm // turn.cold + (number < turn.warm % turn.cold)):
                 for system in systems:
                     if not samples.is_out(system) and not (is_quick and again and system in ONCE):
                         samples.take(system, "warm", folders[system])
+                done()
 
 
 def main() -> None:
@@ -517,11 +521,12 @@ def main() -> None:
     if arguments.child:
         SYSTEMS[arguments.child](Case(int(arguments.kernels), arguments.header))
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     found: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    result = Result(arguments.json, "first_launch")
     for case, cold, warm in QUICK if arguments.quick else LONG:
         turn = Turn(case, min(cold, arguments.cold), min(warm, arguments.warm))
         if str(case.kernels) not in arguments.kernels.split(",") or (arguments.header and not case.has_header):
@@ -535,11 +540,13 @@ def main() -> None:
         if skipped := [system for system in able if system not in systems]:
             left_out[case.name] = f"not asked in this turn: {', '.join(skipped)}"
         samples = Samples(case, left_out)
-        measure(turn, systems, samples, is_quick=arguments.quick)
-        found[case.name] = {system: samples.found[system] for system in systems if system in samples.found}
+
+        def done(case: Case = case, systems: list[str] = systems, samples: Samples = samples) -> None:
+            found[case.name] = {system: samples.found[system] for system in systems if system in samples.found}
+            result.write(found, left_out=left_out)
+
+        measure(turn, systems, samples, done, is_quick=arguments.quick)
         show(case, found[case.name])
-        if arguments.json:  # after each case, so that a limit of time loses one at most
-            write_result(arguments.json, "first_launch", machine_header(), found, left_out=left_out)
 
 
 def show(case: Case, samples: dict[str, dict[str, list[float]]]) -> None:

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from header import machine_header, write_result
+from header import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -206,24 +206,24 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     compileall.compile_dir(ROOT / "numba_kcache", quiet=1)  # as pip does it
+    settings = {"kernels": arguments.kernels, "entry_bytes": ENTRY_BYTES, "ranks": RANKS, "compile_s": COMPILE_S}
+    samples: dict[str, Any] = {"settings": {**settings, "network_s": NETWORK_S}}
+    result = Result(arguments.json, (__doc__ or "").splitlines()[0])
     with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder) / "redis") as server:
-        operations = measure_operations(server)
-        first = measure_first(server, Path(folder))
+        operations = samples["operations"] = measure_operations(server)
+        first = samples["first_resolution"] = measure_first(server, Path(folder))
     costs = {"small_s": 1 / operations["get_3b_per_s"], "entry_s": 1 / operations["get_20kb_per_s"]}
-    rows = []
+    rows: list[Any] = []
+    samples["fleet"] = rows
     for nodes in sorted({arguments.nodes // 100, arguments.nodes // 10, arguments.nodes} - {0}):
         for warm, leases, back_fill in (
             (False, True, True), (False, False, True), (True, True, True), (True, True, False),
         ):  # fmt: skip
             row = simulate(nodes, arguments.kernels, warm=warm, leases=leases, back_fill=back_fill, costs=costs)
             rows.append(row)
+            result.write(samples)
             print(row, flush=True)
     print(operations, first, sep="\n")
-    if arguments.json:
-        settings = {"kernels": arguments.kernels, "entry_bytes": ENTRY_BYTES, "ranks": RANKS, "compile_s": COMPILE_S}
-        settings["network_s"] = NETWORK_S
-        samples = {"settings": settings, "operations": operations, "first_resolution": first, "fleet": rows}
-        write_result(arguments.json, (__doc__ or "").splitlines()[0], machine_header(), samples)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def read_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=41)
     parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no further round is begun")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child")
     return parser.parse_args()

@@ -325,7 +325,7 @@ def main() -> None:
     if arguments.child:
         PARTS[arguments.child](*map(int, arguments.numbers.split(",")))
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
@@ -333,6 +333,7 @@ def main() -> None:
     counts |= {system: count // 5 if arguments.quick else count for system, count in COMPILED.items()}
     samples: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    result = Result(arguments.json, "growth", left_out=left_out)
 
     def done(part: str, found: dict[str, Any] | str) -> None:
         if isinstance(found, str):
@@ -341,8 +342,7 @@ def main() -> None:
         else:
             samples[part] = found
             show(part, found)
-        if arguments.json:  # after each part, so that a limit of time loses one at most
-            write_result(arguments.json, "growth", machine_header(), samples, left_out=left_out)
+        result.write(samples)
 
     measure(counts, arguments.launches // (10 if arguments.quick else 1), done)
 

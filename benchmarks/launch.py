@@ -364,18 +364,18 @@ def main() -> None:
         assert arguments.interpreted or "numba.cuda" not in sys.modules
         print(json.dumps(found))
         return
-    from header import machine_header, write_result
+    from header import Result
 
+    result = Result(arguments.json, "launch_packing" if arguments.packing else "launch")
     samples = measure(STUBS if arguments.packing else SYSTEMS, arguments.batches, arguments.launches)
-    if not arguments.packing:
-        samples |= apart("--without-numba", arguments.batches, arguments.launches)
-        samples |= apart("--interpreted", arguments.batches, arguments.launches)
+    result.write(samples)
+    for how in () if arguments.packing else ("--without-numba", "--interpreted"):
+        samples |= apart(how, arguments.batches, arguments.launches)
+        result.write(samples)
     print(f"{'median us of a launch with arguments:':42}", "".join(f"{each:9}" for each in COUNTS))
     for name, by_count in samples.items():
         cells = (f"{statistics.median(by_count[each]):9.2f}" if each in by_count else f"{'-':>9}" for each in COUNTS)
         print(f"{name:42}", "".join(cells))
-    if arguments.json:
-        write_result(arguments.json, "launch_packing" if arguments.packing else "launch", machine_header(), samples)
 
 
 if __name__ == "__main__":

@@ -382,16 +382,16 @@ def main() -> None:
         answer = call(system, *more) if what == "learn" else call(more) if what == "value" else call(*more)
         print(MARK + json.dumps(answer))
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(Path(__file__).resolve().parent.parent / "numba_kcache"), quiet=2)
     samples: dict[str, Any] = {}
+    result = Result(arguments.json, "lookup")
 
     def done(part: str, found: Any) -> None:
         samples[part] = found
         report({part: found})
-        if arguments.json:  # after each part, so that a limit of time loses one at most
-            write_result(arguments.json, "lookup", machine_header(), samples)
+        result.write(samples)
 
     done("lookup", measure_lookups(arguments.rounds))
     done("stale", measure_stale({system for system, rows in samples["lookup"].items() if isinstance(rows, str)}))

@@ -17,7 +17,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +154,14 @@ def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batche
     return found
 
 
-def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[Any]]]:
-    """Samples in seconds by system and by "cold first", "warm first", "warm process", "launch own" and so on."""
+def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterator[dict[str, dict[str, list[Any]]]]:
+    """Samples in seconds by system and by "cold first", "warm first", "warm process", "launch own" and so on, after
+    each round."""
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in SYSTEMS}
+    end = time.monotonic() + within_s
     for round_ in range(rounds):
+        if round_ and time.monotonic() > end:
+            return
         for system in SYSTEMS:
             directory = Path(tempfile.mkdtemp())
             states = ("cold",) if system == "numba-cuda-mlir" else ("cold", "warm")
@@ -169,7 +173,7 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
                     if what.startswith(("launch", "bound")):
                         found[system].setdefault(what, []).append(value)
             shutil.rmtree(directory, ignore_errors=True)
-    return found
+        yield found
 
 
 def main() -> None:
@@ -177,9 +181,11 @@ def main() -> None:
     if arguments.child:
         child(arguments.child, arguments.batches, arguments.launches)
         return
-    from header import machine_header, write_result
+    from header import Result
 
-    samples = measure(arguments.rounds, arguments.batches, arguments.launches)
+    result = Result(arguments.json, "mlir")
+    for samples in measure(arguments.rounds, arguments.batches, arguments.launches, arguments.within):
+        result.write(samples)
     for system, rows in samples.items():
         for what, values in rows.items():
             numbers = [each for each in values if isinstance(each, float)]
@@ -188,8 +194,6 @@ def main() -> None:
                 print(f"{system:28} {what:16} {text}")
             elif set(values) != {3.0}:
                 print(f"{system:28} WRONG {values}")
-    if arguments.json:
-        write_result(arguments.json, "mlir", machine_header(), samples)
 
 
 if __name__ == "__main__":

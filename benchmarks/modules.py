@@ -227,8 +227,9 @@ def driver() -> Any:
     return found
 
 
-def measure_many(rounds: int, within_s: float) -> dict[str, dict[str, list[float]]]:
-    """Samples in seconds by case and side, and by what was measured: pairs of processes, either side first in turns."""
+def measure_many(rounds: int, within_s: float) -> Iterator[dict[str, dict[str, list[float]]]]:
+    """Samples in seconds by case and side, and by what was measured: pairs of processes, either side first in turns;
+    after each round."""
     found: dict[str, dict[str, list[float]]] = {}
     folder, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
     for number in range(-1, rounds):  # the first fills the caches
@@ -244,8 +245,8 @@ def measure_many(rounds: int, within_s: float) -> dict[str, dict[str, list[float
                 elif number >= 0:
                     for what, value in {**said, "process": seconds}.items():
                         found.setdefault(f"{case}, {side}", {}).setdefault(what, []).append(value)
+        yield found
     shutil.rmtree(folder)
-    return found
 
 
 def show_many(samples: dict[str, dict[str, list[float]]]) -> None:
@@ -283,8 +284,8 @@ def sample(system: str, directory: Path, is_checked: bool) -> dict[str, Any] | N
     return result
 
 
-def measure(cold_rounds: int, warm_rounds: int, is_checked: bool) -> dict[str, dict[str, list[Any]]]:
-    """Samples in seconds by system and by "cold/warm bound/first/all/each"."""
+def measure(cold_rounds: int, warm_rounds: int, is_checked: bool) -> Iterator[dict[str, dict[str, list[Any]]]]:
+    """Samples in seconds by system and by "cold/warm bound/first/all/each", after each round."""
     found: dict[str, dict[str, list[Any]]] = {}
     for _ in range(cold_rounds):
         root = Path(tempfile.mkdtemp())
@@ -297,8 +298,8 @@ def measure(cold_rounds: int, warm_rounds: int, is_checked: bool) -> dict[str, d
                             assert what == "hits" or (value > 0) == (state == "cold"), (system, state, result)
                         else:
                             found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(value)
+                yield found
         shutil.rmtree(root, ignore_errors=True)
-    return found
 
 
 def show(samples: dict[str, dict[str, list[Any]]]) -> None:
@@ -345,16 +346,17 @@ def main() -> None:
     elif arguments.child == FLOOR:
         child_floor()
     else:
-        from header import machine_header, write_result
+        from header import Result
 
         compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-        samples = measure(arguments.cold, arguments.warm, not (arguments.unchecked or is_pretended()))
+        result, samples, of_many = Result(arguments.json, "modules"), dict[str, Any](), dict[str, Any]()
+        for samples in measure(arguments.cold, arguments.warm, not (arguments.unchecked or is_pretended())):
+            result.write(samples, many=of_many)
         if samples:
             show(samples)
-        of_many = measure_many(arguments.many, arguments.within)
+        for of_many in measure_many(arguments.many, arguments.within) if arguments.many else ():
+            result.write(samples, many=of_many)
         show_many(of_many)
-        if arguments.json:
-            write_result(arguments.json, "modules", machine_header(), samples, many=of_many)
 
 
 if __name__ == "__main__":

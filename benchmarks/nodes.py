@@ -23,6 +23,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -81,8 +82,8 @@ def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[st
 
 def measure(
     nodes: int, ranks: int, kernels: int, rounds: int, left_out: dict[str, str]
-) -> dict[str, dict[str, list[Any]]]:
-    """By system, and "cold/warm last/compiles/errors"."""
+) -> Iterator[dict[str, dict[str, list[Any]]]]:
+    """By system, and "cold/warm last/compiles/errors", after each of them."""
     try:
         sys.path.insert(0, str(ROOT))
         from tests.support.redis_server import MISSING, redis_server
@@ -105,7 +106,7 @@ def measure(
                     result = run(nodes, ranks, kernels, folder / state, url)
                     for what, value in result.items():
                         rows.setdefault(f"{state} {what}", []).append(value)
-    return found
+            yield found
 
 
 def main() -> None:
@@ -120,11 +121,14 @@ def main() -> None:
     if arguments.rank is not None:
         rank(arguments.rank, arguments.kernels)
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it
     left_out: dict[str, str] = {}
-    samples = measure(arguments.nodes, arguments.ranks, arguments.kernels, arguments.rounds, left_out)
+    sizes = {"nodes": arguments.nodes, "ranks": arguments.ranks, "kernels": arguments.kernels}
+    result = Result(arguments.json, (__doc__ or "").splitlines()[0], left_out=left_out, **sizes)
+    for samples in measure(arguments.nodes, arguments.ranks, arguments.kernels, arguments.rounds, left_out):
+        result.write(samples)
     for system, rows in samples.items():
         times = ", ".join(
             f"{state} {median(rows[f'{state} last']):.2f} s" for state in ("cold", "warm") if f"{state} last" in rows
@@ -132,10 +136,6 @@ def main() -> None:
         print(f"{system:10} {times}, compiles by kernel {rows['cold compiles']}, errors {rows['cold errors']}")
     for system, why in left_out.items():
         print(f"{system}: {why}", file=sys.stderr)
-    if arguments.json:
-        sizes = {"nodes": arguments.nodes, "ranks": arguments.ranks, "kernels": arguments.kernels}
-        question = (__doc__ or "").splitlines()[0]
-        write_result(arguments.json, question, machine_header(), samples, left_out=left_out, **sizes)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,13 @@ def child(system: str, batches: int, launches: int) -> None:
     print(json.dumps({"first_s": first, "launch_s": statistics.median(times) if times else 0.0, "y": float(y[0])}))
 
 
-def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[float]]]:
-    """Samples in seconds by system and by "cold first", "warm first", "launch"."""
+def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterator[dict[str, dict[str, list[float]]]]:
+    """Samples in seconds by system and by "cold first", "warm first", "launch", after each round."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in SYSTEMS}
-    for _ in range(rounds):
+    end = time.monotonic() + within_s
+    for number in range(rounds):
+        if number and time.monotonic() > end:
+            return
         for system in SYSTEMS:
             directory = Path(tempfile.mkdtemp())
             for state in ("cold", "warm"):
@@ -87,7 +90,7 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
                 found[system].setdefault(f"{state} first", []).append(result["first_s"])
             found[system].setdefault("launch", []).append(result["launch_s"])
             shutil.rmtree(directory, ignore_errors=True)
-    return found
+        yield found
 
 
 def main() -> None:
@@ -95,9 +98,11 @@ def main() -> None:
     if arguments.child:
         child(arguments.child, arguments.batches, arguments.launches)
         return
-    from header import machine_header, write_result
+    from header import Result
 
-    samples = measure(arguments.rounds, arguments.batches, arguments.launches)
+    result = Result(arguments.json, "numba_first_launch")
+    for samples in measure(arguments.rounds, arguments.batches, arguments.launches, arguments.within):
+        result.write(samples)
     for system, rows in samples.items():
         cells = (f"{name} {statistics.median(values) * 1e3:.4g} ms" for name, values in rows.items())
         print(f"{system:26}", ", ".join(cells))
@@ -106,8 +111,6 @@ def main() -> None:
     }
     ours, theirs = medians["numba_kcache"], medians["Numba cache=True"]
     print(", ".join(f"{name}: {ours[name] / theirs[name]:.3f} of Numba's" for name in ours))
-    if arguments.json:
-        write_result(arguments.json, "numba_first_launch", machine_header(), samples)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,8 +48,8 @@ def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | st
 
 def measure(
     count: int, states: Sequence[str], rounds: int, left_out: dict[str, str]
-) -> dict[str, dict[str, list[float]]]:
-    """By system, and "cold/warm last/all/compiles"."""
+) -> Iterator[dict[str, dict[str, list[float]]]]:
+    """By system, and "cold/warm last/all/compiles", after each start of as many ranks."""
     found: dict[str, dict[str, list[float]]] = {}
     script = str(Path(__file__).with_name("first_launch.py"))
     for _ in range(rounds):
@@ -64,8 +64,8 @@ def measure(
                 rows = found.setdefault(system, {})
                 for what, value in result.items():
                     rows.setdefault(f"{state} {what}", []).append(value)
+                yield found
             shutil.rmtree(folder, ignore_errors=True)
-    return found
 
 
 def main() -> None:
@@ -75,18 +75,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     left_out: dict[str, str] = {}
     counts = tuple(map(int, arguments.ranks.split(",")))
     samples: dict[str, Any] = {}
+    result = Result(arguments.json, "processes", left_out=left_out, kernels=KERNELS)
     for count in counts:
         is_first = count == counts[0]
         rounds = 1 if arguments.quick else arguments.rounds
-        samples[str(count)] = measure(count, ("cold", "warm") if is_first else ("cold",), rounds, left_out)
-        if arguments.json:
-            write_result(arguments.json, "processes", machine_header(), samples, left_out=left_out, kernels=KERNELS)
+        for found in measure(count, ("cold", "warm") if is_first else ("cold",), rounds, left_out):
+            samples[str(count)] = found
+            result.write(samples)
     for count, systems in samples.items():
         for system, rows in systems.items():
             cells = (f"{name} {median(times) * 1e3:.0f} ms" for name, times in rows.items() if "compiles" not in name)

@@ -64,7 +64,7 @@ def child(way: str) -> None:
 
 def main() -> None:
     from fresh import answer, start
-    from header import machine_header
+    from header import machine_header, write_json
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/program_cache.json")
@@ -89,7 +89,7 @@ def main() -> None:
         for name in ("first", "again"):
             found[way][name] = round(statistics.median(time for each in answers for time in each[name]), 2)
         print(way, found[way], flush=True)
-    arguments.json.write_text(json.dumps({"machine": machine_header(), "microseconds": found}, indent=1) + "\n")
+    write_json(arguments.json, {"machine": machine_header(), "microseconds": found})
 
 
 if __name__ == "__main__":

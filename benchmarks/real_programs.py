@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from fresh import fresh, say
-from header import machine_header, write_result
+from header import Result
 
 WHEELS = ("stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec")
 REPOSITORIES = {
@@ -204,15 +204,15 @@ def main() -> int:
     if given.get:
         get(given.get)
         return 0
-    found = {}
+    found: dict[str, Any] = {}
+    versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
+    result = Result(given.json, QUESTION, versions=versions)
     with tempfile.TemporaryDirectory() as folder:
         for name in given.only.split(",") if given.only else PROGRAMS:
             kind, what, _ = PROGRAMS[name]
             rows = measured(name, given.programs.resolve(), Path(folder), given.warm)
             found[name] = {"kind": kind, "what": what, **rows}
-            if given.json:  # after each, so that a limit of time loses one at most
-                versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-                write_result(given.json, QUESTION, machine_header(), found, versions=versions)
+            result.write(found)
     return 0
 
 

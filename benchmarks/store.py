@@ -26,13 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from header import commit
+from header import commit, write_json
 from xxhash import xxh3_128_digest
 
 from numba_kcache.store import entry
@@ -276,9 +276,8 @@ def in_processes(count: int, work: Callable[[int], list[float]]) -> tuple[list[f
     return sorted(time_us for times in lists for time_us in times), sum(1e6 * len(each) / sum(each) for each in lists)
 
 
-def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
+def measure(arguments: argparse.Namespace, root: Path) -> Iterator[dict[str, Any]]:
     """One row for each system, size, number of entries, number of processes and verb."""
-    rows = []
     for size_name, size in SIZES.items():
         BareSized.size = size
         for entries in arguments.entries:
@@ -292,8 +291,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
                 except ImportError as error:
                     print(f"left out: {name}: {error}", file=sys.stderr)
                     continue
-                rows += [{**common, **row} for row in found]
-    return rows
+                yield from ({**common, **row} for row in found)
 
 
 def measure_one(
@@ -462,11 +460,17 @@ def main() -> None:
     parser.add_argument("--directory", help="on the filesystem to measure")
     parser.add_argument("--json", help="write the figures and the machine here")
     arguments = parser.parse_args()
-    root = Path(tempfile.mkdtemp(dir=arguments.directory))
+    root, rows = Path(tempfile.mkdtemp(dir=arguments.directory)), list[dict[str, Any]]()
     try:
-        rows = measure(arguments, root)
         fresh, many = fresh_process(root / "fresh"), many_entries(root / "many")
         large = first_hits_of_large(root / "large")
+        named = tempfile.gettempdir() if arguments.directory is None else arguments.directory
+        out = {"machine": machine(named), "rows": rows, "fresh_process": fresh}
+        out |= {"20000_entries": many, "large_first_hit": large}
+        for row in measure(arguments, root):
+            rows.append(row)
+            if arguments.json:
+                write_json(Path(arguments.json), out)
     finally:
         shutil.rmtree(root)
     show(rows)
@@ -474,15 +478,6 @@ def main() -> None:
     print("20,000 entries: " + ", ".join(f"{name} {value:.1f}" for name, value in many.items()))
     for name, figures in large.items():
         print(f"5 MB {name}, fresh process: " + ", ".join(f"{each} {value:.0f}" for each, value in figures.items()))
-    if arguments.json:
-        out = {
-            "machine": machine(tempfile.gettempdir() if arguments.directory is None else arguments.directory),
-            "rows": rows,
-            "fresh_process": fresh,
-            "20000_entries": many,
-            "large_first_hit": large,
-        }
-        Path(arguments.json).write_text(json.dumps(out, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def child() -> None:
 
 def main() -> None:
     from fresh import answer, start
-    from header import machine_header
+    from header import machine_header, write_json
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/triton_kernels.json")
@@ -77,7 +77,7 @@ def main() -> None:
     if arguments.child:
         child()
         return
-    words, found = [__file__, "--child"], dict[str, Any]()
+    words, found, header = [__file__, "--child"], dict[str, Any](), machine_header()
     for way, more in (("own", {}), ("cache", MANAGER)):
         with tempfile.TemporaryDirectory() as folder:
             said = [answer(start(words, Path(folder), more)) for _ in range(arguments.samples + 1)]
@@ -90,6 +90,7 @@ def main() -> None:
         found[way] = {name: round(statistics.median(each[name] for each in warm), 3) for name in names}  # type: ignore[index]
         found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)  # type: ignore[index]
         print(way, found[way], flush=True)
+        write_json(arguments.json, {"machine": header, "found": found})
     with tempfile.TemporaryDirectory() as folder:
         ranks = [start(words, Path(folder), MANAGER) for _ in range(RANKS)]
         said = [answer(each) for each in ranks]
@@ -97,7 +98,7 @@ def main() -> None:
         name: sum(each[name] for each in said) for name in ("misses", "hits", "errors")  # type: ignore[index]
     }  # fmt: skip
     print("ranks", found["ranks"], flush=True)
-    arguments.json.write_text(json.dumps({"machine": machine_header(), "found": found}, indent=1) + "\n")
+    write_json(arguments.json, {"machine": header, "found": found})
 
 
 if __name__ == "__main__":

@@ -433,12 +433,12 @@ def main() -> None:
     if arguments.child:
         SYSTEMS[arguments.child](Clock(arguments.started))
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    for samples, left_out in measure(arguments.rounds):  # written each time, so that a limit of time loses one round
-        if arguments.json and samples:
-            write_result(arguments.json, "warm_steps", machine_header(), samples, left_out=left_out)
+    result = Result(arguments.json, "warm_steps")
+    for samples, left_out in measure(arguments.rounds):
+        result.write(samples, left_out=left_out)
     for state in ("warm", "cold"):
         for system, states in samples.items():
             if state in states:

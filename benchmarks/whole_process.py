@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -189,8 +189,9 @@ SYSTEMS: dict[str, Callable[[], None]] = {
 }
 
 
-def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, str], list[str]]:
-    """Seconds by system and part; what could not be asked; the systems whose process imported Numba."""
+def measure(rounds: int) -> Iterator[tuple[dict[str, dict[str, list[float]]], dict[str, str], list[str]]]:
+    """Seconds by system and part; what could not be asked; the systems whose process imported Numba: after each
+    round."""
     found: dict[str, dict[str, list[float]]] = {}
     left_out: dict[str, str] = {}
     with_numba = []
@@ -212,8 +213,8 @@ def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, s
             for what in ("process", "import", "arrays", "first"):
                 if what in result:
                     found.setdefault(system, {}).setdefault(what, []).append(result[what])
+        yield found, left_out, with_numba
     shutil.rmtree(folder)
-    return found, left_out, with_numba
 
 
 def main() -> None:
@@ -225,10 +226,12 @@ def main() -> None:
     if arguments.child:
         SYSTEMS[arguments.child]()
         return
-    from header import machine_header, write_result
+    from header import Result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples, left_out, with_numba = measure(arguments.rounds)
+    result = Result(arguments.json, "whole_process")
+    for samples, left_out, with_numba in measure(arguments.rounds):
+        result.write(samples, left_out=left_out, numba=with_numba)
     least = median(samples[BARE]["process"]) if BARE in samples else float("nan")
     for system, rows in samples.items():
         cells = (f"{name} {median(times) * 1e3:.1f} ms" for name, times in rows.items())
@@ -236,8 +239,6 @@ def main() -> None:
         print(f"{system:42}", ", ".join(cells), f"({share}{', numba imported' if system in with_numba else ''})")
     for system, why in left_out.items():
         print(f"{system}: {why}", file=sys.stderr)
-    if arguments.json:
-        write_result(arguments.json, "whole_process", machine_header(), samples, left_out=left_out, numba=with_numba)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 
 from first_launch import include_dirs
 from fresh import ROOT, fresh, is_pretended, say, wait_for_the_others
-from header import machine_header, write_result
+from header import Result
 from processes import ranks
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -340,9 +340,9 @@ class Results:
     """Samples by workload, system and "cold/warm first/all/process/compiles", and what a system could not do."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.header = path, machine_header()
         self.samples: dict[str, dict[str, dict[str, list[float]]]] = {}
         self.left_out: dict[str, str] = {}
+        self.result = Result(path, "workloads", left_out=self.left_out, ranks=RANKS)
 
     def add(self, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
         """Keep one answer, and write all there are; whether it was one."""
@@ -353,8 +353,7 @@ class Results:
         for what, value in found.items():
             if what != "compiles" or value >= 0:
                 rows.setdefault(f"{state} {what}", []).append(value)
-        if self.path:
-            write_result(self.path, "workloads", self.header, self.samples, left_out=self.left_out, ranks=RANKS)
+        self.result.write(self.samples)
         return True
 
 
