@@ -26,6 +26,9 @@ HOME = ROOT / ".venv" / "lanes"
 LIMIT_S = 90.0
 """Seconds of processors that the tests of a lane may take: so a machine that is busy with other things fails none."""
 
+LEFT_OUT = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+"""Of the environment. uv installs no bytecode: that of the first child saves the others half of their imports."""
+
 
 class Lane(NamedTuple):
     """One environment.
@@ -86,7 +89,7 @@ def _python(oldest: tuple[int, int]) -> str:
 
 def run_tests(name: str) -> bool:
     """Run a lane's tests; tell if they pass, are enough, and took no longer than they may."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
     environment |= {"NUMBA_KCACHE_TEST_MLIR": LANES[name].mlir} if LANES[name].mlir else {}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [str(HOME / name / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "lane"]
