@@ -5,15 +5,17 @@ Method      Each sample is a fresh process that runs one kernel with a device fu
             the whole of it, from its start to its end; "launch" the median over batches of asynchronous launches of two
             arrays and two scalars, of each library that is installed. Cold: the system's own cache directory is empty;
             warm: it was filled by a process before. "import" is the time of `from numba_cuda_mlir import cuda`, "map"
-            the part of it that loads MLIR's libraries. Samples of the systems alternate.
+            the part of it that loads MLIR's libraries. In each round the systems follow each other, cold, warm, and in
+            the first two for their launches; every second round goes backwards. "shorter" is the median, over rounds,
+            of how much shorter our warm process was than that with its own cache, and an interval (as in added.py).
+Output      The file is written after each sample, with all until then. Three rounds take two minutes on an H200.
 Shows not   Host arrays and records; a busy node.
-Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--json FILE]
+Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--within SECONDS] [--json FILE]
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import tempfile
 import time
@@ -155,25 +157,41 @@ def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batche
 
 
 def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterator[dict[str, dict[str, list[Any]]]]:
-    """Samples in seconds by system and by "cold first", "warm first", "warm process", "launch own" and so on, after
-    each round."""
+    """After each sample all until then, in seconds by system and "cold first", "warm process", "launch own" and so on.
+
+    The first sample after `within_s` seconds is not begun.
+    """
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in SYSTEMS}
     end = time.monotonic() + within_s
     for round_ in range(rounds):
-        if round_ and time.monotonic() > end:
-            return
-        for system in SYSTEMS:
-            directory = Path(tempfile.mkdtemp())
-            states = ("cold",) if system == "numba-cuda-mlir" else ("cold", "warm")
-            for state in states:
-                for what, value in sample(__file__, system, directory, 0, launches).items():
-                    found[system].setdefault(f"{state} {what}", []).append(value)
-            if round_ < 2:
-                for what, value in sample(__file__, system, directory, batches, launches).items():
-                    if what.startswith(("launch", "bound")):
-                        found[system].setdefault(what, []).append(value)
-            shutil.rmtree(directory, ignore_errors=True)
-        yield found
+        with tempfile.TemporaryDirectory() as directory:
+            for state in ("cold", "warm", "launches")[: 3 if round_ < 2 else 2]:
+                for system in reversed(SYSTEMS) if round_ % 2 else SYSTEMS:
+                    if state == "warm" and system == "numba-cuda-mlir":
+                        continue  # it has no cache
+                    if time.monotonic() > end:
+                        return
+                    folder = Path(directory, system)
+                    folder.mkdir(exist_ok=True)
+                    said = sample(__file__, system, folder, batches if state == "launches" else 0, launches)
+                    for what, value in said.items():
+                        if state != "launches":
+                            found[system].setdefault(f"{state} {what}", []).append(value)
+                        elif what.startswith(("launch", "bound")):
+                            found[system].setdefault(what, []).append(value)
+                    yield found
+
+
+def shorter(samples: dict[str, dict[str, list[Any]]]) -> dict[str, Any]:
+    """Milliseconds by which our warm process was shorter than the one with its own cache, with the interval."""
+    from added import interval
+
+    rows = [samples[name].get("warm process", []) for name in ("numba-cuda-mlir cache=True", "numba_kcache")]
+    less = [(theirs - ours) * 1e3 for theirs, ours in zip(*rows, strict=False)]
+    if not less:
+        return {}
+    low, high = interval(less)
+    return {"shorter_ms": statistics.median(less), "low_ms": low, "high_ms": high, "pairs": len(less)}
 
 
 def main() -> None:
@@ -183,17 +201,21 @@ def main() -> None:
         return
     from header import Result
 
-    result = Result(arguments.json, "mlir")
+    result, samples = Result(arguments.json, "mlir"), dict[str, dict[str, list[Any]]]()
     for samples in measure(arguments.rounds, arguments.batches, arguments.launches, arguments.within):
-        result.write(samples)
+        result.write(samples, process=shorter(samples))
     for system, rows in samples.items():
         for what, values in rows.items():
             numbers = [each for each in values if isinstance(each, float)]
-            text = f"{statistics.median(numbers) * 1e3:10.3f} ms" if numbers else f"  {values[0]}"
+            text = f"{statistics.median(numbers) * 1e3:10.3f} ms, {len(numbers)}" if numbers else f"  {values[0]}"
             if not what.endswith(" y"):
                 print(f"{system:28} {what:16} {text}")
             elif set(values) != {3.0}:
                 print(f"{system:28} WRONG {values}")
+    found = shorter(samples)
+    if found:
+        text = "our warm process is {shorter_ms:.0f} ms shorter ({low_ms:.0f} to {high_ms:.0f}), {pairs} pairs"
+        print(text.format(**found))
 
 
 if __name__ == "__main__":
