@@ -215,7 +215,9 @@ class Toolchain:
 
     def header_trees(self) -> tuple[str, ...]:
         """List the roots of the toolkit's header trees."""
-        return tuple(_topmost(self.include_dirs()))
+        from .locating import topmost
+
+        return tuple(topmost(self.include_dirs()))
 
     def forget(self) -> None:
         """Read the record again at the next call."""
@@ -327,7 +329,7 @@ def mapped(names: Sequence[str]) -> list[str]:
             found.append(name)
         if sys.platform == "win32" or sought in _absent or sought in found or sought not in SOUGHT:
             continue
-        for soname in ("", *SOUGHT[sought][1:]):
+        for soname in ("", *(SOUGHT[sought][1:] if sought in _seen else ())):
             try:
                 if soname:
                     _ctypes.dlclose(_ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD))
@@ -343,7 +345,10 @@ def mapped(names: Sequence[str]) -> list[str]:
 
 
 _absent: set[str] = set()
-"""Libraries not mapped when `loads` last counted one more; remembered because each search takes 50 us."""
+"""Libraries not mapped when `loads` last counted one more."""
+
+_seen = set[str]() if sys.platform == "linux" else set(SOUGHT)
+"""Libraries of which a file's name or SONAME was seen loaded: for others, the linker would search files in its path."""
 
 _newest: list[int] = [0]
 """The count of `loads`, and the address of the `struct link_map` of the last object loaded, which is kept loaded so
@@ -355,21 +360,31 @@ def loads() -> int:
     if sys.platform == "linux" and _newest[1:] and not ctypes.c_void_p.from_address(_newest[1] + 24).value:
         return _newest[0]
     _absent.clear()
-    _newest[:] = [_newest[0] + 1]
+    _newest[0] += 1
     if sys.platform != "linux":
         return _newest[0]
     import _ctypes
 
-    at = _ctypes.dlopen(None, os.RTLD_LAZY)  # type: ignore[arg-type]
-    while following := ctypes.c_void_p.from_address(at + 24).value:
-        at = following
-    name = ctypes.c_char_p.from_address(at + 8).value
+    word, text = ctypes.c_void_p.from_address, ctypes.c_char_p.from_address
+    at, following = 0, (_newest[1:] or [_ctypes.dlopen(None, os.RTLD_LAZY)])[0]  # type: ignore[arg-type]
+    while following:
+        at, name, following = following, text(following + 8).value or b"", word(following + 24).value or 0
+        if b".cpython-" in name or b".abi3.so" in name or b"/libcuda.so" in name or b"/" not in name:
+            continue
+        if b"-packages/" not in name and not name.startswith(_SYSTEM):
+            from .build_id import soname_of
+
+            name += soname_of(name)
+        _seen.update([each for each in SOUGHT if each.lower().encode() in name.lower()])
     try:
-        held = _ctypes.dlopen(os.fsdecode(name or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)
+        _newest[1:] = [_ctypes.dlopen(os.fsdecode(text(at + 8).value or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)]
     except OSError:
-        held = 0
-    _newest[1:] = [held] if held == at else []
+        _newest[1:] = []
     return _newest[0]
+
+
+_SYSTEM = *(os.fsencode(each) + b"/" for each in {sys.base_prefix, sys.prefix}), b"/lib/", b"/lib64/", b"/usr/lib"
+"""Folders in which a library's file, as in those of packages, is called by its SONAME."""
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
@@ -383,12 +398,3 @@ def installed_include_dirs(nvrtc: str = "") -> list[str]:
     from .locating import header_folders
 
     return header_folders(nvrtc)
-
-
-def _topmost(folders: Sequence[str]) -> list[str]:
-    """List the folders that are not inside another one of them."""
-    return [
-        each
-        for each in dict.fromkeys(folders)
-        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
-    ]

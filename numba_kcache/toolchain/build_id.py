@@ -1,8 +1,8 @@
-"""Identify the build of a library by the GNU build-id in its ELF notes.
+"""Identify the build of a library by the GNU build-id in its ELF notes, and read its SONAME.
 
 Promise     A file has one identity at any path: its build-id, or its content's digest where it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
-Ground      ELF gABI "Note Section", "Program Header".
+Ground      ELF gABI "Note Section", "Program Header", "Dynamic Section".
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 
 _PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
+_DT_STRTAB, _DT_SONAME = 5, 14
 _MAX_NOTES_BYTES = 1 << 16
 
 _Read = Callable[[int, int], bytes]
@@ -54,6 +55,25 @@ def build_at(address: int, path: str) -> str:
     if _is_mapped_from(path, address):
         return build_of(path)
     return f"unknown:{os.urandom(16).hex()}"  # the file is gone: a random identity is never a hit
+
+
+def soname_of(path: bytes) -> bytes:
+    """Return the SONAME of the library that is loaded under this path; b"" for none."""
+    import _ctypes
+    import ctypes
+
+    number = ctypes.c_uint64.from_address
+    try:
+        held = _ctypes.dlopen(os.fsdecode(path), os.RTLD_LAZY | os.RTLD_NOLOAD)  # so that no other thread unmaps it
+    except OSError:
+        return b""
+    base, entry, found = number(held).value, number(held + 16).value, dict[int, int]()  # of its struct link_map
+    while tag := number(entry).value:
+        found[tag], entry = number(entry + 8).value, entry + 16
+    table = found.get(_DT_STRTAB, 0)  # glibc adds the base, other linkers do not
+    name = ctypes.string_at(table + (base if table < base else 0) + found[_DT_SONAME]) if _DT_SONAME in found else b""
+    _ctypes.dlclose(held)
+    return name
 
 
 def _build_id(read: _Read, *, is_mapped: bool) -> str:

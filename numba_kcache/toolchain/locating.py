@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ToolchainMissingError
@@ -106,6 +106,15 @@ def header_folders(nvrtc: str) -> list[str]:
         bundled = os.path.join(found[1], "cccl")
         found[0] = bundled if os.path.isdir(bundled) else None
     return [os.path.realpath(path) for path in found if path]
+
+
+def topmost(folders: Sequence[str]) -> list[str]:
+    """List the folders that are not inside another one of them."""
+    return [
+        each
+        for each in dict.fromkeys(folders)
+        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
+    ]
 
 
 def _without_process(name: str, nvrtc: str) -> str | None:

@@ -238,6 +238,35 @@ def test_library_that_is_mapped_is_found_each_time() -> None:
     assert [mapped(("nvrtc", "nvrtc-builtins")) for _ in range(3)] == [["nvrtc", "nvrtc-builtins"]] * 3
 
 
+ASKED = """
+import ctypes, sys
+from numba_kcache.toolchain import mapped
+load = sys.argv[1:]
+if load:
+    ctypes.CDLL(load[0])
+asked = []
+sys.addaudithook(lambda event, given: asked.append(given[0]) if event == "ctypes.dlopen" else None)
+print(mapped(("nvrtc", "nvvm", "nvJitLink")), [each for each in asked if each and "/" not in each])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has loaded")
+def test_library_is_found_by_its_soname_and_others_are_not_searched_for(
+    tmp_path: Path, real: dict[str, Library]
+) -> None:
+    """A renamed copy counts, as the bindings find it; for a library that is not loaded no file is looked for."""
+    renamed = shutil.copy(real["nvrtc"].path, tmp_path / "renamed.so")
+
+    def said(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", ASKED, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert said() == "[] []"
+    assert said(renamed) == "['nvrtc'] ['libnvrtc.so.13']"
+
+
 def test_compilers_are_loaded_when_the_thread_that_maps_them_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the bindings would look for the library while it is half mapped, and find another."""
     may_end, was_mapped = threading.Event(), list[bytes]()
