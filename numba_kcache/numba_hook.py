@@ -1,7 +1,8 @@
 """`install()` and `uninstall()`: cache the Numba kernels of programs without editing them.
 
 Promise     Kernels remain Numba's own dispatchers with unchanged behaviour; only their compiled code comes from the
-            cache. Whichever Numba the program imports, before or after, is patched; neither is imported for it.
+            cache. numba-cuda and numba-cuda-mlir are each patched, whether the program imported the package before
+            `install()` or imports it later. `install()` itself imports neither.
 Not here    The patches of each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
 """
 

@@ -7,10 +7,10 @@ Promise     Code that re-enters the package (from a signal handler, a subscriber
 Method      A thread that begins some work puts itself and its process under a name into a dict, by `setdefault`, which
             is atomic and needs no lock: none is held while foreign code runs, and a forked child inherits none. A
             thread that finds another's mark polls it here. Re-entry shows on the thread's own stack; threads in user
-            code are listed in `model.CALLED_OUT`. `sys._current_frames()` is not used: a garbage collection that
+            code are listed in `model.IN_USER_CODE`. `sys._current_frames()` is not used: a garbage collection that
             it starts may deadlock it (CPython 3.11).
 Not here    Turns between processes (store.locks). A warm start does not import this module.
-Ground      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
+Source      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from .errors import LaunchError
-from .model import CALLED_OUT
+from .model import IN_USER_CODE
 
 Owner = tuple[int, int]
 """A thread, by `threading.get_ident()`, and its process. Each call makes a new tuple, whose identity names the call."""
@@ -88,7 +88,7 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
         now_s = time.monotonic()
         if now_s >= deadline_s or not _is_alive(other):
             return False
-        abroad_since_s = (abroad_since_s or now_s) if other[0] in CALLED_OUT else 0.0
+        abroad_since_s = (abroad_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
         if abroad_since_s and now_s - abroad_since_s > ABROAD_S:
             return False
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, max(0.0, deadline_s - now_s))

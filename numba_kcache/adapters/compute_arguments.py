@@ -6,7 +6,7 @@ Promise     Two sets of arguments have equal forms only if cuda.compute generate
 Method      Algorithms by name and by the parameters of their constructors, as of the versions that were examined;
             others are not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
             cuda.compute itself keys them, operators written in Python by their fingerprint (compute_operators).
-Ground      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
+Source      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Method      An entry for each compute capability has two files: the algorithm wi
             serialises it, and the code. Of several capabilities each is built by itself, as if it were the only one, so
             that each entry is a hit for any device of that capability.
 Not here    Forms of arguments (compute_arguments), and the replaced constructors that call this (cuda_compute).
-Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
+Source      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promise     Functions registered with numba-cuda-mlir, or decorated by it, are keyed as for one of its kernels. No
             compiler is imported for that. The functions that an operator calls are compiled in their present state,
             even if they were compiled in another state earlier in this process.
-Ground      cuda.compute 1.2.1, _mlir.py: an operator is compiled as a device function; each struct that it meets is
+Source      cuda.compute 1.2.1, _mlir.py: an operator is compiled as a device function; each struct that it meets is
             registered with numba-cuda-mlir, under code of cuda.compute's own.
 """
 

@@ -6,7 +6,7 @@ Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC
 Method      The constructor of each algorithm is replaced by one that calls `serve`. A placeholder represents a Python
             operator until it has to be compiled.
 Not here    Keys (compute_arguments), and stored entries (compute_builds).
-Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/, op.py.
+Source      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/, op.py.
 """
 
 from __future__ import annotations

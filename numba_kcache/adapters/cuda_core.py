@@ -6,7 +6,7 @@ Promise     The interface of cuda.core's `ProgramCacheResource`: bytes or code u
 Method      An entry is made by `get_or_build`: its components are cuda.core's key and the compilers of this process. A
             miss is counted when the code is stored, with the time since the look-up.
 Not here    The contents of cuda.core's key: headers are not in it, unless the program adds them (`extra_digest`).
-Ground      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
+Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
 """
 
 from __future__ import annotations

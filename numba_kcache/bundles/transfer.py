@@ -25,7 +25,7 @@ from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..model.json_values import read_json
 from ..model.tier_address import OCI_PREFIX
 from ..settings import read_settings
-from ..store import entry as frame
+from ..store import entry as entry_format
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.payload_check import check_payloads
 from ..tiers.bundle import Bundle, BundledFile, BundleReport
@@ -87,7 +87,7 @@ def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list
     """Versions and builds of the compilers of these entries, by the name of the tool."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
-        entry = frame.decode_entry(session.local.get_encoded(file.key) or b"", file.key)
+        entry = entry_format.decode_entry(session.local.get_encoded(file.key) or b"", file.key)
         made_of = _made_of(entry)
         for kind in ("compilers", "versions"):
             tools = made_of[kind][1]
@@ -106,7 +106,7 @@ def _chosen(
     for key in sorted({file.key for file in session.local.files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
-            entry = frame.decode_entry(data, key)
+            entry = entry_format.decode_entry(data, key)
             check_payloads(entry)
             artifact = arrived(entry)
         except (ValueError, MemoryError):
@@ -142,7 +142,7 @@ def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
             with suppress(ValueError):  # a header set of another version, which cannot be used
                 kept.append(without_stats(each))
         if kept:
-            yield family, frame.encode_manifest(family, kept)
+            yield family, entry_format.encode_manifest(family, kept)
 
 
 def import_bundle(session: Session, source: Any) -> BundleReport:
@@ -179,7 +179,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     Raises:
         ValueError: It is not the entry described in the index.
     """
-    entry = frame.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
+    entry = entry_format.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
     check_payloads(entry)
     artifact = arrived(entry)
     if artifact.target.name != file.target:
@@ -188,7 +188,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
 
 
 def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
-    variants = frame.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
+    variants = entry_format.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
     held = {each.key for each in bundle.entries}
     if any(variant["key"] not in held for variant in variants):
         raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
@@ -231,10 +231,10 @@ def push(session: Session, to: str | None) -> Moved:
     present = keys & there
     for key in sorted(keys - there):
         data = session.local.get_encoded(key)
-        if data and tier.put_now(frame.decode_entry(data, key), data):
+        if data and tier.put_now(entry_format.decode_entry(data, key), data):
             went[key] = len(data)
     for family, data in _manifests(session, present.union(went)):
-        tier.add_variant_now(family, *reversed(frame.decode_manifest(data, family)))
+        tier.add_variant_now(family, *reversed(entry_format.decode_manifest(data, family)))
     tier.close()
     return Moved(tier.tier.name, len(went), sum(went.values()), len(present), len(keys) - len(went) - len(present))
 
@@ -286,7 +286,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     try:
-        return set(filter(frame.is_key, tier.tier.keys(kind)))
+        return set(filter(entry_format.is_key, tier.tier.keys(kind)))
     except FileNotFoundError:
         return set()  # a directory that does not exist yet: the first put makes it
     except Exception as error:  # servers and their clients may raise anything

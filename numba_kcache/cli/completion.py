@@ -2,7 +2,7 @@
 
 Method      The words allowed at each position are computed here and written into the script; keys are completed by
             running `numba-kcache list` when Tab is pressed. Contents of a cache are never part of a script.
-Ground      bash: `compgen`, `complete -F`. zsh: `compadd`, `compdef`. fish: `complete -c`.
+Source      bash: `compgen`, `complete -F`. zsh: `compadd`, `compdef`. fish: `complete -c`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from ..model import NamedTuple
 
 _KEYS = r"""numba-kcache list --json 2>/dev/null | sed -n 's/^{"key": "\([0-9a-f]\{12\}\).*/\1/p'"""
-"""Shell command that prints the keys of a cache; its output has hexadecimal digits only, whatever the cache holds."""
+"""Shell command that prints the keys of a cache; its output has hexadecimal digits only, whatever the cache
+contains."""
 
 
 class _Option(NamedTuple):
@@ -44,26 +45,32 @@ def _verbs(parser: argparse.ArgumentParser) -> Iterator[_Verb]:
     (verbs,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     helps = {each.dest: each.help or "" for each in verbs._choices_actions}
     for name, own in verbs.choices.items():
-        words = [each for each in own._actions if not each.option_strings]
+        positionals = [each for each in own._actions if not each.option_strings]
         options = tuple(
             _Option(each.option_strings[-1], each.help or "", tuple(map(str, each.choices or ())), each.nargs != 0)
             for each in own._actions
             if each.option_strings
         )
-        choices = tuple(str(choice) for each in words for choice in each.choices or ())
-        yield _Verb(name, helps[name], options, choices, any("KEY" in str(each.metavar) for each in words))
+        choices = tuple(str(choice) for each in positionals for choice in each.choices or ())
+        yield _Verb(name, helps[name], options, choices, any("KEY" in str(each.metavar) for each in positionals))
 
 
-def _branches(verbs: list[_Verb], words: Callable[[str], str], files: str) -> Iterator[str]:
-    """Branches of a `case` on (is this word the verb):(the verb):(the previous word), for bash and zsh."""
-    yield f"    1:*) {words(' '.join(each.name for each in verbs))} ;;"
+def _branches(verbs: list[_Verb], offer: Callable[[str], str], offer_files: str) -> Iterator[str]:
+    """Branches of a `case` on (is this word the verb):(the verb):(the previous word), for bash and zsh.
+
+    Args:
+        verbs: All verbs.
+        offer: Makes the shell command that offers these words.
+        offer_files: The shell command that offers the names of files.
+    """
+    yield f"    1:*) {offer(' '.join(each.name for each in verbs))} ;;"
     for each in verbs:
         for option in each.options:
             if option.has_value:
-                answer = words(" ".join(option.choices)) if option.choices else files
-                yield f"    0:{each.name}:{option.name}) {answer} ;;"
+                command = offer(" ".join(option.choices)) if option.choices else offer_files
+                yield f"    0:{each.name}:{option.name}) {command} ;;"
         names = " ".join((*(option.name for option in each.options), *each.choices))
-        yield f"    0:{each.name}:*) {words(names + (f' $({_KEYS})' if each.takes_key else ''))} ;;"
+        yield f"    0:{each.name}:*) {offer(names + (f' $({_KEYS})' if each.takes_key else ''))} ;;"
 
 
 def _bash(verbs: list[_Verb]) -> Iterator[str]:

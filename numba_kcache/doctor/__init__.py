@@ -5,7 +5,7 @@ Promise     It changes nothing except for one empty file that is made in the cac
             has to be importable. Each finding that is wrong has a next step.
 Method      Facts are gathered by small functions (those of the machine in machine), and judged by pure ones.
 Not here    Damage in the cache (`verify`).
-Ground      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
+Source      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
             what numba-cuda 0.30 calls at its first compile.
 """
 

@@ -1,8 +1,8 @@
 """The files and folders of `get_or_build(depends=)`, by their content.
 
-Promise     Equal content has an equal form at any path, different content a different one. A file that cannot be read,
-            or would block the reader, is an OptionError. Links are followed, except those to a folder above
-            themselves.
+Promise     Equal content gives an equal value for the key at any path, and different content a different one. A file
+            that cannot be read, or would block the reader, is an OptionError. Links are followed, except a link to a
+            folder that contains it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
     try:
         return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
     except TypeError as error:
-        raise OptionError("cannot use depends", str(error), "give paths; values are components") from None
+        raise OptionError("cannot use depends", str(error), "give paths; pass other values in components=") from None
 
 
 def content_of(path: str) -> Plain:

@@ -3,7 +3,7 @@
 Promise     A launch does not import this module. The driver is asked about the same function that launches use, and
             launches are not affected.
 Not here    Resources reported by the compiler (kernel), and launches (launches).
-Ground      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
+Source      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
             microsecond.
 """
 

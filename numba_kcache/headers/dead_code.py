@@ -1,7 +1,7 @@
 """Remove from a text what the preprocessor ignores: comments, strings, and branches under `#if 0`.
 
 Promise     The rest contains all directives and macros that the compiler may see. An ambiguous text gives None.
-Ground      NVRTC 13.5: an unterminated quote is an error, except in a branch that is skipped, where it ends with its
+Source      NVRTC 13.5: an unterminated quote is an error, except in a branch that is skipped, where it ends with its
             line; C++03 has no raw strings, so one with a line break in it is such an error there.
 """
 

@@ -8,7 +8,7 @@ Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every
             taken and released, which the kernel refuses where the file is open or mapped for writing. Where leases
             are not available, the file has to be older than any dirty page. Where another host can write (network
             file systems) or the kernel does not set ctime, no stat is settled and contents are compared.
-Ground      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
+Source      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
             mapping does not set ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was
             written back.
 """

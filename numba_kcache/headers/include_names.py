@@ -4,9 +4,9 @@ Promise     The list has every name that the compiler may form there, whichever 
             contains None if the names cannot be enumerated.
 Method      The standard's expansion (arguments are expanded before substitution, # and ##, no recursion), but with
             every definition found anywhere in the texts, in comments too, and also with the macro undefined. An operand
-            that expands to no file name gives none: the compiler refuses it.
-Not here    The operands (scanner), and the places that a name leads to (search).
-Ground      NVRTC 13.5: text after the name is ignored with a warning; in <> each blank is one space, and trailing
+            that expands to no file name adds nothing to the list: the compiler refuses it.
+Not here    Finding operands in a text (scanner), and the paths where a name is looked for (search).
+Source      NVRTC 13.5: text after the name is ignored with a warning; in <> each blank is one space, and trailing
             blanks are dropped. The compiler's own macros have reserved names, except three.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from ..model import NamedTuple
 from ..model.text import encoded
-from .scanner import FOLLOWING, GAP, Form, Include, joined
+from .scanner import GAP, NEXT_MARK, Form, Include, joined
 
 _TOKEN = re.compile(
     r"(?P<blank>(?:\s|//[^\n]*|/\*.*?\*/)+)|(?P<text>\"[^\"\\]*\")|(?P<word>[A-Za-z_\x80-\xff][\w\x80-\xff]*)"
@@ -32,7 +32,11 @@ _PREDEFINED = re.compile(
     r"(?:unix|linux|i386)\Z|__(?:CUDA|NV|GNU|EDG|STDC|cplusplus|linux|unix|x86|i386|aarch|amd64|LP64|ELF)"
     r"|__(?:LINE|FILE|COUNTER|INCLUDE_LEVEL|DATE|TIME|TIMESTAMP)__"
 )
-_PART = re.compile(rf"(?<!\w)(?:{_RESERVED.pattern}|{_PREDEFINED.pattern.replace(chr(92) + 'Z', '(?![0-9A-Za-z_])')})")
+_COMPILER_MACRO_INSIDE = re.compile(
+    rf"(?<!\w)(?:{_RESERVED.pattern}|{_PREDEFINED.pattern.replace(chr(92) + 'Z', '(?![0-9A-Za-z_])')})"
+)
+"""Finds a reserved or predefined macro anywhere in the spelled operand; `_PREDEFINED` matches one whole name."""
+
 _QUESTIONS = {"__has_include": None, "__has_include_next": Form.NEXT}
 _MAX_STEPS = 4000
 _MAX_DEPTH = 60
@@ -74,7 +78,7 @@ class IncludeNames:
         self._is_condition = False
 
     def asked(self, condition: str) -> set[Include | None]:
-        """List the files for whose existence a condition may ask; None for anything else."""
+        """List the files for whose existence a condition may ask; {None} where they cannot be enumerated."""
         self._steps, self._is_condition, found = 0, True, set[Include | None]()
         try:
             for tokens in self._expanded(_tokens(condition), 0):
@@ -86,20 +90,21 @@ class IncludeNames:
         return found
 
     def listed(self, operand: str) -> set[Include | None]:
-        """List the files that an operand may name; None for anything else.
+        """List the files that an operand may name; {None} where they cannot be enumerated.
 
         Args:
             operand: The text after `include` or in the parentheses of `__has_include`, as the scanner returns it.
         """
         self._steps = 0
-        spelled = operand.removeprefix(FOLLOWING)
+        is_next = operand.startswith(NEXT_MARK)
+        spelled = operand.removeprefix(NEXT_MARK)
         try:
             letters = encoded(spelled).decode("latin-1")  # one character per byte, as in all tokens here
             expanded = self._expanded(_tokens(letters), 0)
             found: set[Include | None] = {name for each in expanded for name in _names(each)}
         except _Unlisted:
             return {None}
-        if spelled != operand:
+        if is_next:
             return {each and each._replace(form=Form.NEXT) for each in found}
         return found
 
@@ -113,6 +118,7 @@ class IncludeNames:
             if not (name[0].isalpha() or name[0] == "_") or name in token.hidden:
                 continue
             macros = self._macros(name)
+            # In a condition, compiler macros outside the operand of __has_include do not matter; _asked refuses others.
             if not self._is_condition and (_PREDEFINED.match(name) or (not macros and _RESERVED.match(name))):
                 raise _Unlisted
             if not macros:
@@ -245,13 +251,13 @@ def _spelled(tokens: Sequence[_Token]) -> str:
 
 
 def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
-    """List the names that the `__has_include` at an index may ask for; None if they use macros of the compiler."""
+    """List the names that the `__has_include` at an index may ask for; None if it uses compiler macros."""
     call = _call(tokens[at + 1 :])
     if call is None:
         before = [each.text for each in tokens[max(0, at - 2) : at]]
         return set() if before[-1:] == ["defined"] or before == ["defined", "("] else {None}
     operand = tuple(part for number, each in enumerate(call[0]) for part in (*([_Token(",")] * (number > 0)), *each))
-    if _PART.search(_spelled(operand)):
+    if _COMPILER_MACRO_INSIDE.search(_spelled(operand)):
         return {None}
     form = _QUESTIONS[tokens[at].text]
     return {each if form is None else each._replace(form=form) for each in _names(operand)}

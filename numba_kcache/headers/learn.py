@@ -6,7 +6,7 @@ Method      The survey runs before the compiler; afterwards `reading` lists whic
             mirror the compiler can have read nothing else. Where it read the user's own files, they and the links on
             the way to them are compared again: if one differs, it was edited during the compile.
 Not here    Running NVRTC (toolchain), storing header sets (store), comparing them later (check).
-Ground      tests/unit/test_header_scenarios.py, tests/corpus/header_mutations.py.
+Source      tests/unit/test_header_scenarios.py, tests/corpus/header_mutations.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .check import Match, check_headers, is_there, same_files
 from .dependencies import Forced, HeaderFile, HeaderSet
 from .file_identity import FileStat, stat_of
 from .lookup import bare
+from .paths import links_to
 from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
 from .survey import START, Header, Lookup, Survey
 from .tree_parts import Seen, TreePart, everything, look_at, part_of
 from .untrackable import UntrackableError, UntrackableReason
-from .ways import links_to
 
 _TICK_NS = 10_000_000
 """Largest lag of the clock that the kernel sets ctime by, in nanoseconds."""
@@ -80,7 +80,7 @@ def _require_same(headers: HeaderSet, survey: Survey) -> None:
         for old, new in zip(headers.files, (outcome.refreshed or each).files, strict=True):
             if each is headers and old != new:  # touched, or edited and restored
                 raise UntrackableError(UntrackableReason.MODIFIED, path_of(old.place, survey.search))
-    for path, link in survey.ways.links.items():
+    for path, link in survey.paths.links.items():
         if links_to(path) != link:
             raise UntrackableError(UntrackableReason.MODIFIED, path)
 
@@ -140,7 +140,7 @@ def _header_set(
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple(_part(survey, index, paths) for index, paths in sorted(within.items())),
         tuple(Forced(each.found[0], not each.absent if is_told or has_names else None) for each in forced),
-        survey.ways.several(),
+        survey.paths.several(),
     )
 
 

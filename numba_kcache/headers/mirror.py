@@ -9,7 +9,7 @@ Method      A mirror reproduces the part of the file system that the survey's pa
             checkout that moved has the same mirror. A file that is not in it cannot be read.
 Not here    The toolkit's headers, which are read in place and recorded by their tree. Texts whose code may contain a
             path, or whose includes cannot be listed (compile).
-Ground      NVRTC 13.5: PTX and cubins have the same bytes wherever source and headers are, except for `__FILE__` and
+Source      NVRTC 13.5: PTX and cubins have the same bytes wherever source and headers are, except for `__FILE__` and
             its like and for line tables. In-memory headers break nested relative includes and `#include_next`.
 """
 
@@ -168,7 +168,7 @@ class Mirror(Folders):
             raise Unmirrored("a text without a folder")
         for folder in [*own, *([search.working_folder] if search.forced else [])]:
             self._own.setdefault(folder, os.path.realpath(folder))
-        for (base, rest), _first in survey.ways.several():  # the compiler uses the folder's other name, too
+        for (base, rest), _first in survey.paths.several():  # the compiler uses the folder's other name, too
             if search.roots[base] in self._own:
                 self._follow(self._own[search.roots[base]], [*rest.split("/"), ""])
         for place in survey.reachable():

@@ -6,7 +6,7 @@ Method      inotify(7) reports openings by any process; one by another process o
             user's headers, in the mirror or in place, has its own watch; in a toolkit's tree the folders are watched,
             since it is not known beforehand which of its headers will be used.
 Not here    The list of headers that a compile read (reading).
-Ground      inotify(7): IN_OPEN is reported for a file itself by any of its paths, and for the folder that contains it
+Source      inotify(7): IN_OPEN is reported for a file itself by any of its paths, and for the folder that contains it
             after links are resolved; equal consecutive events are merged, and a queue overflow reports the watch -1.
 """
 

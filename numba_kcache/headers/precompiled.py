@@ -10,7 +10,7 @@ Method      Only compiles from a mirror use them: the mirror's folder is named b
             exhausted, or there are `MOST` of them, no more are made; nor in a process that was forked from the one that
             made them.
 Not here    Compiles without a watch on the files opened: they get no precompiled headers.
-Ground      NVRTC 13.5: its files contain addresses of this process and of those forked from it. NVRTC does not notice
+Source      NVRTC 13.5: its files contain addresses of this process and of those forked from it. NVRTC does not notice
             an edit of a header contained in one.
 """
 

@@ -10,7 +10,7 @@ Method      Continued lines are joined, then every occurrence of the word is exa
             the marks that they alone caused are cleared.
 Not here    The names that macros form (include_names), the files that names lead to (search), and which of them were
             actually read (reading).
-Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
+Source      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
             `import`, UTF-16 and blanks between a backslash and the end of its line.
 """
@@ -49,7 +49,7 @@ class Scan(NamedTuple):
     Args:
         includes: The files it may include.
         has_includes: The files whose existence it may test.
-        computed: Operands of includes that are macros, as written; after `FOLLOWING` those of `#include_next`.
+        computed: Operands of includes that are macros, as written; after `NEXT_MARK` those of `#include_next`.
         asked: Operands of `__has_include` that are macros, likewise.
         wrappers: Macros that are `__has_include` under another name; each use of them is a test (`wrapper_uses`).
         is_opaque: It may test for files that cannot be determined from the text.
@@ -78,7 +78,7 @@ class Scan(NamedTuple):
         )
 
 
-FOLLOWING = "include_next "
+NEXT_MARK = "include_next "
 
 PLAIN = Scan()
 """The scan of a text that depends on no other file."""
@@ -158,7 +158,7 @@ def _scan(data: bytes) -> Scan:
         if is_question and angled is not None and re.compile(_DEFINED).match(data, start, match.start()):
             opaque = True  # at each use, the text in <> is formed by other macros and arguments
         if include is None:
-            spelled, mark = decoded(operand or b"").strip(), FOLLOWING if following else ""
+            spelled, mark = decoded(operand or b"").strip(), NEXT_MARK if following else ""
             if not is_question:
                 computed[mark + spelled] = None
             elif wrapper := re.compile(_WRAPPER).match(data, start):

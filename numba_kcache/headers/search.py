@@ -8,7 +8,7 @@ Method      A name among the in-memory headers is taken from there. Quoted: the 
             source's own folder is that of its program's name, the working directory where the name has none.
             Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
 Not here    Reading the files (survey) and comparing them (check).
-Ground      strace of NVRTC 13.5.37. `--no-source-include` disables the search in the folder of the including file for
+Source      strace of NVRTC 13.5.37. `--no-source-include` disables the search in the folder of the including file for
             every file, not only for the source: `has_siblings`. NVRTC treats the working directory as an in-memory
             header's own folder. A directory with the name is skipped.
 """

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..model import NamedTuple
 from ..model.text import encoded
 from .file_identity import FileStat, digest, is_settled, read_steady
+from .paths import Paths
 from .scanner import (
     PLAIN,
     Form,
@@ -35,7 +36,6 @@ from .scanner import (
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
-from .ways import Ways
 
 if TYPE_CHECKING:
     from .include_names import IncludeNames
@@ -112,7 +112,7 @@ class Survey:
         questions: The `__has_include` lookups of each of them, by place.
         unlisted: The user's headers whose includes, or definitions of macros in includes, cannot be listed.
         opaque: The headers that may test for files that cannot be listed.
-        ways: The links and folders on the way to the user's headers.
+        paths: The links and folders on the way to the user's headers.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Survey:
         self.source, self.search, self.now_ns = source, search, now_ns
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
-        self.ways = Ways(search)
+        self.paths = Paths(search)
         self.opaque: set[Place] = set()
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
         self._trees = tuple(
@@ -343,7 +343,7 @@ class Survey:
         absent: list[Place] = []
         for place in candidates(self.search, include, includer):
             if not self.in_tree(place):
-                place = self.ways.first_name(place)
+                place = self.paths.first_name(place)
             if self.stat(path_of(place, self.search)) is None:
                 absent.append(place)
                 continue
@@ -361,7 +361,7 @@ class Survey:
             if known:
                 row = known.look(inside, path, self.now_ns)
                 return Header(path, row.scan, row.stat, row.sha256, is_late=self._is_late)
-            self.ways.note_links(path)
+            self.paths.note_links(path)
             reading = read_steady(path)
         except OSError as error:
             return Header(path, PLAIN, error=error.strerror or str(error))

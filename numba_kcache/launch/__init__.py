@@ -4,7 +4,7 @@ Promise     `launch_shape` accepts the same forms between the brackets as Numba;
             the device would refuse, and names the first offender.
 Not here    The stream (devices), the launch itself (launcher), the function attribute for more than 48 KiB of dynamic
             shared memory (loader), the configurations that a kernel keeps (frontends.launches).
-Ground      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
+Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
             from the device, not from a table here.
 """
 

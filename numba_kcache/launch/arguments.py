@@ -8,7 +8,7 @@ Method      `memory_of` reads the device memory of an argument. Actions that an 
             a copy) are put on the `Call`, and done once all arguments are checked.
 Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), and of pairs of memory and
             pointer (`pointers`); Numba's arguments, which take several parameters (`typed`).
-Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
+Source      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promise     An invalid value is an `OptionError` at decoration. `apply` sets the attributes on a kernel loaded on a
             device, and `check` refuses the shapes that they do not allow, both before anything is queued.
 Not here    `__launch_bounds__`: it changes the code, and NVRTC takes it from the source alone.
-Ground      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ Programming Guide, "Thread Block
+Source      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ Programming Guide, "Thread Block
             Clusters": 8 blocks everywhere from compute capability 9.0 on, 16 where a kernel allows it.
 """
 

@@ -7,7 +7,7 @@ Promise     A program that does not use Numba does not import it, and its launch
 Method      Either way it is the primary context of the device, so that memory, streams and kernels of both work
             together. A stream is recognised by its attributes: the protocol first, then those of each library.
 Not here    Modules and kernels (loader); streams that wait for each other (streams).
-Ground      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
+Source      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
             per-thread one. numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the private names that the loader uses
             are checked once. Importing numba.cuda takes most of a second, a hundred times the rest of a warm start.
 """

@@ -3,7 +3,7 @@
 Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
             capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `lend` keeps only its
             own descriptor alive, for the life of the process, not the memory.
-Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
+Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
 """
 

@@ -4,7 +4,7 @@ Promise     `argument_error` names position, C type and name of the parameter, t
             a step. Making one never runs code of the value that could wait for the device. `launch_error` names kernel,
             shape and the driver's own error name, and a step where one is known.
 Not here    A grid or block that is refused before the driver is asked (launch/__init__.py, attributes).
-Ground      CUDA driver API, `CUresult`.
+Source      CUDA driver API, `CUresult`.
 """
 
 from __future__ import annotations

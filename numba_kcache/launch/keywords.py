@@ -1,6 +1,6 @@
 """Put named arguments of a launch into the order of the parameters, or raise with the names that are missing.
 
-Ground      Compiled C++ does not contain the names of a kernel's parameters: they are read from its text, and a
+Source      Compiled C++ does not contain the names of a kernel's parameters: they are read from its text, and a
             parameter that declarations name differently has none.
 """
 

@@ -8,7 +8,7 @@ Method      `bind` returns a function of the compiled module (`native`), which r
             kernel is launched again, or when many were launched (`recognition`), since importing that takes longer.
 Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
             launch/__init__.py); the bound launches of a kernel (frontends.launches).
-Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
+Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Method      Through Numba's own driver layer where the program uses Numba, `Cont
             Numba makes (H200: 0.16 against 0.26 ms to the first function). If Numba is imported later, the next launch
             of such a module starts watching Numba's context, so that no handle of a destroyed one reaches the driver.
 Not here    The current device (devices), checking a grid (`check_launch`), packing arguments (launcher).
-Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
+Source      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
             another's capture.
 """

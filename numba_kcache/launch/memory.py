@@ -3,7 +3,7 @@
 Promise     No library is imported: the one whose object is passed is imported already. A wrapped host array is checked
             on the host; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
             copied back after the launch is queued.
-Ground      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
+Source      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
             the list `retr`.
 """
 

@@ -6,7 +6,7 @@
  * Method      A `Plan` describes one kernel: slots of plain data (`recognition`). `bind` fixes shape and stream and returns a
  *             builtin function. Parameters are packed on the C stack, so launches share no state and need no lock. Types and
  *             dtypes are recognised by identity: `know` registers each after the interpreted path has seen it.
- * Ground      CUDA driver API; dlpack.h 1.3; CUDA Array Interface v3. The limited API of CPython 3.11: one build serves every
+ * Source      CUDA driver API; dlpack.h 1.3; CUDA Array Interface v3. The limited API of CPython 3.11: one build serves every
  *             later version that has a GIL. System V, AAPCS64: integers of any width go in the same registers and slots. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,7 +1,7 @@
 """Decide which memory may be passed for which pointer parameter; borrow or copy other arguments first.
 
 Not here    Reading the memory of an argument (`memory_of` in arguments, memory).
-Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and the signed
+Source      C++ forbids reading an object through another type except char, unsigned char and std::byte, and the signed
             or unsigned counterpart of its own type; the vector types are structs of their component (CUDA C++
             Programming Guide, "Built-in Vector Types"), and cuFloatComplex is float2. PyTorch supports few operations
             on unsigned integers of more than a byte, so that programs keep such data in signed tensors.

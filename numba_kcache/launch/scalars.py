@@ -6,7 +6,7 @@ Promise     A number is accepted only if the parameter's type can hold it: integ
 Method      A vector converts its components, a struct takes bytes of its size. The compiler's types do not distinguish
             an enum from a struct, so a struct takes NumPy scalars too.
 Not here    Python numbers that need no conversion, which `ValueSlot` (arguments) passes on directly.
-Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
+Source      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
 
 from __future__ import annotations

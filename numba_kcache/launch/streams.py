@@ -1,7 +1,7 @@
 """Make one stream wait for another on the device.
 
 Promise     `enqueue_wait` never blocks the host.
-Ground      An event can be recorded again without affecting waits that were queued before. A stream that is being
+Source      An event can be recorded again without affecting waits that were queued before. A stream that is being
             captured waits for one outside by an external event node (CU_EVENT_WAIT_EXTERNAL).
 """
 

@@ -5,7 +5,7 @@ Promise     No module is unloaded in a finaliser, while its work may be queued, 
             a stream that may be destroyed, or whose handle was given out, stays loaded as long as its context.
 Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that it was
             launched on; that load or a later one finds all events completed, and unloads it.
-Ground      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
+Source      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
             streams have queued; cuStreamIsCapturing of it fails while one of those is captured.
 """
 

@@ -2,7 +2,7 @@
 
 Promise     The array is a view of the variable's memory, has its size, and keeps the module alive. Where the program
             uses Numba it is a Numba device array; elsewhere a `DeviceArray`, which every library accepts.
-Ground      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it. CUDA
+Source      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it. CUDA
             Array Interface v3; DLPack's Python specification.
 """
 

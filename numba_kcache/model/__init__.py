@@ -1,7 +1,7 @@
 """Immutable values that all parts of the package use: targets (GPU architectures), events, named tuples.
 
 Promise     Each target has one spelling; parsing its `name` gives it back.
-Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
+Source      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
             sm_XYa runs on X.Y alone, sm_XYf on the family, sm_XY on X.Y and later minors of X.
 """
 
@@ -329,7 +329,7 @@ Emit: TypeAlias = Callable[[Event], None]
 """The function that takes events: it is called with one and must not raise."""
 
 
-CALLED_OUT: dict[int, int] = {}
+IN_USER_CODE: dict[int, int] = {}
 """Threads, by `threading.get_ident()`, that run user code called by this package (subscribers, log and warning
 handlers, functions that return source), with the depth of such calls: other threads do not wait long for them."""
 

@@ -7,7 +7,7 @@ Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels ar
             parameter offsets and sizes, `.nv.info` gives registers and stack by symbol index, section sizes give
             shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
             `.nv.constant3`.
-Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
+Source      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
             EIATTR_KPARAM_INFO_V2 0x45 (of kernels with more than 4,352 bytes of them), EIATTR_PARAM_CBANK 0x0a,
             EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11, EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10;
             STO_CUDA_ENTRY 0x10. Registers of a block: CUDA C++ Programming Guide, "Technical Specifications per

@@ -4,7 +4,7 @@ Promise     Never reads outside the bytes it is given; a malformed fatbin counts
 Method      A fatbin is a header of 16 bytes, then entries, each with a header that holds its kind, its own size, the
             size of the data after it and the compute capability. Only linked, uncompressed code is used, which is how
             nvcc writes cubins.
-Ground      `cuobjdump -lelf`, and the files of nvcc 13.0: kind 2 is ELF, flags 0x2000 LZ4, 0x8000 zstd.
+Source      `cuobjdump -lelf`, and the files of nvcc 13.0: kind 2 is ELF, flags 0x2000 LZ4, 0x8000 zstd.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from typing import Any
 
-from ..model import CALLED_OUT, Event, EventKind
+from ..model import IN_USER_CODE, Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
 """Events of ordinary work: sent to subscribers, not logged."""
@@ -205,13 +205,13 @@ class Events:
         if not subscribers and event.kind in _QUIET:
             return  # not logged, so that emitting costs a warm start next to nothing
         me = get_ident()
-        depth = CALLED_OUT[me] = CALLED_OUT.get(me, 0) + 1
+        depth = IN_USER_CODE[me] = IN_USER_CODE.get(me, 0) + 1
         try:
             self._tell(event, subscribers)
         finally:
-            CALLED_OUT[me] = depth - 1
+            IN_USER_CODE[me] = depth - 1
             if depth == 1:
-                CALLED_OUT.pop(me, None)  # a signal handler that ran before this line may have removed it
+                IN_USER_CODE.pop(me, None)  # a signal handler that ran before this line may have removed it
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
         """Call user code: subscribers, and the handlers of logs and warnings."""

@@ -2,7 +2,7 @@
 
 Promise     Colours come from the patterns below, never from markup in the text: its characters stay the same, in the
             same order. For a stream that is no terminal, the text is unchanged.
-Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported once a text goes to a terminal.
+Source      rich knows terminals, their colours and `NO_COLOR`; it is imported once a text goes to a terminal.
 """
 
 from __future__ import annotations

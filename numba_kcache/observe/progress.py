@@ -21,7 +21,7 @@ from .log import INFO, record
 from .text import seconds_text
 
 _EVERY_S = 1.0
-_END_OF_LINE = "\x1b[K"
+_ERASE_LINE = "\x1b[K"
 
 
 @contextmanager
@@ -82,7 +82,7 @@ class _Line(threading.Thread):
             assert self._stream is not None
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0 where the size is unknown
             line = f"numba_kcache: {text}"[: columns - 1] if text else ""
-            self._stream.write(f"\r{_END_OF_LINE}{line}{end}")
+            self._stream.write(f"\r{_ERASE_LINE}{line}{end}")
             self._stream.flush()
 
 

@@ -1,6 +1,6 @@
 """Format sizes, durations and tables for people; table cells are freed of control characters.
 
-Ground      rich lays out a table on a terminal; it is imported once a table goes to a terminal.
+Source      rich lays out a table on a terminal; it is imported once a table goes to a terminal.
 """
 
 from __future__ import annotations

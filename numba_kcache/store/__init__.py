@@ -2,7 +2,7 @@
 
 Promise     Every module of this package can be imported on every system. Where `missing()` names something that a store
             on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
-Ground      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, for which fsync stands in.
+Source      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, for which fsync stands in.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _after_fork() -> None:
 IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
 """The locks of the modules that are being imported now, by name: empty nearly always.
 
-Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
+Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
             locked, and is in `sys.modules` half-initialised. The importer returns the module that is there at the end.
 """
 

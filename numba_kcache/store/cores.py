@@ -1,6 +1,6 @@
 """Count the cores that this process may use: as many compilers run at once on a node.
 
-Ground      sched_getaffinity(2); cgroups(7): `cpu.max` of version 2, quota and period in microseconds, "max" for none;
+Source      sched_getaffinity(2); cgroups(7): `cpu.max` of version 2, quota and period in microseconds, "max" for none;
             in a container its own group is the root of what it sees.
 """
 

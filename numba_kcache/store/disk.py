@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
 from . import Store, missing, renewed_in_children
-from . import entry as frame
+from . import entry as entry_format
 from . import tree as trees
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
 from .tree import RECENCY_NS, Found, Refused, Tree
@@ -214,7 +214,7 @@ class DiskStore(Store):
             self.is_usable()
         entry = None if self.private is None else self.private.get(key)
         if entry is None and not self._is_refused:
-            entry = self._read(ENTRY, key, frame.decode_entry)
+            entry = self._read(ENTRY, key, entry_format.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 self.private.put(entry)
         return entry
@@ -223,14 +223,14 @@ class DiskStore(Store):
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         if not self._is_checked:
             self.is_usable()
-        variants = [] if self._is_refused else self._read(MANIFEST, family, frame.decode_manifest) or []
+        variants = [] if self._is_refused else self._read(MANIFEST, family, entry_format.decode_manifest) or []
         if not self.is_replaced or self.private is None:
             return variants
-        return frame.merge(variants, *reversed(self.private.get_manifest(family)))
+        return entry_format.merge(variants, *reversed(self.private.get_manifest(family)))
 
     def read_variants(self, family: str) -> list[Variant]:
         """The variants of `family` in the directory itself."""
-        return self._read(MANIFEST, family, frame.decode_manifest) or []
+        return self._read(MANIFEST, family, entry_format.decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
         now_ns = None if self.readonly else int(self.clock() * 1e9)

@@ -10,7 +10,7 @@ Method      prefix | payload table | JSON header | payloads | digest; docs/forma
 Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest. Whose files are
             trusted is decided by owner and mode (store.tree) and by signatures, for which the table holds a sha256 of
             each payload, taken when it was stored.
-Ground      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
+Source      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
             blake2b 73: of the digests that find every damage in tests/crash it is the one that costs nothing.
 """
 

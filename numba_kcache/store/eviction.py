@@ -8,7 +8,7 @@ Method      Walk, sort by recency, remove until 85 % of the limit is reached, so
             once leaves the pass to the one that has it.
 Not here    When to run (store.limits).
 Faults      eviction.walked, .removing, .removed (tests/crash kills here).
-Ground      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache guards by stat as well.
+Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache guards by stat as well.
 """
 
 from __future__ import annotations

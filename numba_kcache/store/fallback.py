@@ -2,7 +2,7 @@
 
 Promise     It belongs to this user alone and is on a local disk, or it is not used. Each store directory that needs a
             private one has its own.
-Ground      Caches at predictable paths of /tmp have been attacked; so the directory is made, examined without
+Source      Caches at predictable paths of /tmp have been attacked; so the directory is made, examined without
             following links, and used only if it is a directory of this user that is closed to others.
 """
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
-from . import entry as frame
+from . import entry as entry_format
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .payload_check import check_payloads
 from .report import EntryInfo
@@ -59,8 +59,8 @@ def listed(
 
 
 def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
-    """An entry that was read in full, as it is listed."""
-    return _info(file, entry.header, frame.payload_records(entry))
+    """The row of a listing for an entry that was already read in full."""
+    return _info(file, entry.header, entry_format.payload_records(entry))
 
 
 def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
@@ -74,9 +74,9 @@ def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tu
         try:
             data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
-                frame.decode_manifest(data, file.key)
+                entry_format.decode_manifest(data, file.key)
             else:
-                entry = frame.decode_entry(data, file.key)
+                entry = entry_format.decode_entry(data, file.key)
                 check_payloads(entry)
                 if refusal := refusal_of(entry):
                     yield file, refusal
@@ -90,13 +90,13 @@ def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Map
     for file in files:
         try:
             data = get(file.key) or b"" if file.tree is None else _read_head(file.tree, file)
-            header, records = frame.decode_head(data, file.key)
+            header, records = entry_format.decode_head(data, file.key)
         except (DamagedEntry, OSError):
             continue
         yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
 
 
-def _info(file: Found, header: Header, records: list[frame.PayloadRecord]) -> EntryInfo:
+def _info(file: Found, header: Header, records: list[entry_format.PayloadRecord]) -> EntryInfo:
     sizes = {each.name: each.size_bytes for each in records}
     return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
 
@@ -106,6 +106,6 @@ def _read_head(tree: Tree, file: Found) -> bytes:
         fd = os.open(file.key[2:], READ, dir_fd=folder)
     try:
         data = os.read(fd, _FIRST_BYTES)
-        return data + os.pread(fd, max(0, frame.head_bytes(data) - len(data)), len(data))
+        return data + os.pread(fd, max(0, entry_format.head_bytes(data) - len(data)), len(data))
     finally:
         os.close(fd)

@@ -14,7 +14,7 @@ Method      A threading.Lock per key within the process, flock on a file per key
             A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The number of
             compilers that run at once on a node is counted by locked files too: a killed owner's lock ends with it.
 Not here    The built entry: the waiter calls `look` for it at each step.
-Ground      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
+Source      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
 """
 
 from __future__ import annotations

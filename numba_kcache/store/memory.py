@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from . import Store, renewed_in_children
-from . import entry as frame
+from . import entry as entry_format
 from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, choose, sum_of, time_before_ns
 from .locks import KeyLocks, Turn
@@ -51,7 +51,7 @@ class MemoryStore(Store):
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
         data = self._read(ENTRY, key)
-        return None if data is None else frame.decode_entry(data, key)
+        return None if data is None else entry_format.decode_entry(data, key)
 
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
@@ -78,13 +78,15 @@ class MemoryStore(Store):
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         data = self._read(MANIFEST, family)
-        return [] if data is None else frame.decode_manifest(data, family)
+        return [] if data is None else entry_format.decode_manifest(data, family)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` in front of those of `family`, the last foremost; returns True if it was stored."""
         with self._mutex:
             return self._write(
-                MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
+                MANIFEST,
+                family,
+                entry_format.encode_manifest(family, entry_format.merge(self.get_manifest(family), *variants)),
             )
 
     def obstacle(self) -> str:

@@ -8,7 +8,7 @@ Method      Write a private file on the same filesystem, fdatasync it, rename it
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
             (store.entry has it). Private files of killed processes are removed by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).
-Ground      rename(2) replaces atomically; fsync(2) of a file does not cover its directory entry. Without the
+Source      rename(2) replaces atomically; fsync(2) of a file does not cover its directory entry. Without the
             sync, ext4 and XFS kept 500 of 500 new files with no bytes in them after a power cut; with it, and
             without that of the directory, one of 500 was lost and none was wrong.
 """

@@ -1,9 +1,9 @@
 """Circuit breaker: after a server failed to answer, no process of the node asks it for a while.
 
-Promise     After a failure no process of this node asks the server for `period_s`; then one process asks, and the
-            others follow if it got an answer, or wait for another period. Of processes that start at the same time one
-            asks first, and the others when it got its answer. Only a server that fails within `FRESH_S` of its last
-            answer may cost several processes a timeout, at the same time, once.
+Promise     After a failure no process of this node asks the server for `period_s`. Then one process asks; the others
+            ask again if it got an answer, or wait for another period. Of processes that start at the same time one asks
+            first, and the others when that one has its answer. Exception: for `FRESH_S` after an answer the processes
+            do not take turns, so if the server fails then, each process that asks may wait for one timeout.
 Method      Two files beside the local store: the time of `<tier>.down` is that of the last failure, the time of
             `<tier>.up` that of the last answer, by the monotonic clock that all processes of a system share; a file of
             another boot or machine counts for at most one period. While neither file is recent, processes take turns
@@ -27,8 +27,8 @@ PERIOD_S = 30.0
 FRESH_S = 5.0
 """Time after an answer for which the server counts as reachable, in seconds."""
 
-_GATE_S = 3.0
-"""Longest wait for the answer to another process, in seconds: that process may be stopped meanwhile."""
+_MAX_WAIT_S = 3.0
+"""Longest wait, in seconds, while another process asks the server: that process may have been suspended."""
 
 
 class Away(Exception):
@@ -55,7 +55,7 @@ class Breaker:
     ) -> None:
         self._folder, self._period_s, self._clock = folder, period_s, clock
         self._down, self._up = f"{label}.down", f"{label}.up"
-        self._until_s = self._fresh_until_s = 0.0
+        self._until_s = self._next_mark_s = 0.0
         self._locks = KeyLocks(folder)
 
     @contextmanager
@@ -63,7 +63,8 @@ class Breaker:
         """Ask the server in this context: an OSError that leaves it is a failure, its normal end an answer.
 
         Args:
-            is_awaited: False for background work: it does not wait for the answer to another process.
+            is_awaited: False for background work, which waits for another process's result only if the server's last
+                known state is a failure.
 
         Raises:
             Away: The server must not be asked now.
@@ -71,7 +72,7 @@ class Breaker:
         known = self._is_there()
         turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
         if known is None and (is_awaited or self._marked_s(self._down) is not None):
-            turn = self._locks.turn(f"{self._down}.lock", self._is_there, _GATE_S)
+            turn = self._locks.turn(f"{self._down}.lock", self._is_there, _MAX_WAIT_S)
         with turn as taken:
             if taken.found is False:
                 raise Away
@@ -102,8 +103,8 @@ class Breaker:
 
     def _answered(self, is_probe: bool) -> None:
         now_s = self._clock()
-        if self._folder is not None and (is_probe or now_s >= self._fresh_until_s):
-            self._fresh_until_s = now_s + FRESH_S / 2
+        if self._folder is not None and (is_probe or now_s >= self._next_mark_s):
+            self._next_mark_s = now_s + FRESH_S / 2  # renew `.up` at half its lifetime
             self._mark(self._up, now_s)
             if is_probe:
                 with suppress(OSError):
@@ -111,7 +112,7 @@ class Breaker:
 
     def _failed(self) -> None:
         now_s = self._clock()
-        self._until_s, self._fresh_until_s = now_s + self._period_s, 0.0
+        self._until_s, self._next_mark_s = now_s + self._period_s, 0.0
         self._mark(self._down, now_s)
 
     def _marked_s(self, name: str) -> float | None:
@@ -123,7 +124,7 @@ class Breaker:
             return None
 
     def _mark(self, name: str, now_s: float) -> None:
-        """Set the time of a file; where it cannot be made, remember it for this process alone."""
+        """Set the time of a file, creating the file; where that fails, `_until_s` alone records a failure."""
         if self._folder is None:
             return
         with suppress(OSError):

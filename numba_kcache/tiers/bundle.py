@@ -115,7 +115,7 @@ class BundleTier:
 
     readonly = True
     is_remote = False
-    is_vouched = True  # its signature was checked as a whole when it was opened
+    is_trusted = True  # its signature was checked as a whole when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle

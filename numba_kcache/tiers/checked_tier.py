@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..errors import KCacheError
 from ..keys import sha256
 from ..model import Emit, trouble
-from ..store import entry as frame
+from ..store import entry as entry_format
 from ..store import renewed_in_children
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
@@ -77,7 +77,7 @@ class CheckedTier:
     ) -> None:
         self._refusal_of = refusal_of
         self.tier, self._local, self._emit, self._uploads, self._keeping = tier, local, emit, uploads, keeping
-        self._trust = None if tier.is_vouched else trust
+        self._trust = None if tier.is_trusted else trust
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
@@ -101,7 +101,7 @@ class CheckedTier:
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, verified, which is then stored locally; None if there is none that can be trusted."""
         data = self._read(ENTRY, key)
-        entry = None if data is None else self._verified(ENTRY, key, data, frame.decode_entry)
+        entry = None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
         self._count("misses" if entry is None else "hits")
         if data is not None and entry is not None:
             self._keep(lambda: self._local.put_encoded(key, data), len(data))
@@ -110,14 +110,14 @@ class CheckedTier:
     def peek(self, key: str) -> StoredEntry | None:
         """As `get`, but it is not stored locally and not counted as a hit."""
         data = self._read(ENTRY, key)
-        return None if data is None else self._verified(ENTRY, key, data, frame.decode_entry)
+        return None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         return self._variants(family, self._read(MANIFEST, family))
 
     def _variants(self, family: str, data: bytes | None) -> list[Variant]:
-        return (data and self._verified(MANIFEST, family, data, frame.decode_manifest)) or []
+        return (data and self._verified(MANIFEST, family, data, entry_format.decode_manifest)) or []
 
     def _read(self, kind: int, key: str) -> bytes | None:
         return self._asked(lambda: self.tier.get(kind, key))
@@ -179,23 +179,23 @@ class CheckedTier:
         """As `add_variant`, and wait for it. Gives up after `_TRIES` conflicts with other writers: a later miss."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
-            before = self._vouched_variants(family, there)
-            after = frame.merge(before, *variants)
+            before = self._trusted_variants(family, there)
+            after = entry_format.merge(before, *variants)
             if after == before:
                 return
-            data = frame.encode_manifest(family, after)
+            data = entry_format.encode_manifest(family, after)
             record = self._record(MANIFEST, family, data, "")
             if record is None or self._give(MANIFEST, family, data, record, there) is not False:
                 return
 
-    def _vouched_variants(self, family: str, data: bytes | None) -> list[Variant]:
+    def _trusted_variants(self, family: str, data: bytes | None) -> list[Variant]:
         """The variants in the manifest; where this process will sign the result, only those that its own key signed."""
         if data is None or self._trust is None or self._trust.demands or not self._trust.signs:
             return self._variants(family, data)
         record = self._read(MANIFEST + SIGNATURE, family) or b""
         try:
             is_own = self._trust.is_own(MANIFEST, family, data, record)
-            return frame.decode_manifest(data, family) if is_own else []
+            return entry_format.decode_manifest(data, family) if is_own else []
         except (ValueError, KCacheError):
             return []
 

@@ -27,7 +27,7 @@ class DirectoryTier:
         readonly: Whether writing is refused.
         shared: Trust it though others can write to it.
         durability: What a put forces to the disk.
-        is_vouched: Whether its files are trusted without signatures.
+        is_trusted: Whether its files are trusted without signatures.
     """
 
     is_remote = False
@@ -39,9 +39,9 @@ class DirectoryTier:
         readonly: bool = True,
         shared: bool = False,
         durability: Durability = "data",
-        is_vouched: bool = False,
+        is_trusted: bool = False,
     ) -> None:
-        self.name, self.readonly, self.is_vouched = path, readonly, is_vouched
+        self.name, self.readonly, self.is_trusted = path, readonly, is_trusted
         self._durability = durability
         self._tree = Tree(path, shared=shared, trusts_root=True)
         self._signatures = Tree(path, shared=shared, trusts_root=True, below=("signatures",))

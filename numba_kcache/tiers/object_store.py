@@ -6,7 +6,7 @@ Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore.
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
             A manifest is replaced by a conditional put, where the service supports it (S3, Google and Azure do).
 Not here    Leases: not every object store has the conditional put that they need. A tier of Redis beside it has them.
-Ground      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
+Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
             (docs/performance-fleet.md).
 """
@@ -48,7 +48,7 @@ class ObjectTier:
         endpoint: URL of the service, where it is not the cloud's own.
         region: Region of the bucket; "" for that of the environment.
         limit_bytes: Largest size of an entry or manifest.
-        is_vouched: Whether its files are trusted without signatures.
+        is_trusted: Whether its files are trusted without signatures.
     """
 
     is_remote = True
@@ -62,9 +62,9 @@ class ObjectTier:
         endpoint: str = "",
         region: str = "",
         limit_bytes: int = MAX_FILE_BYTES,
-        is_vouched: bool = False,
+        is_trusted: bool = False,
     ) -> None:
-        self.name, self.readonly, self.is_vouched = shown_place(url), readonly, is_vouched
+        self.name, self.readonly, self.is_trusted = shown_place(url), readonly, is_trusted
         self._url, self._timeout_s, self._limit_bytes = url, timeout_s, limit_bytes
         self._config = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
         self._store: Any = None

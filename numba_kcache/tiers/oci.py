@@ -6,7 +6,7 @@ Promise     No blob is parsed before its size and sha256 were found to be those 
 Method      The layer is a tar archive of which one regular file is taken, the one whose name ends in .kcache. Headers
             have 512 bytes each and are read one at a time; all other members are skipped.
 Not here    Writing one (bundles.image), and registries: skopeo, oras and podman move layouts there and back.
-Ground      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
+Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
 """
 
 from __future__ import annotations

@@ -38,16 +38,16 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         from .bundle import BundleTier
 
         return BundleTier(place, functools.partial(open_any, place, settings))
-    is_vouched = options.get("unsigned") == "1"
+    is_trusted = options.get("unsigned") == "1"
     if address.kind == "directory":
         from .directory import DirectoryTier
 
         readonly, durability = address.readonly is not False, settings.durability
         return DirectoryTier(
-            place, readonly=readonly, shared=settings.shared, durability=durability, is_vouched=is_vouched
+            place, readonly=readonly, shared=settings.shared, durability=durability, is_trusted=is_trusted
         )
     given = {name: read(options[option]) for option, (name, read) in _SERVER_OPTIONS.items() if option in options}
-    given.update(readonly=bool(address.readonly), is_vouched=is_vouched)
+    given.update(readonly=bool(address.readonly), is_trusted=is_trusted)
     if address.kind in ("s3", "gs", "az"):
         from .object_store import ObjectTier
 

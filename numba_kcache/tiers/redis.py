@@ -62,7 +62,7 @@ class RedisTier:
         wait_s: Longest wait for a kernel that another node builds, in seconds.
         prefix: Prefix of its keys.
         limit_bytes: Largest size of an entry or manifest.
-        is_vouched: Whether its files are trusted without signatures.
+        is_trusted: Whether its files are trusted without signatures.
 
     Raises:
         ValueError: It is not such a URL; the message holds no secret.
@@ -80,10 +80,10 @@ class RedisTier:
         wait_s: float = WAIT_S,
         prefix: str = PREFIX,
         limit_bytes: int = LIMIT_BYTES,
-        is_vouched: bool = False,
+        is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
-        self.is_vouched = is_vouched
+        self.is_trusted = is_trusted
         self._url, self._server, self._ttl_s, self._timeout_s = url, server_of(url), ttl_s, timeout_s
         self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
         self._idle: dict[Server, list[Connection]] = {}

@@ -6,7 +6,7 @@ Promise     An `ask` ends within its time however slowly the server answers, and
 Method      One request, one answer, over a socket whose timeout is the time left.
 Not here    Background work and the rest of the protocol, which redis-py does; and following a cluster's redirections
             (tiers.redis).
-Ground      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
+Source      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
             of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
             a whole: its timeout restarts with every packet.
 """

@@ -5,7 +5,7 @@ Promise     A signature that `TrustedKeys.check` accepts was made, by the holder
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).
-Ground      RFC 8032. `cryptography` takes 8 ms to import, and is imported at the first signature made or checked.
+Source      RFC 8032. `cryptography` takes 8 ms to import, and is imported at the first signature made or checked.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Method      A recorded identity costs a few stats, and a search for libraries th
             outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
 Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), mapped
             libraries (loaded), versions and contents of packages (packages).
-Ground      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
+Source      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
 
 from __future__ import annotations

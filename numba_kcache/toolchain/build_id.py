@@ -2,7 +2,7 @@
 
 Promise     A file has one identity at any path: its build-id, or its content's digest where it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
-Ground      ELF gABI "Note Section", "Program Header", "Dynamic Section".
+Source      ELF gABI "Note Section", "Program Header", "Dynamic Section".
 """
 
 from __future__ import annotations

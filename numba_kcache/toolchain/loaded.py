@@ -7,7 +7,7 @@ Method      The bindings look a function up in the global scope of the process, 
             function pointers they keep them, so these are read; before that, the same places are searched. dladdr finds
             the library of an address. NVRTC opens its builtins by name: they are the library mapped under that name.
 Not here    Compilers that are not in the process (Toolchain, which looks into its record and on disk).
-Ground      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first); cuda-pathfinder 1.9,
+Source      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first); cuda-pathfinder 1.9,
             `check_if_already_loaded_from_elsewhere`; dladdr(3), dlinfo(3), dlopen(3).
 """
 

@@ -3,7 +3,7 @@
 Method      NVRTC has no headers of the host compiler. CCCL has the device versions of C++ library headers under
             `cuda/std/`, so a header is looked up there. NVIDIA's other headers are known by name and package.
             All others count as the user's own, for which the hint lists the folders searched.
-Ground      The wheels of CUDA 13.5 and 12.9; NVRTC User Guide, "Language", for what is built in.
+Source      The wheels of CUDA 13.5 and 12.9; NVRTC User Guide, "Language", for what is built in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run nvJitLink once: link PTX, LTO-IR, objects and the like to a cubin.
 
 Promise     Always `-no-cache` (otherwise it calls cuInit and keeps a hidden cache). Works without a driver.
-Ground      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInputType".
+Source      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInputType".
 """
 
 from __future__ import annotations

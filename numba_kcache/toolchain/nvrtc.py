@@ -4,7 +4,7 @@ Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden
             compile times) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
             Works without a driver. A refused source is a result, not an exception.
 Not here    The flags of an option (frontends.source) and the file that a line of the log is about (diagnostics).
-Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
+Source      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promise     The functions are those of the library in which the bindings would l
             as the bindings' own: a tuple of the status and the results. The GIL is released meanwhile.
 Method      Importing cuda.bindings.nvrtc brings the driver's bindings too, whose enumerations take as long as a small
             compile. ctypes calls the dozen functions that are needed.
-Ground      NVRTC User Guide, "NVRTC - Runtime Compilation": prototypes.
+Source      NVRTC User Guide, "NVRTC - Runtime Compilation": prototypes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Method      The record lists folders and files. While the stats of all are uncha
             is listed and no file read: a start takes a stat for each of them, a thousand for Numba and its
             dependencies.
 Not here    Which modules are imported, and the record of what was found (Toolchain).
-Ground      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes.
+Source      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes.
 """
 
 from __future__ import annotations

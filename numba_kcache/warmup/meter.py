@@ -1,6 +1,6 @@
 """Show the progress of a warm-up: a bar where standard error is a terminal, a line for each kernel elsewhere.
 
-Ground      rich draws the bar; it is imported for a terminal alone.
+Source      rich draws the bar; it is imported for a terminal alone.
 """
 
 from __future__ import annotations

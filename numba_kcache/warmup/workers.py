@@ -8,7 +8,7 @@ Method      Where enough kernels begin with the same includes, one process (the 
             is one worker among others that are started as new processes. A kernel whose forked worker died is tried
             once more in one of those.
 Not here    The code of a worker (worker), and the list of kernels (pool).
-Ground      NVRTC's precompiled headers contain addresses of the process that made them, which a forked one shares.
+Source      NVRTC's precompiled headers contain addresses of the process that made them, which a forked one shares.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
     (
         lost_pointers,
         {"store/disk.py": '"""A.\n\nNot here    B (entry, memory), C (tiers, the caller)\n    and D (tiers.chain.E).\n'
-                          'Ground      F (g)."""',
+                          'Source      F (g)."""',
          "store/entry.py": '"""A.\n\nNot here    B (C; d), E (disk, tiers.chain.Gone), F (`g`)."""',
          "tiers/__init__.py": "", "tiers/chain.py": "class E: ..."},
         ["store/disk.py sends to memory", "store/entry.py sends to tiers.chain.Gone"],

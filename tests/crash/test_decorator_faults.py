@@ -4,7 +4,7 @@ Method      A child per call, under the fake driver and with tests/support/faili
             the call of the real process, whichever way Python takes to it. For each error: a store that holds one
             kernel; then, armed, a fresh cache launches that kernel and another one that it must compile and store;
             then, disarmed, the store must heal.
-Ground      An interrupted call that would be interrupted for ever is repeated by Python for ever (PEP 475), so EINTR
+Source      An interrupted call that would be interrupted for ever is repeated by Python for ever (PEP 475), so EINTR
             comes every other time.
 """
 

@@ -2,7 +2,7 @@
 
 Method      Headers have an order and include only those after them, so that no program includes itself. Each gives
             macros other values, and the kernel stores the macros, so that whatever is read shows in the code.
-Ground      What may stand here is what the C++ standard ([cpp], [lex.phases]) and the NVRTC User Guide allow:
+Source      What may stand here is what the C++ standard ([cpp], [lex.phases]) and the NVRTC User Guide allow:
             line splices, comments, digraphs, raw strings, includes by macro, `#include_next`, `__has_include`,
             `#pragma once`, `#line`, `--pre-include`, `-I` in order, quoted names looked for beside the file that
             includes. `#embed`, `#import` and `__COUNTER__` NVRTC does not know.

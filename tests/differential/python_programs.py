@@ -3,7 +3,7 @@
 Method      A program is a sum of terms. Each term brings definitions, an expression for the kernel, and what may be
             changed of it: a text in a module, an attribute or item of a module while the program runs.
             Comments, docstrings, lines, local names and unused definitions are varied apart: they mean nothing.
-Ground      Numba's documentation: "Supported Python features", "Global and closure variables", "High-level extension
+Source      Numba's documentation: "Supported Python features", "Global and closure variables", "High-level extension
             API"; numba-cuda's on device functions and `cuda.jit` options.
 """
 

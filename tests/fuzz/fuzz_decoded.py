@@ -45,7 +45,7 @@ from numba_kcache.observe.detail import EntryDetail, read_report
 from numba_kcache.observe.history import history_of
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.page import page
-from numba_kcache.store import entry as frame
+from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
@@ -114,7 +114,7 @@ class Bases:
         kernel = cached_kernel(SOURCE, arch="sm_90", cache=self.cache)
         kernel.compile()
         (found,) = self.cache.session.local.files(ENTRY)
-        entry = frame.decode_entry(file_of(self.cache.session.local, found.key).read_bytes(), found.key)
+        entry = entry_format.decode_entry(file_of(self.cache.session.local, found.key).read_bytes(), found.key)
         self.path = file_of(self.cache.session.local, found.key)
         self.key, self.header, self.payloads = found.key, entry.header, dict(entry.payloads.items())
         self.report = json.loads(self.payloads["report"])
@@ -124,7 +124,7 @@ class Bases:
         including.compile()
         self.requests = [request_of(each) for each in (kernel, including)]
         self.manifests = {
-            file.key: frame.decode_manifest(
+            file.key: entry_format.decode_manifest(
                 file_of(self.cache.session.local, file.key, "manifests").read_bytes(), file.key
             )
             for file in self.cache.session.local.files(MANIFEST)
@@ -149,7 +149,7 @@ def entries(bases: Bases, chance: random.Random) -> None:
     info = EntryInfo(bases.key, header if isinstance(header, dict) else {}, 1, 0.0, {})
     assert json.dumps(info.to_dict())
     try:
-        entry = frame.decode_entry(stored, bases.key)
+        entry = entry_format.decode_entry(stored, bases.key)
     except DamagedEntry:
         return
     with contextlib.suppress(ValueError):
@@ -178,11 +178,13 @@ def manifests(bases: Bases, chance: random.Random) -> None:
     session.forget()
     for request in bases.requests:
         for candidate in candidates(session, only(request)):
-            assert all(frame.is_key(key) for key, _variant in session.keys(candidate._replace(any_compiler=True)))
+            assert all(
+                entry_format.is_key(key) for key, _variant in session.keys(candidate._replace(any_compiler=True))
+            )
         found = session.find(request)
         assert found is None or not misfit(found.artifact, found.artifact.entries[0])
     bases.paths[family].parent.mkdir(exist_ok=True)
-    bases.paths[family].write_bytes(frame.encode_manifest(family, bases.manifests[family]))
+    bases.paths[family].write_bytes(entry_format.encode_manifest(family, bases.manifests[family]))
 
 
 def records(bases: Bases, chance: random.Random) -> None:
@@ -229,7 +231,7 @@ def bundles(bases: Bases, chance: random.Random) -> None:
 
 def sealed_entry(key: str, header: Any, payloads: dict[str, bytes], kind: int = ENTRY) -> bytes:
     """The file of an entry, whatever its header holds, with the digest that fits."""
-    frame_of = frame.encode_entry(StoredEntry(key, {}, payloads), kind)
+    frame_of = entry_format.encode_entry(StoredEntry(key, {}, payloads), kind)
     text = json.dumps(header, separators=(",", ":")).encode()
     prefix, table = frame_of[:56], frame_of[56 : frame_of.index(b"{}", 56)]
     rest = frame_of[56 + len(table) + 2 : -16]

@@ -17,7 +17,7 @@ POISON = r"""
 import json, os, sys, warnings
 from pathlib import Path
 from numba_kcache import KernelCache, cached_kernel, KCacheError
-from numba_kcache.store import entry as frame
+from numba_kcache.store import entry as entry_format
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) { y[0] = a * x[0] + n; }'
 OTHER = 'extern "C" __global__ void other(float *y) { y[0] = 1; }'
@@ -33,10 +33,10 @@ def compiled(folder, source=SAXPY, arch="sm_90"):
 def poison(folder, change, **way):
     "Store a kernel in a cache, and put in place of its entry what `change` makes of it."
     cache, found = compiled(folder, **way)
-    entry = frame.decode_entry(path_of(found).read_bytes(), found.key)
+    entry = entry_format.decode_entry(path_of(found).read_bytes(), found.key)
     header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
     change(header, payloads)
-    data = frame.encode_entry(frame.StoredEntry(found.key, header, payloads))
+    data = entry_format.encode_entry(entry_format.StoredEntry(found.key, header, payloads))
     path_of(found).write_bytes(data)
     return found.key, data
 
@@ -44,7 +44,7 @@ def cubin_of(source, arch="sm_90"):
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
         cache, found = compiled(folder, source, arch)
-        return frame.decode_entry(path_of(found).read_bytes(), found.key).payloads["cubin"]
+        return entry_format.decode_entry(path_of(found).read_bytes(), found.key).payloads["cubin"]
 
 def garbage(header, payloads): payloads["cubin"] = b"no code at all" * 50
 def cut(header, payloads): payloads["cubin"] = payloads["cubin"][: len(payloads["cubin"]) // 2]
@@ -183,10 +183,11 @@ def module(cache): return cached_module(TWO, arch="sm_90", cache=cache)
 cache = KernelCache(sys.argv[1] + "/cache", durability="none")
 module(cache).compile()
 (found,) = cache.session.local.files(1)
-entry = frame.decode_entry(path_of(found).read_bytes(), found.key)
+entry = entry_format.decode_entry(path_of(found).read_bytes(), found.key)
 header = json.loads(json.dumps(entry.header))
 next(each for each in header["entries"] if each[1] == "third")[4] = []
-path_of(found).write_bytes(frame.encode_entry(frame.StoredEntry(found.key, header, dict(entry.payloads.items()))))
+poisoned = entry_format.StoredEntry(found.key, header, dict(entry.payloads.items()))
+path_of(found).write_bytes(entry_format.encode_entry(poisoned))
 warnings.simplefilter("ignore")
 again = KernelCache(sys.argv[1] + "/cache", durability="none")
 kernels = module(again)

@@ -222,7 +222,7 @@ class Marks(dict):
             came.append(1)
             kernel[1, 32](None, 7)
 came = []
-model.CALLED_OUT = Marks()
+model.IN_USER_CODE = Marks()
 from numba_kcache import cached_kernel, subscribe
 subscribe(lambda event: None)
 """

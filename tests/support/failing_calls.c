@@ -6,7 +6,7 @@
  * Use         fail_calls(directory, call, error, every) arms: each every-th call numbered `call`, in the order
  *             of the list below, fails with errno `error`. fail_calls("", -1, 0, 1) disarms.
  *             failed_calls() is how many have failed since it was armed.
- * Ground      ld.so(8), LD_PRELOAD. glibc 2.33 and later: stat and its like are functions.
+ * Source      ld.so(8), LD_PRELOAD. glibc 2.33 and later: stat and its like are functions.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

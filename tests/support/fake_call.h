@@ -5,7 +5,7 @@
  * Method      Handles point into one array whose slots are never used twice. A definition with SERVE leaves
  *             its name and address in a section of its own, and cuGetProcAddress searches that section.
  * Not here    What the calls do: fake_driver.c. What an image says: fake_cubin.h.
- * Ground      The errors of dead handles are those of driver 580. Where that crashed (a library unloaded
+ * Source      The errors of dead handles are those of driver 580. Where that crashed (a library unloaded
  *             twice, a stream of an ended context, a handle that never was) there is an error here too.
  */
 #define _GNU_SOURCE

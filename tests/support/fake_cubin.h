@@ -4,7 +4,7 @@
  * Method      Nobody tells the driver how long an image is. So its bytes are fetched through /proc/self/mem,
  *             where a bad address is an error and not a signal; the rest is read from the copy.
  * Not here    Code is not looked at. PTX gives entry names and no more; fatbins are unknown.
- * Ground      cubins of NVRTC 13.5 (ABI 8), .nv.info attributes by their EIATTR numbers; which error is given
+ * Source      cubins of NVRTC 13.5 (ABI 8), .nv.info attributes by their EIATTR numbers; which error is given
  *             at once and which on first use is what driver 580 on an H200 answered.
  */
 #include <elf.h>

@@ -4,7 +4,7 @@
  *             that ends takes its streams, events, modules and memory with it.
  * Method      An allocation is host memory and a line in one array; a stream is done when a call returns.
  * Not here    Libraries, kernels, launches: fake_driver.c.
- * Ground      See fake_driver.c.
+ * Source      See fake_driver.c.
  */
 #include "fake_call.h"
 

@@ -10,7 +10,7 @@
  * Settings    KC_FAKE_DEVICES, KC_FAKE_CC<n>, KC_FAKE_DRIVER_VERSION, KC_FAKE_LOG, KC_FAKE_FAIL,
  *             KC_FAKE_ACCEPT_PTX, KC_FAKE_EAGER_LOADING. fake_driver.py sets them and says what they mean;
  *             they are read at the first call.
- * Ground      cuda.h 13.0 for names, numbers and layouts. Attributes, limits and error codes are what driver
+ * Source      cuda.h 13.0 for names, numbers and layouts. Attributes, limits and error codes are what driver
  *             580 on an H200 answered, also where that surprises: a library takes any bytes until it is asked
  *             for something, frees need no context, a reset keeps the references of a primary context.
  */

@@ -6,7 +6,7 @@ Promise     build() gives a folder that holds the whole driver, made once per co
 Method      The dynamic loader finds libcuda by name along LD_LIBRARY_PATH, which it reads when a process
             starts: hence children. The driver is compiled into a private folder, which is then renamed.
 Not here    No kernel runs: memory is what the host copied there, and nothing numeric may rest on a launch.
-Ground      dlopen(3) on LD_LIBRARY_PATH; rename(2). What the driver serves is at the head of fake_driver.c.
+Source      dlopen(3) on LD_LIBRARY_PATH; rename(2). What the driver serves is at the head of fake_driver.c.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class MemoryTier:
 
     def __init__(self, name: str = "memory", *, readonly: bool = False, is_remote: bool = False) -> None:
         self.name, self.readonly, self.is_remote = name, readonly, is_remote
-        self.is_vouched = False
+        self.is_trusted = False
         self.entries: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self.signatures: dict[tuple[int, str], bytes] = {}

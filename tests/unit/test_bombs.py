@@ -15,7 +15,7 @@ import zstandard
 from xxhash import xxh3_128
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import entry as frame
+from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, encode_entry
 from numba_kcache.store.payload_check import check_payloads
 from numba_kcache.tiers import bundle as form
@@ -171,17 +171,17 @@ def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
 
 def test_entry_beyond_the_sum_is_not_written() -> None:
     """The limits of reading hold for writing."""
-    half = bytes(frame.MAX_UNPACKED_BYTES // 2 + 1)
+    half = bytes(entry_format.MAX_UNPACKED_BYTES // 2 + 1)
     with pytest.raises(ValueError, match="cannot hold"):
         encode_entry(StoredEntry(KEY, {}, {"cubin": half, "ptx": half}))
     with pytest.raises(ValueError, match="cannot hold"):
-        encode_entry(StoredEntry(KEY, {}, {"log": bytes(frame.MAX_TEXT_BYTES["log"] + 1)}))
+        encode_entry(StoredEntry(KEY, {}, {"log": bytes(entry_format.MAX_TEXT_BYTES["log"] + 1)}))
 
 
 @pytest.mark.parametrize("stored_bytes", [1, 1000, MIB])
 def test_ratio_is_bounded(stored_bytes: int) -> None:
     """Beyond the first megabyte a payload unpacks to no more than 64 times its bytes, whatever it says."""
-    claimed = frame.MAX_RATIO * stored_bytes + MIB + 1
+    claimed = entry_format.MAX_RATIO * stored_bytes + MIB + 1
     with pytest.raises(DamagedEntry, match="claims"):
         decode_entry(forge(payloads=[(b"ptx", bytes(stored_bytes), claimed, 1)]), KEY)
 
@@ -214,7 +214,7 @@ def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(frame, "_unpack", full)
+    monkeypatch.setattr(entry_format, "_unpack", full)
     assert store.get(KEY) is None
     assert chain.get(key_of(9)) is None
     assert len(events.of(EventKind.TROUBLE)) == 2

@@ -13,7 +13,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import EntryInfo, KernelCache, Problem, cached_kernel
-from numba_kcache.store import entry as frame
+from numba_kcache.store import entry as entry_format
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry
 
@@ -95,10 +95,10 @@ def test_verify_sets_aside_what_its_header_belies(
     kernel = cached_kernel(TWO, name="one", arch="sm_90", cache=cache)
     kernel.compile()
     path = file_of(open_store(tmp_path / "cache"), kernel.key())
-    entry = frame.decode_entry(path.read_bytes(), kernel.key())
+    entry = entry_format.decode_entry(path.read_bytes(), kernel.key())
     header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
     change(header, payloads)
-    path.write_bytes(frame.encode_entry(frame.StoredEntry(kernel.key(), header, payloads)))
+    path.write_bytes(entry_format.encode_entry(entry_format.StoredEntry(kernel.key(), header, payloads)))
 
     with pytest.warns(numba_kcache.KCacheWarning, match="damaged"):
         problems = cache.verify()

@@ -15,7 +15,7 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model import CALLED_OUT, Event, EventKind, trouble
+from numba_kcache.model import IN_USER_CODE, Event, EventKind, trouble
 from numba_kcache.observe import Counts, Events, Statistics
 from tests.support.compiling import EMPTY, ROOT
 
@@ -56,16 +56,16 @@ def test_thread_is_in_user_code_while_a_listener_runs_and_no_longer() -> None:
     events, is_out = Events(), list[bool]()
 
     def listen(event: Event) -> None:
-        is_out.append(threading.get_ident() in CALLED_OUT)
+        is_out.append(threading.get_ident() in IN_USER_CODE)
         if event.kind is EventKind.HIT:
             events.emit(Event(EventKind.MISS))
-            is_out.append(threading.get_ident() in CALLED_OUT)
+            is_out.append(threading.get_ident() in IN_USER_CODE)
 
     events.subscribe(listen)
     events.emit(Event(EventKind.HIT))
 
     assert is_out == [True, True, True]
-    assert threading.get_ident() not in CALLED_OUT
+    assert threading.get_ident() not in IN_USER_CODE
 
 
 def test_listener_may_end_itself_and_others_while_it_is_told() -> None:

@@ -100,10 +100,10 @@ def test_types_of_extensions_can_be_vouched_for() -> None:
         pass
 
     one, other = (
-        signature_component(dialect.form_of_type, (Extension(name),), is_vouched=True) for name in ("one", "other")
+        signature_component(dialect.form_of_type, (Extension(name),), is_covered=True) for name in ("one", "other")
     )
     assert isinstance(one, Component)
     assert isinstance(other, Component)
     assert one.digest != other.digest
     dispatcher = cuda.jit(lambda x: x, device=True)._numba_type_
-    assert isinstance(signature_component(dialect.form_of_type, (dispatcher,), is_vouched=True), Uncapturable)
+    assert isinstance(signature_component(dialect.form_of_type, (dispatcher,), is_covered=True), Uncapturable)

@@ -20,7 +20,7 @@ from numba_kcache.frontends.python import files as python_files
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.python import value as python_value
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.python.value import Unvouchable
+from numba_kcache.frontends.python.value import AlwaysRefused
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class Toy:
 
     def type_form(self, value: Any) -> Any:
         if type(value) is Scalar and value.bits < 0:
-            raise Unvouchable("it lives in this process alone")
+            raise AlwaysRefused("it lives in this process alone")
         return ("toy type", value.bits) if type(value) is Scalar else None
 
     def registrations(self) -> Registrations:

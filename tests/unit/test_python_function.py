@@ -457,9 +457,7 @@ def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
     assert isinstance(again, Fingerprint)
     assert isinstance(two, Fingerprint)
     assert one.digest == again.digest != two.digest
-    assert {each.value for each in one.components if each.name == "global CULPRIT of app"} == {
-        "vouched for by depends="
-    }
+    assert {each.value for each in one.components if each.name == "global CULPRIT of app"} == {"covered by depends="}
     space["OTHER"] = 2  # what can be read counts all the same
     changed = taken("version 1")
     assert isinstance(changed, Fingerprint)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from numba_kcache.store import entry as frame
+from numba_kcache.store import entry as entry_format
 from numba_kcache.store import shared_lines
 from numba_kcache.store.entry import (
     MANIFEST,
@@ -195,7 +195,7 @@ def test_too_many_payloads_cannot_be_stored() -> None:
 def test_too_large_header_cannot_be_stored() -> None:
     """A header that a reader would refuse is refused before it is written."""
     with pytest.raises(ValueError, match="cannot hold"):
-        encode_entry(StoredEntry(KEY, {"log": "x" * frame.MAX_HEADER_BYTES}, {}))
+        encode_entry(StoredEntry(KEY, {"log": "x" * entry_format.MAX_HEADER_BYTES}, {}))
 
 
 def test_entry_of_another_key_is_refused() -> None:
@@ -327,7 +327,7 @@ def test_lines_that_variants_share_are_stored_once() -> None:
 
 def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest never grows above its limit, and storing one never raises for its size."""
-    monkeypatch.setattr(frame, "MAX_MANIFEST_BYTES", 100_000)
+    monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", 100_000)
     variants = [closure(1000 * number, 100) | {"of": number, "own": [[str(number) * 30_000]]} for number in range(6)]
 
     kept = decode_manifest(encode_manifest(KEY, variants), KEY)
@@ -340,9 +340,9 @@ def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -
 def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the largest size allowed: one byte less, and the oldest variant goes."""
     variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
-    size = len(frame.json_of(shared_lines.share(variants)))
+    size = len(entry_format.json_of(shared_lines.share(variants)))
     for limit, count in ((size, 4), (size - 1, 3)):
-        monkeypatch.setattr(frame, "MAX_MANIFEST_BYTES", limit)
+        monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", limit)
 
         assert decode_manifest(encode_manifest(KEY, variants), KEY) == variants[:count]
 

@@ -183,7 +183,7 @@ def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> Non
     """An option `?unsigned=1` says so, for an image layer that its build has filled."""
     tier = MemoryTier()
     filled(tmp_path, tier, None)
-    tier.is_vouched = True
+    tier.is_trusted = True
 
     assert believer(tmp_path, tier, events).get(key_of(1)) == ENTRY_1
 

@@ -15,7 +15,7 @@ from numba_kcache.tiers.trust import SIGNATURE
 class Tier:
     """A tier that notes the kinds of files it is asked for."""
 
-    name, is_remote, is_vouched = "toy", True, False
+    name, is_remote, is_trusted = "toy", True, False
 
     def __init__(self, *, readonly: bool = False, forgets: bool = False) -> None:
         self.readonly, self.forgets = readonly, forgets

@@ -16,7 +16,7 @@ Method      One slot per argument. Parameters of each, flattened:
 
 Not here    Arrays (arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's launch
             (dispatcher).
-Ground      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0, and the bytes of its launches, as
+Source      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0, and the bytes of its launches, as
             tests/integration/test_mlir_on_fake_driver.py compares them.
 """
 

@@ -1,8 +1,9 @@
 """numba-cuda-mlir's `Dialect`: the options of its dispatchers, and its declarations of external functions.
 
-Promise     No module of numba-cuda-mlir is imported. For a text transform the function's text is in the key, which must
-            still be the text that the function was compiled from. An object of an unexpected form is not recognised,
-            and so its kernel is not cached.
+Promise     No module of numba-cuda-mlir is imported. Where the compiler transforms a function's source text
+            (`experimental_ast_transforms`), the key contains that text, and the function is refused if its file has
+            changed since it was compiled. An object with unexpected attributes is not recognised, and so its kernel is
+            not cached.
 Method      This module itself is the `Dialect` that is passed to `fingerprint`.
 Not here    The functions shared with numba-cuda (python.numbas), and names of modules (internals).
 """
@@ -22,7 +23,7 @@ from ...model.linkable import callbacks_of, linkable_input
 from ..python import External, Jitted, numbas
 from ..python.code import code_form
 from ..python.numbas import fixed_signatures, is_a, loaded
-from ..python.value import OF_NUMPY, Unvouchable
+from ..python.value import OF_NUMPY, AlwaysRefused
 from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, LIBRARIES, NAMES
 
 packages = NAMES.packages
@@ -38,7 +39,8 @@ _NO_CODE = (
     "dump_llvmir", "dump_ptx", "dump_ast", "dump_ast_after_all", "signature", "annotations_as_signatures", "fast_math",
     "chip", "cc", "_compile_output", "__launch_config__",
 )  # fmt: skip
-"""Options that do not change code, repeat another option, or concern one compile only; the target is a component."""
+"""Options that do not change code, repeat another option, or concern one compile only. `chip` and `cc` are among them
+because the key contains the target already."""
 
 _OWN = ("numba_cuda_mlir.decorators",)
 """Modules whose functions are used as values of options."""
@@ -55,21 +57,22 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
     Callbacks of a kernel's link inputs are not part of the code: its own dispatcher runs them.
 
     Raises:
-        Unvouchable: Its code depends on the launch configuration, or its text changed since it was compiled.
+        AlwaysRefused: Its code depends on the launch configuration, or its text changed since it was compiled.
     """
     options = {name: value for name, value in dispatcher.targetoptions.items() if name not in _NO_CODE}
     links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
-    if not is_kernel:  # as its first compile sets them
+    if not is_kernel:  # a device function's first compile sets these: the key is the same before and after it
         options |= {"device": True, "lto": False, "_lto_explicit": None}
     inline = options.get("inline")
     if callable(inline) and inline.__module__ in _OWN and loaded(inline.__module__, inline.__qualname__) is inline:
-        options["inline"] = f"{inline.__module__}.{inline.__qualname__}"  # the default; its version is in the key
+        # The package's own default: its name says all, because the package's version is in the key.
+        options["inline"] = f"{inline.__module__}.{inline.__qualname__}"
     options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
     if options.get("experimental_ast_transforms"):
         options["text"] = transformed_text(dispatcher.py_func)
     uses_launch = loaded(DISPATCHERS, "_extensions_use_launch_config")
     if extensions and uses_launch is not None and uses_launch(extensions):
-        raise Unvouchable("its extensions read the launch configuration")
+        raise AlwaysRefused("its extensions read the launch configuration")
     opaque = {"extensions": extensions} if extensions else {}
     has_lines = bool(options.get("debug") or options.get("lineinfo"))
     return Jitted(options, opaque, [_without_callbacks(each) for each in links] if is_kernel else links, has_lines)
@@ -85,15 +88,15 @@ class _Linked:
 def _without_callbacks(item: Any) -> Any:
     if linkable_input(item) is None or not callbacks_of(item):
         return item
-    kind = next(each.__name__ for each in type(item).__mro__ if each.__module__.startswith(HOME))
-    return type(kind, (_Linked,), {})(item)
+    class_name = next(each.__name__ for each in type(item).__mro__ if each.__module__.startswith(HOME))
+    return type(class_name, (_Linked,), {})(item)  # `linkable_input` tells the kind by the name of the class
 
 
 def type_form(value: Any) -> Plain | None:
     """The form of a Numba type, a signature, or a class of MLIR's bindings (its name); None for other objects.
 
     Raises:
-        Refused: As `numbas.type_form` does.
+        Refused: The type belongs to an extension, or refers to an object of this process (`python.value.Refused`).
     """
     kind = type(value)
     if kind.__module__ != BINDINGS or not isinstance(value, type):
@@ -109,7 +112,7 @@ def external(value: Any) -> External | None:
     """The declaration in a descriptor of `declare_device`, or a function in MLIR; None for other objects.
 
     Raises:
-        Unvouchable: It is a descriptor, but its declaration cannot be read.
+        AlwaysRefused: It is a descriptor, but its declaration cannot be read.
     """
     if is_a(value, IN_MLIR):
         return External(value.name, str(value.sig), str(value.library.source), False, ())
@@ -118,7 +121,7 @@ def external(value: Any) -> External | None:
     try:
         return External(value.name, str(value.sig), str(value.abi), bool(value.use_cooperative), tuple(value.link))
     except (AttributeError, TypeError):
-        raise Unvouchable("its declaration cannot be read") from None
+        raise AlwaysRefused("its declaration cannot be read") from None
 
 
 def setting(name: str) -> Any:
@@ -133,7 +136,7 @@ def transformed_text(function: Any) -> str:
     """The text of a function that a transform will read, from the present content of its file.
 
     Raises:
-        Unvouchable: It cannot be read, or was edited since the function was compiled.
+        AlwaysRefused: It cannot be read, or was edited since the function was compiled.
     """
     code = function.__code__
     try:
@@ -142,15 +145,15 @@ def transformed_text(function: Any) -> str:
         whole = "".join(linecache.getlines(code.co_filename, function.__globals__))
         made = InspectLoader.source_to_code(whole, code.co_filename)  # compiled as by an import, not run
     except (OSError, TypeError, SyntaxError, ValueError):
-        raise Unvouchable("its text cannot be read, and a text transform reads it") from None
+        raise AlwaysRefused("its text cannot be read, and a text transform reads it") from None
     if not any(_is_same(each, code) for each in _nested(made)):
-        raise Unvouchable("its file was edited after it was imported, and a text transform reads it again")
+        raise AlwaysRefused("its file was edited after it was imported, and a text transform reads it again")
     return text
 
 
 def _is_same(one: CodeType, other: CodeType) -> bool:
-    place, name = (one.co_firstlineno, one.co_name), (other.co_firstlineno, other.co_name)
-    return place == name and _form(one) == _form(other)
+    is_same_place = one.co_firstlineno == other.co_firstlineno and one.co_name == other.co_name
+    return is_same_place and _form(one) == _form(other)
 
 
 def _nested(code: CodeType) -> list[CodeType]:

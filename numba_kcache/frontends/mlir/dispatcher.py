@@ -6,7 +6,7 @@ Promise     A dispatcher made here behaves like one of `cuda.jit` with the same 
 Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
             `served`, which returns a compile result made from an artifact, or None if the method has to compile.
 Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install).
-Ground      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
+Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`.
 """
 

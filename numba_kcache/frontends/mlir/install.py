@@ -6,7 +6,7 @@ Method      Five methods of its dispatcher class are replaced: both that compile
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
             makes uses this cache as well.
 Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
-Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
+Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
 """
 

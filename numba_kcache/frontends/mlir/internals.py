@@ -4,7 +4,7 @@ Promise     Either all of them exist with the expected parameters, or ToolchainM
             install. No other module of this package imports a module of numba-cuda-mlir.
 Method      `surface` has names that are loaded with its `cuda`; `compiler` those that a compile loads. `NAMES` has the
             places for the shared dialect, which reads only loaded modules.
-Ground      numba-cuda-mlir 0.5.4 and 0.6.0: descriptor.py, decorators.py, mlir_compiler.py, mlir_optimization.py,
+Source      numba-cuda-mlir 0.5.4 and 0.6.0: descriptor.py, decorators.py, mlir_compiler.py, mlir_optimization.py,
             tools.py, _whole_function_planners.py.
 """
 

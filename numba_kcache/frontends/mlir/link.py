@@ -3,7 +3,7 @@
 Promise     Link inputs are read again for each compile. The code is that of a plain compile: NVRTC gets
             numba-cuda-mlir's own flags, with include folders that replace the user's (headers.folders).
 Method      For the compiling thread, cuda.core's `Program` is replaced by one that runs NVRTC on the user's texts.
-Ground      numba-cuda-mlir 0.6.0, cudadrv/nvrtc.py `compile`: toolkit before `CUDA_NVRTC_EXTRA_SEARCH_PATHS`, and no
+Source      numba-cuda-mlir 0.6.0, cudadrv/nvrtc.py `compile`: toolkit before `CUDA_NVRTC_EXTRA_SEARCH_PATHS`, and no
             folder of the text's own, whose name has none; cuda.core 1.2, `ProgramOptions.as_bytes`.
 """
 

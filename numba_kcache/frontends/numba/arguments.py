@@ -13,7 +13,7 @@ Method      One slot per argument. An array is recognised by the Numba type that
             on the device for their streams.
 Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In`, `Out` and `InOut`, extensions and debug
             kernels: Numba's own launch code handles those (dispatcher).
-Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` passes its strides
+Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` passes its strides
             unchanged.
 """
 

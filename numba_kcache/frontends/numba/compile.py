@@ -3,10 +3,11 @@
 Promise     Any target on any machine: no device, driver or context is needed. The program is compiled in its present
             state: a device function that Numba has compiled before, for other globals or another target, is compiled
             again. Numba's own errors pass unchanged. The user's `link` list is not modified.
-Method      The steps of Numba's `_Kernel`, with our own linking: nvJitLink and NVRTC get flags against hidden caches,
-            and link files are read again and in order (Numba reads each once in a process and links a set).
+Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
+            NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
+            process, and links them as a set, in no order).
 Not here    The key (request). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
-Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
+Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _Freshness = tuple[str, tuple[int, int], int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
 
-_subroutines_of: list[Any] = [None]
-"""Flags under which the subroutines in Numba's own cache were compiled, and their number."""
+_internal_cache_state: list[Any] = [None]
+"""The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
+one item, so that it can be replaced."""
 
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
@@ -95,7 +97,7 @@ def build(
         raise UncacheableError(f"cannot cache {definition.label}", f"the link input {changed} changed meanwhile")
     linked = [f"sha256:{sha256(each.data).hexdigest()}" for each in made.linked if each.name == DEVICE_RUNTIME]
     if linked and linked != [runtime_build]:
-        why = "another build of CUDA's device runtime was linked than is in its key"
+        why = "the build of CUDA's device runtime that was linked is not the one in the kernel's key"
         raise UncacheableError(f"cannot cache {definition.label}", why)
     return made.artifact
 
@@ -184,14 +186,18 @@ def _forget_stale(
 ) -> None:
     """Drop code that Numba compiled earlier in this process for another target, other globals or other flags."""
     for function, digest in functions:
-        twin = _on_device(function)
-        if isinstance(twin, FunctionType):
-            if _compiled_as.get(twin) != (digest, cc, 0):
-                forget_implementations(twin)
-        elif twin is not None and twin.overloads and _compiled_as.get(twin) != (digest, cc, len(twin.overloads)):
-            _compile_anew(twin)
+        on_device = _on_device(function)
+        if isinstance(on_device, FunctionType):
+            if _compiled_as.get(on_device) != (digest, cc, 0):
+                forget_implementations(on_device)
+        elif (
+            on_device is not None
+            and on_device.overloads
+            and _compiled_as.get(on_device) != (digest, cc, len(on_device.overloads))
+        ):
+            _recompile(on_device)
     cached = parts.cuda_target.target_context.cached_internal_func
-    if _subroutines_of[0] != (_flags(cc, chosen), len(cached)):
+    if _internal_cache_state[0] != (_flags(cc, chosen), len(cached)):
         cached.clear()
 
 
@@ -199,24 +205,28 @@ def _remember(
     parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
     for function, digest in functions:
-        twin = _on_device(function)
-        if twin is not None:
-            _compiled_as[twin] = (digest, cc, len(getattr(twin, "overloads", ())))
-    _subroutines_of[0] = (_flags(cc, chosen), len(parts.cuda_target.target_context.cached_internal_func))
+        on_device = _on_device(function)
+        if on_device is not None:
+            _compiled_as[on_device] = (digest, cc, len(getattr(on_device, "overloads", ())))
+    _internal_cache_state[0] = (_flags(cc, chosen), len(parts.cuda_target.target_context.cached_internal_func))
 
 
 def _flags(cc: tuple[int, int], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
     return (cc, *(repr(chosen[name]) for name in ("debug", "lineinfo", "fastmath", "opt", "forceinline")))
 
 
-def _on_device(dispatcher: Any) -> Any:
-    """The dispatcher that Numba compiles for the device; for a function under `njit`, Numba keeps a second one."""
-    if isinstance(dispatcher, (internals().CUDADispatcher, FunctionType)):
-        return dispatcher
-    return getattr(dispatcher, "_CUDATypingContext__dispatcher", None)
+def _on_device(function: Any) -> Any:
+    """The object that Numba compiles for the device.
+
+    A CUDA dispatcher or a plain function is that object itself. For a function under `njit`, Numba makes a second,
+    CUDA dispatcher when a kernel first calls it; None before that.
+    """
+    if isinstance(function, (internals().CUDADispatcher, FunctionType)):
+        return function
+    return getattr(function, "_CUDATypingContext__dispatcher", None)
 
 
-def _compile_anew(dispatcher: Any) -> None:
+def _recompile(dispatcher: Any) -> None:
     """Drop the overloads of a device function; signatures given to its decorator are then compiled explicitly."""
     before = dict(dispatcher.overloads)
     dispatcher.overloads.clear()

@@ -16,7 +16,7 @@ from typing import Any
 from ...model.request import LinkInput
 from ..python import External, Jitted, numbas
 from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded
-from ..python.value import OF_NUMPY, Unvouchable
+from ..python.value import OF_NUMPY, AlwaysRefused
 
 __all__ = ["Declared", "external", "form_of_type", "intrinsic", "jitted", "loaded", "packages", "python_function"]
 
@@ -109,7 +109,7 @@ def external(value: Any) -> External | None:
     """The declaration behind a descriptor of `declare_device`; None for other objects.
 
     Raises:
-        Unvouchable: It is a descriptor, but its declaration cannot be read.
+        AlwaysRefused: It is a descriptor, but its declaration cannot be read.
     """
     if not is_a(value, ("numba.cuda.compiler", "ExternFunction")):
         return None
@@ -121,5 +121,5 @@ def external(value: Any) -> External | None:
         links, cooperative = _users_links(library._linking_files), bool(library.use_cooperative)
         abi = type(description.call_conv).__name__
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise Unvouchable("its declaration cannot be read") from None
+        raise AlwaysRefused("its declaration cannot be read") from None
     return External(value.name, str(value.sig), abi, cooperative, links)

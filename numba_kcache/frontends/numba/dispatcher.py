@@ -10,7 +10,7 @@ Method      Numba's `compile` calls `load_overload` of the dispatcher's cache be
             replacing the name `LaunchConfig` there.
 Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
             arguments are of common types does not use this module.
-Ground      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
+Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
             cuda.core's LaunchConfig counts the grid in clusters where there are any.
 """
 

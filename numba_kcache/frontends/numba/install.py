@@ -3,7 +3,7 @@
 Method      Three methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls) and `specialize` (which would drop the cache, and with it `forall`).
 Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
-Ground      numba-cuda 0.30.4, dispatcher.py.
+Source      numba-cuda 0.30.4, dispatcher.py.
 """
 
 from __future__ import annotations

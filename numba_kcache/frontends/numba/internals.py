@@ -2,7 +2,7 @@
 
 Promise     Either all of them exist with the expected parameters, or ToolchainMissingError says which versions to
             install. No other module of the package imports private names of Numba to compile.
-Ground      numba-cuda 0.30.4: the steps of `_Kernel.__init__` and `CUDACodeLibrary` are those of the compilation here.
+Source      numba-cuda 0.30.4: the steps of `_Kernel.__init__` and `CUDACodeLibrary` are those of the compilation here.
 """
 
 from __future__ import annotations

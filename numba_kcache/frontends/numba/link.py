@@ -3,7 +3,7 @@
 Promise     The order is fixed: the kernel, the user's files as given, then the inputs of device functions and of
             Numba's library, sorted by content. Files are read when they are linked. NVRTC and nvJitLink keep no
             hidden cache and need no driver.
-Ground      numba-cuda 0.30.4: `CUDACodeLibrary._link_all`, `_Linker`, `cudadrv.nvrtc.compile` (its flags and
+Source      numba-cuda 0.30.4: `CUDACodeLibrary._link_all`, `_Linker`, `cudadrv.nvrtc.compile` (its flags and
             include folders), `_Kernel.maybe_link_nrt`.
 """
 

@@ -4,7 +4,7 @@ Promise     It is launched by Numba's code, with Numba's meaning of every argume
             module is loaded once for each device, again after a reset, with its carveout. For attributes that only a
             compilation has (LLVM IR, types, another target's code), Numba compiles when they are first read.
 Not here    Finding artifacts: the caller passes `load`.
-Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
+Source      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
             and the attributes of a kernel read.
 """
 

@@ -2,7 +2,7 @@
 
 Not here    The check for the simulator (definition.is_simulated): this module is imported only if it is on. The error
             for CUDA C++, which cannot be simulated (launch.devices).
-Ground      numba-cuda 0.30.4, simulator/: its `jit` returns a kernel for each function, and takes few options.
+Source      numba-cuda 0.30.4, simulator/: its `jit` returns a kernel for each function, and takes few options.
 """
 
 from __future__ import annotations

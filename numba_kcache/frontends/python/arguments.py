@@ -4,7 +4,7 @@ Promise     A launch has the same parameter bytes as Numba's own. Arguments whos
             kernel was compiled for are passed on before anything is queued (`OtherTypes`). A cubin whose parameters
             have other sizes than the signature's is refused, never guessed.
 Not here    Arrays, and the number of parameters that a complex number takes (numba.arguments, mlir.arguments).
-Ground      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
+Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
             aligned to their size.
 """
 

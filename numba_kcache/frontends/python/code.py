@@ -8,7 +8,7 @@ Promise     `code_form` is equal for two code objects only if they compute the s
 Method      Bytecode with its exception table, names and typed constants, those in the order of their use; not marshal
             (its bytes depend on reference counts) and not repr (addresses). The scan walks the two-byte words of
             `co_code` itself: `dis` takes 4 us an instruction.
-Ground      Python documentation, "dis": LOAD_GLOBAL holds its name's index shifted by one, LOAD_ATTR too
+Source      Python documentation, "dis": LOAD_GLOBAL holds its name's index shifted by one, LOAD_ATTR too
             from 3.12 on; inline caches are CACHE words in between.
 """
 

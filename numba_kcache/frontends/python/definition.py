@@ -332,7 +332,7 @@ def kernel_request(
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
-    signature = signature_component(definition.dialect.form_of_type, types, is_vouched=bool(definition.depends))
+    signature = signature_component(definition.dialect.form_of_type, types, is_covered=bool(definition.depends))
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
@@ -370,18 +370,18 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
 
 
 def signature_component(
-    form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_vouched: bool = False
+    form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_covered: bool = False
 ) -> Component | Uncapturable:
     """Make the component of the argument types, in order; its recorded value is their text.
 
     Args:
         form_of_type: The dialect's function for the form of a type.
         types: Numba types.
-        is_vouched: Whether `depends=` covers the code of an extension's types.
+        is_covered: Whether `depends=` covers the code of an extension's types.
     """
     types = tuple(types)
     try:
-        form = [form_of_type(each, is_vouched) for each in types]
+        form = [form_of_type(each, is_covered) for each in types]
     except Refused as refusal:
         return Uncapturable(str(refusal), "argument types")
     return component("argument types", form)._replace(value=[str(each) for each in types])

@@ -17,7 +17,7 @@ class Dialect(Protocol):
     """Functions by which a front end describes its compiler's objects; a module with these functions will do.
 
     `intrinsic`, `external` and `type_form` may raise `Refused` for a value that can be cached only with `depends=`, and
-    `Unvouchable` for one that cannot be cached at all; `jitted` may raise either.
+    `AlwaysRefused` for one that cannot be cached at all; `jitted` may raise either.
     """
 
     @property

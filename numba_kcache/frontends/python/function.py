@@ -26,7 +26,7 @@ from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
 from .code import Read, read_code, words_in
-from .value import SAYINGS, VOUCHED, Refused, Trust, Unvouchable, name_of, shown, state_of, value_form, vouched_form
+from .value import COVERED, SAYINGS, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Jitted
@@ -146,7 +146,7 @@ def fingerprint(
     """
     depends, plain = tuple(depends), _undecorated(function, dialect)
     try:
-        reader = Reader(dialect, with_lines, is_vouched=bool(depends))
+        reader = Reader(dialect, with_lines, is_covered=bool(depends))
         reader.add_function(function)
         reader.add_depends(plain, depends)
         if reader.words:
@@ -164,10 +164,10 @@ def fingerprint(
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, dialect: Dialect, with_lines: bool, *, is_vouched: bool) -> None:
+    def __init__(self, dialect: Dialect, with_lines: bool, *, is_covered: bool) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
-        self._with_lines, self._is_vouched = with_lines, is_vouched
+        self._with_lines, self._is_covered = with_lines, is_covered
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
         self.registrations = dialect.registrations()
@@ -231,9 +231,9 @@ class Reader:
 
     def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
         for option, objects in jitted.opaque.items():
-            if not self._is_vouched:
+            if not self._is_covered:
                 raise _Cannot(f"its {option} are objects of this process{_REMEDY}", f"option {option} of {name}")
-            jitted.options[option] = [vouched_form(each) for each in objects]
+            jitted.options[option] = [covered_form(each) for each in objects]
         self.edge(index, "options", self.add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
@@ -315,13 +315,13 @@ class Reader:
         found = getattr(value, attribute, None)
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
-    def refused(self, refusal: Refused, label: str, form: Plain = VOUCHED) -> int:
+    def refused(self, refusal: Refused, label: str, form: Plain = COVERED) -> int:
         """Add a node for a value that cannot be read, where `depends=` covers it; raise `_Cannot` otherwise."""
-        if isinstance(refusal, Unvouchable):
+        if isinstance(refusal, AlwaysRefused):
             raise _Cannot(str(refusal), label)
-        if not self._is_vouched:
+        if not self._is_covered:
             raise _Cannot(f"{refusal}{_REMEDY}", label)
-        return self.add(label, form, VOUCHED)
+        return self.add(label, form, COVERED)
 
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for an object pinned by a version its name."""
@@ -345,7 +345,7 @@ class Reader:
         try:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
-            return self.refused(refusal, label, vouched_form(value))
+            return self.refused(refusal, label, covered_form(value))
         self.alive.append(value)
         return self.add(label, form, clear, edges)
 

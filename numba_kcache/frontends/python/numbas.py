@@ -20,7 +20,7 @@ from typing import Any
 from ...keys import Plain
 from ...model import NamedTuple
 from . import Registration, Registrations
-from .value import STANDARD, Refused, Trust, Unvouchable, value_form
+from .value import STANDARD, AlwaysRefused, Refused, Trust, value_form
 
 Place = tuple[str, str]
 """A module and a name in it."""
@@ -118,7 +118,7 @@ def type_form(names: Names, value: Any) -> Plain | None:
     """The form of a Numba type (its text) or of a signature (its types); None for other objects.
 
     Raises:
-        Unvouchable: It refers to an object of this process.
+        AlwaysRefused: It refers to an object of this process.
     """
     if is_a(value, *names.signatures):
         types = (value.return_type, *value.args, *([] if value.recvr is None else [value.recvr]))
@@ -129,37 +129,37 @@ def type_form(names: Names, value: Any) -> Plain | None:
     return form_of_type(names, value) if is_numba_type(names, value) else None
 
 
-def form_of_type(names: Names, kind: Any, is_vouched: bool = False) -> Plain:
+def form_of_type(names: Names, kind: Any, is_covered: bool = False) -> Plain:
     """The form of a type, with everything that its text omits: names of fields, members of an enum.
 
     Args:
         names: The Numba.
         kind: A type of it, or of an extension of it.
-        is_vouched: Whether `depends=` covers the code of an extension's types.
+        is_covered: Whether `depends=` covers the code of an extension's types.
 
     Raises:
         Refused: It is a type of an extension.
-        Unvouchable: It refers to an object of this process.
+        AlwaysRefused: It refers to an object of this process.
     """
     types = sys.modules[f"{names.home}.types"]
-    if not is_vouched and not is_numba_type(names, kind):
+    if not is_covered and not is_numba_type(names, kind):
         where = type(kind).__module__
         raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
     bases = type(kind).__mro__  # not isinstance: see is_a
     if types.BaseTuple in bases:
-        members = [form_of_type(names, each, is_vouched) for each in kind]
+        members = [form_of_type(names, each, is_covered) for each in kind]
         if types.BaseNamedTuple in bases:
             return "named tuple", _class_form(names, kind.instance_class), members
         return "tuple", members
     if types.EnumMember in bases:
         enumeration = _class_form(names, kind.instance_class)
-        return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, is_vouched)
+        return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, is_covered)
     if types.Array in bases:
         flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
-        return "array", type(kind).__qualname__, form_of_type(names, kind.dtype, is_vouched), flags
+        return "array", type(kind).__qualname__, form_of_type(names, kind.dtype, is_covered), flags
     text = repr(kind)
     if "<" in text or " at 0x" in text:
-        raise Unvouchable(f"the type {text} stands for an object of this process")
+        raise AlwaysRefused(f"the type {text} stands for an object of this process")
     return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
 
 

@@ -54,7 +54,7 @@ SAYINGS = frozenset(
 )  # fmt: skip
 """Attributes of a function or class that do not affect its own code, but that typing code may read."""
 
-VOUCHED = "vouched for by depends="
+COVERED = "covered by depends="
 
 REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 """Types whose `repr` is different for different values, also between these types."""
@@ -64,7 +64,7 @@ class Refused(Exception):
     """This value cannot be captured; the text says why."""
 
 
-class Unvouchable(Refused):
+class AlwaysRefused(Refused):
     """A value that `depends=` cannot cover either: the code would contain or depend on an address of this process."""
 
 
@@ -260,9 +260,9 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
     return None
 
 
-def vouched_form(value: Any) -> Plain:
+def covered_form(value: Any) -> Plain:
     """The form of a value that cannot be captured and that `depends=` covers: the name of its type."""
-    return VOUCHED, f"{type(value).__module__}.{type(value).__qualname__}"
+    return COVERED, f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _refusal(value: Any) -> Refused:
@@ -271,10 +271,10 @@ def _refusal(value: Any) -> Refused:
         return Refused("it is a class")
     if getattr(value, "__cuda_array_interface__", None) is not None:
         why = "whose address would be in the code: pass it as an argument (depends= cannot stand for it)"
-        return Unvouchable(f"it is a device array, {why}")
+        return AlwaysRefused(f"it is a device array, {why}")
     if any(base.__module__ in ("_ctypes", "ctypes") for base in kind.__mro__):
         why = "whose address would be in the code (depends= cannot stand for it)"
-        return Unvouchable(f"it is a {kind.__qualname__} of ctypes, {why}")
+        return AlwaysRefused(f"it is a {kind.__qualname__} of ctypes, {why}")
     if isinstance(value, ModuleType):
         return Refused("it is a module that is used as a value, not by its attributes alone")
     if isinstance(value, BuiltinFunctionType):

@@ -6,7 +6,7 @@ Promise     A flag is accepted only if its effect is known: it depends on its te
 Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value after "=" or as
             the next element, after -D and -U directly too; the value of -Xptxas is an element for ptxas.
 Not here    Flags that are refused at decoration (model.options), and dependencies of included files (headers).
-Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; checked with
+Source      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; checked with
             NVRTC 13.5 by tests/unit/test_flags.py.
 """
 
@@ -169,7 +169,7 @@ def _of_processors(flag: str) -> str:
 
 
 def _unknown(flag: str) -> str:
-    return f"what the flag {flag} makes the code depend on is not known; depends=[...] vouches for it"
+    return f"what the flag {flag} makes the code depend on is not known; depends=[...] covers it"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ Method      Eager: one cubin, which lists its kernels. Lazy: one compile to LTO-
             variables (-optimize-unused-variables), so that its cubin has exactly those it uses. The compile also
             reports the types of all kernels and variables that the text and the user's headers declare.
 Not here    One kernel of a source (build), and resolving the kernels of a lazy module (module).
-Ground      nvJitLink documentation, "Supported Link Options".
+Source      nvJitLink documentation, "Supported Link Options".
 """
 
 from __future__ import annotations

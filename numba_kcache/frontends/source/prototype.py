@@ -10,7 +10,7 @@ Method      A template (the probe) is declared after the source, and never defin
             that the source may not have is also declared in our own namespace, which a using-directive makes visible:
             it is found only where the source has none, and is then recognised. Names are parsed with itanium_demangler.
             Tried: a variable template, and a definition of the function, put their own symbols into the code.
-Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
+Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
             [namespace.qual], 2: using-directives count only where a namespace itself does not declare the name.
 """
 

@@ -16,11 +16,11 @@ from threading import get_ident
 from typing import Any
 
 from ...errors import KCacheError, OptionError
-from ...model import CALLED_OUT, NamedTuple
+from ...model import IN_USER_CODE, NamedTuple
 from ...model.request import LinkInput, Origin
 
 _PTX = r"(?m)^\s*\.version\s+\d+\.\d+"
-_GENERATED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
+_STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
 _COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"
 _PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
 _MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
@@ -113,8 +113,8 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         label, qualname = label + chosen, qualname + chosen
 
     def text() -> str:
-        me = get_ident()
-        depth = CALLED_OUT[me] = CALLED_OUT.get(me, 0) + 1
+        me = get_ident()  # a thread in the user's code is listed: others do not wait long for it
+        depth = IN_USER_CODE[me] = IN_USER_CODE.get(me, 0) + 1
         try:
             returned = function(**values)
         except KCacheError:
@@ -123,9 +123,9 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
             error.add_note(f"while numba_kcache asked {label} for its source")
             raise
         finally:
-            CALLED_OUT[me] = depth - 1
+            IN_USER_CODE[me] = depth - 1
             if depth == 1:
-                CALLED_OUT.pop(me, None)  # a signal handler that ran before this line may have removed it
+                IN_USER_CODE.pop(me, None)  # a signal handler that ran before this line may have removed it
         if type(returned) is str and returned.isascii() and "\0" not in returned:
             return returned
         return _checked_text(returned, label, kind or "cuda")
@@ -142,7 +142,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
 
 
 def _cell(name: str) -> str:
-    """The file name of a notebook's cell in tracebacks, if it is one; "" for source that tracebacks cannot show."""
+    """`name` if tracebacks can show its source although it is no file (a notebook's cell); "" otherwise."""
     linecache = sys.modules.get("linecache")
     return name if linecache is not None and name in linecache.cache else ""
 
@@ -163,7 +163,7 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
             raise OptionError(
                 f"cannot ask {function.__qualname__} for its source",
                 f"its parameter {name} has no default",
-                f"write {name}=...: the values of a template are given to instantiate()",
+                f"give {name} a default; instantiate() replaces it with other values",
             )
     if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
         raise OptionError(
@@ -191,14 +191,15 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
             code = text
             return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: code)
     if isinstance(text, bytes) or "\0" in text or not text.isascii():
-        text = _fit(text, label, kind)
+        text = _decoded(text, label, kind)
     if kind and kind not in _TEXTS:
         raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
     stripped = text.strip()
     if "\n" not in stripped and stripped.endswith(tuple(_PATH_KINDS)):
         raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
-    source, found = text, kind or ("ptx" if _is_ptx(text) else "cuda")
-    return Source(found, label, "", None, Origin(path, 1), base_dir, lambda: source)
+    source = text
+    known = kind or ("ptx" if _is_ptx(text) else "cuda")
+    return Source(known, label, "", None, Origin(path, 1), base_dir, lambda: source)
 
 
 def _is_ptx(text: str) -> bool:
@@ -234,7 +235,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
                 with open(full, "rb") as code:
                     return code.read()
             with open(full, "rb") as file:
-                return _fit(file.read(), path.name, known)
+                return _decoded(file.read(), path.name, known)
         except OSError as error:
             why = error.strerror or str(error)
             raise OptionError(
@@ -246,7 +247,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
 
 def _checked_text(returned: Any, label: str, kind: str) -> str:
     if isinstance(returned, bytes):
-        return _fit(returned, label, kind)
+        return _decoded(returned, label, kind)
     if not isinstance(returned, str):
         raise OptionError(
             f"cannot compile {label}",
@@ -254,31 +255,31 @@ def _checked_text(returned: Any, label: str, kind: str) -> str:
             "return the CUDA C++ source as text",
         )
     if "\0" in returned or not returned.isascii():
-        return _fit(returned, label, kind)
+        return _decoded(returned, label, kind)
     return returned
 
 
-def _fit(text: str | bytes, label: str, kind: str | None) -> str:
-    """Decode the text if it is bytes, and drop the NUL at the end of compilers' PTX.
+def _decoded(text: str | bytes, label: str, kind: str | None) -> str:
+    """Decode bytes, drop the NUL that ends the PTX of compilers, and refuse text that no compiler can read.
 
     Raises:
-        OptionError: It has a NUL, or a lone surrogate that stands for no byte.
+        OptionError: The text contains a NUL, or a lone surrogate that represents no byte.
     """
     from ...model.text import check_text, decoded
 
-    fit = decoded(text) if isinstance(text, bytes) else text
-    if kind == "ptx" or (kind is None and _is_ptx(fit)):
-        fit = fit.rstrip("\0")
-    check_text(fit, f"the source of {label}", is_decoded=isinstance(text, bytes))
-    return fit
+    letters = decoded(text) if isinstance(text, bytes) else text
+    if kind == "ptx" or (kind is None and _is_ptx(letters)):
+        letters = letters.rstrip("\0")
+    check_text(letters, f"the source of {label}", is_decoded=isinstance(text, bytes))
+    return letters
 
 
 def normalised_ptx(text: str) -> str:
-    """Renumber, in the PTX of one kernel, the counters that Numba puts into mangled names by order of compilation:
-    `B2v1`, an ABI tag before the one with the compiler's flags.
+    """Replace the compile counters in the mangled names of Numba's PTX, so that two compiles give equal texts.
 
-    They are numbered by first appearance, so that texts which differ only in these counters become equal. Other names
-    and strings are unchanged, and so is PTX with several kernels.
+    Such a name has an ABI tag `B2v1` (`B`, the length of the rest, `v` and a count of compilations), followed by the
+    tag of the compiler's flags. The counters are renumbered by first appearance. Other names, strings, and PTX with
+    several kernels are unchanged.
     """
     seen: dict[str, str] = {}
 
@@ -288,7 +289,7 @@ def normalised_ptx(text: str) -> str:
     def renamed(match: re.Match[str]) -> str:
         return match[0] if match[0].startswith('"') else re.sub(_COUNTER, numbered, match[0])
 
-    return re.sub(_GENERATED, renamed, text) if len(re.findall(r"\.entry\b", text)) == 1 else text
+    return re.sub(_STRING_OR_MANGLED, renamed, text) if len(re.findall(r"\.entry\b", text)) == 1 else text
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:

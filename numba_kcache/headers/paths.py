@@ -2,7 +2,7 @@
 
 Promise     Headers that include each other by `../inc/x.h` and `./x.h` give finitely many places: a folder that is
             reached again keeps its first name. That both names are one folder is part of the record.
-Ground      NVRTC joins the name to the includer's path without normalising it, so paths would grow with each include.
+Source      NVRTC joins the name to the includer's path without normalising it, so paths would grow with each include.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def links_to(path: str) -> Link:
         return None
 
 
-class Ways:
+class Paths:
     """The paths that one survey has followed.
 
     Args:
