@@ -8,12 +8,14 @@ test that passes plainly fails under the cache, unless it is among `EXPECTED`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -28,16 +30,25 @@ PROCESSES = 14
 
 RESULT = Path(__file__).resolve().parent.parent / "benchmarks/results/numba_suite.json"
 TESTS = "numba.cuda.tests.cudapy"
+PARTS = 3
+"""So many run one after the other, each cold and warm, so that a limit of time loses one at most."""
+
 START = "import numba_kcache, runpy, sys; sys.argv = ['numba', *sys.argv[1:]]; runpy.run_module('numba.runtests', run_name='__main__')"  # noqa: E501
 """The workers are forked before CUDA starts, so that importing the package here is enough for all of them."""
 
 
-def run(name: str, folder: Path, **variables: str) -> tuple[dict[str, str], int]:
+def parts() -> list[list[str]]:
+    """The modules of its tests, dealt out."""
+    (folder,) = find_spec(TESTS).submodule_search_locations  # type: ignore[union-attr,misc]
+    names = [f"{TESTS}.{path.stem}" for path in sorted(Path(folder).glob("test_*.py"))]
+    return [names[number::PARTS] for number in range(PARTS)]
+
+
+def run(name: str, log: Path, modules: list[str], **variables: str) -> tuple[dict[str, str], int]:
     """Failing tests of one run, by name: FAIL or ERROR; how many there were without those that were skipped."""
-    log = folder / f"{name}.log"
     with log.open("w") as out:
         subprocess.run(
-            [sys.executable, "-c", START, "-m", str(PROCESSES), TESTS],
+            [sys.executable, "-c", START, "-m", str(PROCESSES), *modules],
             env={**os.environ, **variables}, stdout=out, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
     text = log.read_text(errors="replace")
@@ -57,11 +68,13 @@ def main() -> int:
     result = {"machine": machine_header(), "failing": {"plain": before.get("failing", {}).get("plain", [])}}
     with tempfile.TemporaryDirectory() as directory:
         cached = {"NUMBA_KCACHE_INSTALL": "all", "NUMBA_KCACHE_DIR": directory}
-        for name in runs:
-            found, result.setdefault("ran", {})[name] = run(
-                name, folder, **({"NUMBA_KCACHE_INSTALL": "0"} if name == "plain" else cached)
-            )
-            result["failing"][name] = sorted(found)
+        result["ran"] = dict.fromkeys(runs, 0)
+        result["failing"] |= {name: [] for name in runs}
+        for number, name in itertools.product(range(PARTS), runs):
+            install = {"NUMBA_KCACHE_INSTALL": "0"} if name == "plain" else cached
+            found, ran = run(name, folder / f"{name}{number}.log", parts()[number], **install)
+            result["failing"][name] = sorted([*result["failing"][name], *found])
+            result["ran"][name] += ran
             new = {
                 each: sorted(set(tests) - set(result["failing"]["plain"])) for each, tests in result["failing"].items()
             }
