@@ -74,7 +74,7 @@ def code_like(size_bytes: int, seed: int) -> bytes:
 
 
 class Ours:
-    """numba_kcache, with the durability it has by default, or without."""
+    """numba_kcache, with each entry synced, as cuda.core and LMDB do it, or without, as by default."""
 
     def __init__(self, root: Path, durability: Any = "data") -> None:
         self.store = DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)

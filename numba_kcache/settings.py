@@ -54,7 +54,7 @@ class Settings(NamedTuple):
     mode: str = "readwrite"
     toolchain: str = "exact"
     shared: bool = False
-    durability: Durability = "data"
+    durability: Durability = "none"
     build_wait_s: float = 120.0
     debug_launches: bool = False
     log_level: str = "warning"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -39,8 +40,10 @@ class OpenWatch:
         self._folders: dict[str, int] = {}
         self._opened: set[int | tuple[int, str]] = set()
         self._fd, self._wanted, self._is_over = -1, 0, False
+        paths = [*paths]
         try:
-            self._start(paths, trees)
+            if paths or trees:
+                self._start(paths, trees)
         except (OSError, ImportError, AttributeError):  # no inotify, or too many watches: all count as opened
             self._files.clear()
             self._folders.clear()
@@ -124,10 +127,17 @@ class OpenWatch:
         self._is_over = True
 
     def close(self) -> None:
-        """End the watch."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """End the watch.
+
+        The kernel takes milliseconds to end hundreds of watches, nearly all of which it waits: a thread waits with it.
+        """
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            threading.Thread(target=os.close, args=(fd,), name="numba_kcache watch", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is going down
+            os.close(fd)
 
     def _read(self) -> None:
         if not self._is_over:

@@ -72,7 +72,7 @@ class DiskStore(Store):
         max_size_bytes: int = 1 << 30,
         max_entries: int = 20_000,
         readonly: bool = False,
-        durability: Durability = "data",
+        durability: Durability = "none",
         shared: bool = False,
         emit: Emit = lambda event: None,
         clock: Callable[[], float] = time.time,

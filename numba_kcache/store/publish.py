@@ -1,10 +1,13 @@
 """Publish a file so that every reader finds all of it or none of it.
 
-Promise     When publish() returns, the name leads to `data`, also after a power cut if durability is "data" and
-            the directory's entry reached the disk ("full" makes sure of that). Until then it leads to the previous
-            file. No reader ever sees a mixture. When it raises, no private file of this call is left.
-Method      Write a private file on the same filesystem, fdatasync it, rename it, fsync the folder; through the
-            descriptors of both folders. The order is the proof: rename never names unsynced bytes.
+Promise     When publish() returns, the name leads to `data`; until then it leads to the previous file. No reader ever
+            sees a mixture, whoever is killed. After a power cut: with durability "none", the default, a file that
+            the system had not written back may be empty, torn or an older one; with "data" it is whole or absent;
+            with "full" it is there. When it raises, no private file of this call is left.
+Method      Write a private file on the same filesystem, rename it; through the descriptors of both folders. With
+            "data" it is synced before that, so that rename never names unsynced bytes, and with "full" the folder is
+            synced after it. A sync is no part of being right, since every read compares digest and key: it keeps
+            the last half minute from being compiled again, and costs each compile three waits for the disk.
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
             (store.entry has it). Private files of killed processes are removed by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).

@@ -38,7 +38,7 @@ class DirectoryTier:
         *,
         readonly: bool = True,
         shared: bool = False,
-        durability: Durability = "data",
+        durability: Durability = "none",
         is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.is_trusted = path, readonly, is_trusted

@@ -55,6 +55,7 @@ COVERED = {
     "tiers/lease.py Thread": "the parent renews its lease",
     "tiers/resp.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/resp.py Thread": "asks name servers for the parent's connection: a child makes its own",
+    "headers/open_watch.py Thread": "ends a watch that is not asked any more; a child has none to end",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; in a child it counts as through",
     "waiting.py Thread": "imports for the parent; a child waits for its own alone",
     "store/locks.py Event": "of one turn's signs of life, which a child does not give",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.store import counters, eviction, faults, publish
+from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
     Clock,
@@ -266,6 +267,18 @@ def test_rename_is_fenced_by_sync(
         publish.publish(b"x" * 100, folder, OLD.key[2:], private=private, **how)
 
     assert calls == expected
+
+
+def test_nothing_waits_for_the_disk_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry and a manifest are published without a sync where no durability was asked for."""
+    synced: list[int] = []
+    for name in ("fsync", "fdatasync", "sync"):
+        monkeypatch.setattr(os, name, lambda *fd: synced.append(len(fd)))
+    store = DiskStore(str(tmp_path / "cache"))
+
+    assert store.put(OLD)
+    assert store.add_variant(OLD.key, {"key": "a"})
+    assert synced == []
 
 
 def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,12 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.store.publish import Durability
 from tests.support.stores import Events, entry_of, in_child, key_of, open_store, small_entry
@@ -120,6 +121,49 @@ def test_unsynced_entries_are_never_wrong(disk: Disk) -> None:
     there, _ = read_after_cut(disk, "none")
 
     assert there < PUTS
+
+
+def _swapped(path: Path, others: list[Path]) -> bytes:
+    return others[(others.index(path) + 1) % len(others)].read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:a damaged cache entry")
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda path, others: b"",
+        lambda path, others: path.read_bytes()[:-1],
+        lambda path, others: path.read_bytes()[: path.stat().st_size // 2],
+        lambda path, others: b"\0" * path.stat().st_size,
+        lambda path, others: path.read_bytes()[:512].ljust(path.stat().st_size, b"\0"),
+        _swapped,
+    ],
+    ids=["empty", "cut by a byte", "cut by half", "zeros", "zeros behind a block", "bytes of another file"],
+)
+def test_what_a_cut_leaves_of_unsynced_files_is_a_miss_that_heals(
+    tmp_path: Path, left: Callable[[Path, list[Path]], bytes]
+) -> None:
+    """Entry, manifest, history and records of a kernel with headers, all damaged at once: one compile, then hits."""
+    (tmp_path / "twice.h").write_text("__device__ inline float twice(float x) { return 2 * x; }\n")
+    source = '#include "twice.h"\nextern "C" __global__ void k(float *x) { *x = twice(*x); }'
+
+    def compiled() -> tuple[int, bytes]:
+        cache = KernelCache(tmp_path / "cache")
+        kernel = cached_kernel(source, arch="sm_90", cache=cache, include_dirs=[str(tmp_path)])
+        kernel.compile()
+        return cache.info("process").compiles, bytes(kernel.cubin())
+
+    first = compiled()
+    files = [each for each in sorted((tmp_path / "cache" / "v1").rglob("*")) if len(each.name) == 62 and each.is_file()]
+    remains = {path: left(path, files) for path in files}
+    for path, data in remains.items():
+        path.write_bytes(data)
+
+    assert len(files) >= 4
+    assert first[0] == 1
+    assert compiled() == first
+    assert compiled() == (0, first[1])
 
 
 @pytest.mark.slow

@@ -206,3 +206,13 @@ def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, how: s
     assert project.check(headers) == Match()
     project.write("first/header.h", "")
     assert isinstance(project.check(headers), Mismatch)
+
+
+def test_watch_on_nothing_opens_nothing() -> None:
+    """Ending a watch takes the kernel milliseconds, and most texts give one of the two watches no tree."""
+    before = os.listdir("/proc/self/fd")
+    watch = OpenWatch(())
+
+    assert os.listdir("/proc/self/fd") == before
+    assert not watch.is_whole()
+    watch.close()
