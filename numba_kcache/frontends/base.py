@@ -14,7 +14,7 @@ import functools
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..engine.request import Request, Resolution, Wanted
 from ..engine.session import Session
@@ -22,7 +22,7 @@ from ..errors import FrozenCacheError, KCacheError, OptionError, UncacheableErro
 from ..keys import OF_ONE_REQUEST, Component
 from ..launch.launcher import Launcher, Relaunch
 from ..launch.loader import LoadedKernel, LoadedModule
-from ..model import Choice, Event, EventKind, Target, UnknownTargetError
+from ..model import Choice, Event, EventKind, Protocol, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
 from ..store import IMPORTS, finish_imports
 from . import BUILT_IN, asked, front_end, not_source

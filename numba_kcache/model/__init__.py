@@ -16,7 +16,9 @@ from ..errors import LaunchError, OptionError
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
+    from typing import Protocol as Protocol
 else:
+    Protocol = object  # a class that only describes others costs no more than a class
     from collections import _tuplegetter, namedtuple
     from types import FunctionType
 
@@ -37,6 +39,12 @@ else:
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q)),
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m)),
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n)),
+        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n, o: _new(
+            _cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n, o)
+        ),
+        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n, o, p: _new(
+            _cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n, o, p)
+        ),
     )
     """Constructors by number of fields, whose parameter names each class replaces by those of its fields."""
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from ..model import Protocol
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
 if TYPE_CHECKING:  # a hit does not import them

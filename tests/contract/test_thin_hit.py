@@ -122,7 +122,7 @@ def test_first_compile_publishes_four_files(tmp_path: Path) -> None:
 
 
 def test_warm_start_makes_no_class_by_typing() -> None:
-    """`model.NamedTuple` in every module of a warm start: typing's takes three times as long to make one."""
+    """`model.NamedTuple` and `model.Protocol` in every module of a warm start: typing's take three times as long."""
     root = Path(__file__).parents[2]
     names = {line for line in (root / "tests/data/warm_modules.txt").read_text().split() if line.startswith("numba_k")}
     files = [root / f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py")]
@@ -130,9 +130,25 @@ def test_warm_start_makes_no_class_by_typing() -> None:
         path
         for path in files
         if path.is_file() and path != root / "numba_kcache/model/__init__.py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in [ast.parse(path.read_text())]
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "typing"
-        if "NamedTuple" in [each.name for each in node.names]
+        for each in node.names
+        if each.name == "NamedTuple" or (each.name == "Protocol" and node in tree.body)
     ]
 
     assert not found
+
+
+CONSTRUCTORS = """
+import sys
+from numba_kcache import cached_kernel
+found = [value for name, module in list(sys.modules.items()) if name.startswith("numba_kcache.")
+    for value in vars(module).values() if isinstance(value, type) and hasattr(value, "_field_defaults")]
+print(len(found) > 20, [each.__name__ for each in found if each.__new__.__code__.co_filename != "<fields>"])
+"""
+
+
+def test_warm_start_compiles_no_constructor() -> None:
+    """Each named tuple that it makes has few enough fields to share the code of a constructor."""
+    assert in_python(CONSTRUCTORS).split(maxsplit=1) == ["True", "[]\n"]
