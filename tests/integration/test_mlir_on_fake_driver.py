@@ -62,6 +62,14 @@ def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> No
         assert {tuple(each) for each in launches(log, name)} == {("0700000000000000", "0300000000000000")}
 
 
+@pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_host_waits_for_arrays_streams_where_a_program_is_not_edited(tmp_path: Path, way: str) -> None:
+    """As numba-cuda-mlir has it do, which programs may rely on; kernels of ours wait on the device."""
+    waits = [str(each) for each in (["one", "two"], ["two"])]
+
+    assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]", "[]"])
+
+
 @pytest.mark.lane
 def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
     """Neither NVVM, LLVM, NVRTC nor nvJitLink is mapped, no module imported and no registry read."""

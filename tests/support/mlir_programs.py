@@ -100,6 +100,36 @@ for _ in range(12):
 )
 """Arguments that its launcher passes wrongly without a word; through `cached_kernel` or `cuda.jit`."""
 
+STREAMS = (
+    START
+    + """
+decorate = cached_kernel
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    decorate = cuda.jit
+    numba_kcache.install(all=True)
+
+class Foreign:
+    def __init__(self, array):
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+waited = []
+cuda.cudadrv.driver.Stream.synchronize = lambda stream: waited.append(int(stream.handle))
+
+@decorate
+def kernel(x, y):
+    pass
+
+one, two = cuda.stream(), cuda.stream()
+x, y = (Foreign(cuda.device_array(10, stream=each)) for each in (one, two))
+for stream in (None, one):
+    kernel[1, 1, stream](x, y)
+    print([("one", "two")[each == int(two.handle)] for each in waited])
+    waited.clear()
+"""
+)
+"""The streams of arrays that the host waits for in a launch; through `cached_kernel` or `cuda.jit`."""
+
 UNEDITED = (
     START
     + """

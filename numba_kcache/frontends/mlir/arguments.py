@@ -32,7 +32,7 @@ from ...errors import ArgumentError
 from ...launch import Dim3, Launch, LaunchShape
 from ...launch.arguments import Call, Settle, Slot
 from ...launch.devices import stream_identity
-from ...launch.launcher import Launcher, Relaunch
+from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...launch.typed import OtherTypes
 from ..python.arguments import Otherwise, TypedLauncher, lay_out, number_code, number_slot
@@ -64,7 +64,12 @@ class MlirLauncher(TypedLauncher):
         complete: Adds the defaults of omitted arguments.
         is_cast: Whether numbers are converted to the types of a signature that the user wrote.
         more: As for `TypedLauncher`.
+
+    Attributes:
+        waits_on_host: Whether the host waits for other streams that produce arrays, as numba-cuda-mlir has it do.
     """
+
+    waits_on_host = False
 
     def __init__(
         self,
@@ -198,7 +203,7 @@ def dtype_of(kind: Any) -> Any:
     return numpy.dtype(str(kind))
 
 
-def slot_of(kind: Any, launcher: Launcher, is_cast: bool = False) -> Slot:
+def slot_of(kind: Any, launcher: MlirLauncher, is_cast: bool = False) -> Slot:
     """Make the slot of an argument of one type.
 
     Raises:

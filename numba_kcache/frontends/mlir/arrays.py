@@ -1,8 +1,8 @@
 """Arrays as arguments of a numba-cuda-mlir kernel: their types, and the parameters that they take.
 
 Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
-            alike, by their memory. The launch waits on the device for the stream that produces an array; a host array
-            is copied before and after the launch, as numba-cuda-mlir does.
+            alike, by their memory. The launch waits on the device for the stream that produces an array, or on the host
+            (`MlirLauncher.waits_on_host`); a host array is copied before and after it, as numba-cuda-mlir does.
 Not here    Arguments other than arrays, and launchers (arguments).
 """
 
@@ -11,14 +11,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...launch.arguments import Call, Memory, Unfit, memory_of
 from ...launch.devices import stream_identity
-from ...launch.launcher import Launcher
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model.artifact import SCALAR_SIZES
-from .internals import surface
+from ..python.numbas import loaded
+from .internals import CONFIG, surface
+
+if TYPE_CHECKING:
+    from .arguments import MlirLauncher
 
 _NAMES = {
     "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
@@ -98,7 +101,7 @@ class MlirArraySlot(ArraySlot):
 
     others = "C"  # arrays of other libraries in "F" or "A" order have types of their own
 
-    def __init__(self, kind: Any, launcher: Launcher) -> None:
+    def __init__(self, kind: Any, launcher: MlirLauncher) -> None:
         parts = surface()
         array = parts.DeviceNDArray
         element = _element_of(kind.dtype)
@@ -115,7 +118,7 @@ class MlirArraySlot(ArraySlot):
             kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
             layout=kind.layout, own=own, passed_as="aa0se", is_readonly=not kind.mutable,
         )  # fmt: skip
-        self.launcher = launcher
+        self.launcher: MlirLauncher = launcher
 
     def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
@@ -145,10 +148,20 @@ class MlirArraySlot(ArraySlot):
         if keeper is not None:
             call.borrowed.append(keeper)
         if memory.stream is not None and stream_identity(memory.stream) != stream_id:
-            call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, call.handle))
+            call.before.append(functools.partial(_wait, self.launcher, memory.stream, call.handle))
         if memory.strides is not None:
             return memory
         return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
+
+
+def _wait(launcher: MlirLauncher, producer: int, consumer: int) -> None:
+    """Have a launch wait for the stream of an array: on the host where the launcher says so and nothing is captured."""
+    driver = launcher.module.driver
+    is_captured = any(driver.cuStreamIsCapturing(each) != (0, 0) for each in (producer, consumer))
+    if launcher.waits_on_host and not is_captured and loaded(CONFIG, "CUDA_ARRAY_INTERFACE_SYNC"):
+        surface().get_context().create_external_stream(producer).synchronize()
+    else:
+        launcher.module.waits.enqueue_wait(producer, consumer)
 
 
 def _element_of(dtype: Any) -> str:

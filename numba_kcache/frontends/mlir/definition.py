@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
 from ...launch import LaunchShape
-from ...launch.launcher import Launcher, Relaunch
+from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.artifact import Artifact
@@ -28,7 +28,7 @@ from ..python.arguments import Signature
 from ..python.definition import PythonDefinition, PythonResolutions
 from ..python.numbas import Declared
 from . import dialect, request
-from .arguments import make_launcher, watch_context
+from .arguments import MlirLauncher, make_launcher, watch_context
 from .arrays import array_type_of
 from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
 
@@ -158,7 +158,7 @@ class MlirDefinition(PythonDefinition):
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
-    ) -> Launcher | None:
+    ) -> MlirLauncher | None:
         """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
         known = more["artifact"].attributes
         if known.get("debug") or known.get("needs_setup") or self.declared.targetoptions.get("extensions"):

@@ -17,7 +17,7 @@ from ...launch import Launch, LaunchShape
 from ...launch.loader import LoadedKernel
 from ..base import RunsUncached, Variant
 from ..launches import Launches
-from .arguments import codes_of
+from .arguments import MlirLauncher, codes_of
 from .definition import VARARGS, MlirDefinition, MlirResolutions
 from .dispatcher import served
 from .internals import surface
@@ -37,6 +37,13 @@ class InstalledDefinition(MlirDefinition):
             return types  # type: ignore[no-any-return]
         except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports it, or can launch it
             return None
+
+    def launcher(self, *arguments: Any, **more: Any) -> MlirLauncher | None:
+        """Make the launcher, which has the host wait for streams as numba-cuda-mlir does: programs may rely on that."""
+        made = super().launcher(*arguments, **more)
+        if made is not None:
+            made.waits_on_host = True
+        return made
 
 
 class InstalledResolutions(MlirResolutions):
