@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aims import aims
 from performance import (
     PERFORMANCE,
     RESULTS,
@@ -481,6 +482,7 @@ TABLES = {
     "suites": ("docs/compatibility.md", suites),
     "sizes": ("docs/install.md", sizes),
     "added": ("docs/performance.md", added),
+    "aims": ("docs/performance.md", aims),
     "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }

@@ -143,3 +143,22 @@ def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(lo
         result.write({"first": [1], "second": [2]})
 
     assert json.loads((tmp_path / "there/some.json").read_text())["samples"] == {"first": [1]}
+
+
+def test_aim_is_met_missed_or_not_measured_as_its_result_says(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """No miss is left out of the table, nor an aim whose result is missing or was cut short."""
+    aims = load("aims")
+    monkeypatch.setattr(sys.modules["performance"], "RESULTS", tmp_path)
+
+    def result(name: str, **found: object) -> None:
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": {}, **found}))
+
+    result("cuda_compute", milliseconds={"scan": {"cache": 12.0, "memory": 9.0}})
+    result("warm_up", samples={"cpu_of_alone": 0.41})
+    result("triton_kernels", found={"own": "it died"})
+
+    rows = {aim.of: line for aim, line in zip(aims.AIMS, aims.aims().splitlines()[2:], strict=False)}
+
+    assert "| 3 | met |" in rows["cuda_compute"]
+    assert "| 0.41 | **missed** |" in rows["warm_up"]
+    assert "| – | not measured |" in rows["triton_kernels"]

@@ -1,0 +1,185 @@
+"""The aims of the project that a benchmark measures, and what the committed results say of each; tables.py shows them.
+
+A row is computed from one result. An aim that is missed, or was not measured, is shown like the others.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from performance import NoResult, digits, result_of, table
+
+OURS, INSTALLED, THEIRS = "numba_kcache", "numba_kcache.install()", "numba-cuda-mlir cache=True"
+COUNTS = ("0", "1", "2", "4")
+
+
+class Aim(NamedTuple):
+    """One row.
+
+    Args:
+        of: The result.
+        what: What is measured, with its unit.
+        limit: At most so much.
+        value: The figure of the result.
+        is_least: The limit is the least instead.
+        cause: The reason for a miss, and what was tried.
+    """
+
+    of: str
+    what: str
+    limit: float
+    value: Callable[[Mapping[str, Any]], float]
+    is_least: bool = False
+    cause: str = ""
+
+    def measured(self) -> float | None:
+        """The figure; None where the result lacks it."""
+        try:
+            return self.value(result_of(self.of))
+        except (NoResult, KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.limit if self.is_least else value <= self.limit
+
+
+def added(name: str) -> Callable[[Mapping[str, Any]], float]:
+    return lambda result: float(result["added"][name]["added_ms"])
+
+
+def times_of_the_other(name: str) -> Callable[[Mapping[str, Any]], float]:
+    """The median of ours as a multiple of that of the other side of a pair."""
+
+    def value(result: Mapping[str, Any]) -> float:
+        sides = result["samples"][name]
+        return median(sides["ours"]) / median(sides["other"])
+
+    return value
+
+
+def ratio(*path: str, to: tuple[str, ...], of: str = "samples") -> Callable[[Mapping[str, Any]], float]:
+    """The median at one path of a result as a multiple of that at another."""
+    return lambda result: middle(result[of], *path) / middle(result[of], *to)
+
+
+def middle(samples: Any, *path: str) -> float:
+    for name in path:
+        samples = samples[name]
+    return median(samples)
+
+
+def to_bare(system: str, counts: tuple[str, ...], bare: str = "bare cuLaunchKernel, packed before") -> Any:
+    """The largest ratio of a launch to another one, of the numbers of arguments that are named."""
+    return lambda result: max(
+        middle(result["samples"], system, count) / middle(result["samples"], bare, count) for count in counts
+    )
+
+
+def more_memory(part: str, result: Mapping[str, Any], place: int = 1) -> float:
+    """Bytes of the host, or of the device, from the first tenth of a part to its last."""
+    first, *_, last = result["samples"][part]["tenths"]
+    return float(last[place] - first[place])
+
+
+def kept_of_dropped_kb(result: Mapping[str, Any]) -> float:
+    """KB that a kernel of ours leaves behind beyond what a bare load and unload does."""
+    parts = "numba_kcache, dropped", "cuModuleLoadData, dropped"
+    ours, bare = (more_memory(part, result) / (0.9 * result["samples"][part]["count"]) for part in parts)
+    return (ours - bare) / 1e3
+
+
+def first_results_ms(result: Mapping[str, Any]) -> float:
+    return max(row["cache"] - row["memory"] for row in result["milliseconds"].values())
+
+
+def launches_us(result: Mapping[str, Any]) -> float:
+    return max(middle(result["samples"], OURS, f"launch {of}") for of in ("own", "cupy", "torch")) * 1e6
+
+
+def saved_process_ms(result: Mapping[str, Any]) -> float:
+    samples = result["samples"]
+    return (middle(samples, THEIRS, "warm process") - middle(samples, OURS, "warm process")) * 1e3
+
+
+JOB = "20 Numba kernels, 8 processes"
+AIMS = (
+    Aim("added", "added by a CUDA C++ kernel to a bare cubin's process, ms", 12, added("cubin")),
+    Aim("added", "added to CuPy's `RawKernel`, ms", 12, added("RawKernel")),
+    Aim("added", "the same with `cuda_fp16.h`, ms", 12, added("fp16")),
+    Aim("added", "added by a Numba kernel to a program without one, ms", 12, added("Numba")),
+    Aim("added", "nothing stored, CuPy arrays: added to `RawKernel`, ms", -75, added("cold RawKernel")),
+    Aim("added", "the same with `cuda_fp16.h`, ms", 0, added("cold fp16")),
+    Aim("added", "nothing stored, 31 kernels of a module, times `RawModule`", 1.0,
+        times_of_the_other("cold 31 of a module")),
+    Aim("added", "nothing stored, 300 kernels of a module, times `RawModule`", 1.0,
+        times_of_the_other("cold 300 of a module")),
+    Aim("compile_overhead", "CPU time of a compile, median of all sources, times NVRTC's", 1.03,
+        lambda of: of["summary"]["median"]),
+    Aim("compile_overhead", "sources above 1.15 times NVRTC's", 0, lambda of: of["summary"]["above 1.15"]),
+    Aim("compile_overhead", "sources", 150, lambda of: of["summary"]["sources"], is_least=True),
+    Aim("modules", "300 kernels of a module, all launched, times `RawModule`", 1.5,
+        ratio("300 of a module, ours", "all", to=("300 of a module, cupy", "all"), of="many")),
+    Aim("modules", "31 kernels in 31 sources, times `RawKernel`s", 1.0,
+        ratio("31 sources, ours", "all", to=("31 sources, cupy", "all"), of="many")),
+    Aim("workloads", "20 Numba kernels in 8 processes, nothing stored, times Numba's", 1.0,
+        ratio(JOB, OURS, "cold all", to=(JOB, "Numba cache=True", "cold all"))),
+    Aim("workloads", "the same, signatures given", 0.5,
+        ratio(JOB, f"{OURS}, signatures given", "cold all", to=(JOB, "Numba cache=True", "cold all"))),
+    Aim("workloads", "compiles of these 20 kernels", 20, lambda of: middle(of["samples"], JOB, OURS, "cold compiles")),
+    Aim("warm_up", "CPU time of a parallel warm-up, times that without shared headers", 0.4,
+        lambda of: of["samples"]["cpu_of_alone"]),
+    Aim("mlir", "numba-cuda-mlir, warm first launch, ms", 2,
+        lambda of: middle(of["samples"], OURS, "warm first") * 1e3),
+    Aim("mlir", "its whole warm process less than with `cache=True`, ms", 400, saved_process_ms, is_least=True),
+    Aim("mlir", "a launch with its arrays, CuPy's or torch's, us", 7, launches_us),
+    Aim("mlir", "nothing stored, unedited: first launch, times `cache=True`", 1.05,
+        ratio(INSTALLED, "cold first", to=(THEIRS, "cold first"))),
+    *(
+        Aim("launch", f"a launch, {of}, at most 4 arguments, times the bare call", 1.0,
+            to_bare(f"{OURS}, {of}", COUNTS))
+        for of in ("Numba arrays", "CuPy arrays", "PyTorch tensors", "Numba-typed, Numba arrays")
+    ),
+    *(
+        Aim("launch", f"the same, {of}, 16 arguments", 1.2, to_bare(f"{OURS}, {of}", ("16",)))
+        for of in ("Numba arrays", "CuPy arrays", "PyTorch tensors", "Numba-typed, Numba arrays")
+    ),
+    Aim("launch", "the same, `c_void_p`, any number", 1.2, to_bare(f"{OURS}, ctypes.c_void_p", (*COUNTS, "8", "16"))),
+    Aim("launch", "the same, any array interface", 1.5, to_bare(f"{OURS}, any array interface", (*COUNTS, "8", "16"))),
+    Aim("launch", "without the compiled module, times CuPy's `RawKernel`", 2.0,
+        to_bare("CuPy arrays, without the compiled module", (*COUNTS, "8", "16"), "CuPy RawKernel, beside those"),
+        cause="checks and packing of each argument are then Python's, and CuPy's are compiled; wheels have the module"),
+    Aim("growth", "memory after 10,000,000 launches, KB more", 100, lambda of: more_memory("launches", of) / 1e3),
+    Aim("growth", "memory of a kernel that was dropped, KB beyond a bare load and unload", 2, kept_of_dropped_kb),
+    Aim("cuda_compute", "first result after a hit, ms more than with the object in memory", 5, first_results_ms),
+    Aim("program_cache", "cuda.core's `compile(cache=)`, first hit, times its file backend's", 1.0,
+        lambda of: of["microseconds"][OURS]["first"] / of["microseconds"]["file backend"]["first"],
+        cause="directories and file are opened without following links, and the digest of all bytes is checked, in 30 "
+        "to 50 us; the file backend checks nothing"),
+    Aim("program_cache", "the same, hits after the first", 1.0,
+        lambda of: of["microseconds"][OURS]["again"] / of["microseconds"]["file backend"]["again"]),
+    Aim("program_cache", "`get_or_build` of 50 KB after the first, us", 100,
+        lambda of: of["microseconds"]["built"]["again"]),
+    Aim("triton_kernels", "Triton, warm first launch, times its own directory's", 1.0,
+        lambda of: of["found"]["cache"]["first_ms"] / of["found"]["own"]["first_ms"]),
+)  # fmt: skip
+
+
+def aims() -> str:
+    """Each aim, its limit, what the results say, and the causes of misses that are known."""
+    rows, causes, counts = list[tuple[str, list[str]]](), list[str](), Counter[str]()
+    for aim in AIMS:
+        value = aim.measured()
+        how = "not measured" if value is None else "met" if aim.is_met(value) else "**missed**"
+        counts[how] += 1
+        shown = "–" if value is None else digits(value) if value else "0"
+        rows.append((aim.what, [f"{'≥' if aim.is_least else '≤'} {aim.limit:g}", shown, how, f"`{aim.of}`"]))
+        if how == "**missed**" and aim.cause:
+            causes += textwrap.wrap(f"- {aim.what}: {aim.cause}.", 119, subsequent_indent="  ")
+    total = f"{counts['met']} met, {counts['**missed**']} missed, {counts['not measured']} not measured."
+    return "\n".join(
+        [*table("aim", ("limit", "measured", "", "result"), rows), "", total, *[""] * bool(causes), *causes]
+    )
