@@ -194,7 +194,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove one entry by its key, or all that have a kernel of a name.
 
     A pattern is matched against whole names of kernels: * matches anything, ? one letter. What
-    could be both is a name where there is such a kernel. Exits with 1 if there is nothing of the kind.
+    could be both is a name if there is such a kernel. Exits with 1 if nothing matches.
     """
     which = arguments.which
     found = [each.key for each in cache.listing() if any(fnmatchcase(name, which) for name in each.kernels)]

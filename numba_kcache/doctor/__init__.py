@@ -174,7 +174,7 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
     if found is None:
         return Finding(name, WRONG, "not installed", advice)
     if _numbers(found) < _numbers(first) or (last and _numbers(found) >= _numbers(last)):
-        return Finding(name, WRONG, f"{found}; what works is {wanted}", advice)
+        return Finding(name, WRONG, f"{found}; this package works with {wanted}", advice)
     return Finding(name, FINE, found)
 
 
@@ -282,7 +282,7 @@ def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
     if strangers:
         first = ", ".join(f"{plain(name)} ({kind})" for name, kind in strangers[:3])
         more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
-        advice = "look who put it there, and remove it by hand: the cache neither reads nor removes it"
+        advice = "find out who put it there, and remove it by hand: the cache neither reads nor removes it"
         yield Finding("strangers", WRONG, f"not the cache's own: {first}{more}", advice)
 
 
@@ -313,7 +313,7 @@ def _clock(tree: Tree) -> Finding:
         finally:
             os.close(root)
     except OSError as error:
-        return Finding("directory", WRONG, str(error), "look whether the disk is full or mounted read-only")
+        return Finding("directory", WRONG, str(error), "check whether the disk is full or mounted read-only")
     return judged_clock(skew_s)
 
 
@@ -332,7 +332,7 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
     for tier in (each.tier for each in session.tiers):
         subject, trial = f"tier {tier.name}", round_trip(tier)
         if trial.why:
-            advice = trial.hint or "look at its address, its rights and, for a server, whether it runs"
+            advice = trial.hint or "check its address, its permissions and, for a server, that it runs"
             yield Finding(subject, WRONG, plain(trial.why), f"{tier.name}: {advice}; launches go on without it")
         else:
             how = "is read" if tier.readonly else "is written and read"
@@ -342,6 +342,6 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
 def judged_past(info: CacheInfo) -> Iterable[Finding]:
     """Report troubles that earlier processes have counted."""
     if info.errors:
-        advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble; "
+        advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which logs each trouble; "
         advice += "`numba-kcache info --zero` resets the counters"
         yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counts began", advice)

@@ -1,7 +1,7 @@
 """List the reasons why two requests have different keys, from their components.
 
-Promise     Every component that differs has at least one reason, and where its values are known, so has every part
-            that differs: each option, each library, each variable. No value from a store makes it raise.
+Promise     Every component that differs has at least one reason. If its values are known, so has every part of it that
+            differs: each option, each library, each variable. No value from a store raises an exception here.
 Method      A table has the kind of reason for each component; another lists those whose values have named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
             only where none of them differs.

@@ -1,7 +1,7 @@
 """The history of each kernel: the entries stored for it, kept to explain a later miss.
 
-Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged makes an
-            explanation worse and nothing else. Only `append` changes the store.
+Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged can only make
+            an explanation worse. Only `append` changes the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
             program has one history whether it is run as a script, with `-m`, by a process pool or imported by the
             shell's `explain`. A module of a package has the same history in every checkout. It holds the keys of the
@@ -156,10 +156,10 @@ def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind])
 
 
 def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
-    """Read the records of a kernel's entries; nothing where there are none."""
+    """Read the records of a kernel's entries; empty if there are none."""
     try:
         return [each for each in evidence.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
-    except ValueError:  # no name of one
+    except ValueError:  # not the name of a manifest
         return []
 
 
@@ -173,7 +173,7 @@ def peek(key: str, evidence: Evidence) -> StoredEntry | None:
     """Read the entry of a key from a history; None if there is none, or the key is malformed (a forged record)."""
     try:
         return evidence.store.peek(key)
-    except ValueError:  # no key
+    except ValueError:  # not a key
         return None
 
 
@@ -186,7 +186,7 @@ def _json(entry: StoredEntry, name: str) -> dict[str, Any]:
 
 
 def report_of(entry: StoredEntry) -> dict[str, Any]:
-    """Read the report that `payloads_of` kept in an entry; empty where that is none."""
+    """Read the report that `payloads_of` put into an entry; empty if the entry has none."""
     return _json(entry, "report")
 
 

@@ -1,8 +1,7 @@
 """Explain a miss by diffing the request with the nearest stored entry of its kernel.
 
 Promise     Nothing here compiles or changes the store.
-Method      Of the entries in the kernel's history the one with the fewest differences is read, for old values and
-            lines.
+Method      The entry of the kernel's history with the fewest differences is read, to show old values and lines.
 Not here    The records of a kernel (history), the differences (diff), the words (text), and look-ups (engine).
 """
 

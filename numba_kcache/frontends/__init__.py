@@ -1,7 +1,7 @@
 """Kinds of kernels: a folder for each front end, behind the interface in base.py; this module chooses among them.
 
-Promise     Nothing is imported and no user code is called. A dispatcher is recognised by its class; a function by the
-            `cuda` that its code names: the module, or any object defined by it. Where neither applies, "".
+Promise     `asked` and `numba_of` import nothing and call no user code. A dispatcher is recognised by its class; a
+            function by the `cuda` that its code names: the module, or any object defined by it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _has_text(function: FunctionType) -> bool:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """Values of the global and closure names that a function's code uses."""
+    """Yield the values of the global and closure names that a function's code uses."""
     namespace = function.__globals__
     for name in function.__code__.co_names:
         if name in namespace:

@@ -4,7 +4,7 @@ Promise     A new kind calls `register` when it is imported, or has a row in `BU
             no other module changes.
 Method      `FrontEnd.define` recognises a thing (the wrapped object) and returns its `Definition`: its name, its
             requests, and its launcher. `Resolutions` keeps the artifacts of one definition in this process. Registered
-            front ends are asked before the built-in ones, which are imported in turn until one recognises the thing.
+            front ends are tried before the built-in ones, which are imported in turn until one recognises the thing.
 Not here    Configurations and launches (launches), methods of a kernel (kernel), look-ups and compiles (engine).
 """
 
@@ -111,8 +111,8 @@ class Definition:
         has_variants: Whether the code depends on the types of the arguments.
         launch_options: Options that make its launches differ from plain ones; None for plain ones.
         is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
-        resolutions: Its `Resolutions`, where it shares them with others.
-        make_resolutions: Constructor of its own.
+        resolutions: Its `Resolutions`, if it shares them with other definitions.
+        make_resolutions: Makes its `Resolutions` otherwise.
         runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
         any_variant: A variant for requests to which the variant does not matter.
         default_stream: Stream of launches without one; None if the arguments decide.
@@ -266,7 +266,7 @@ class Resolutions:
 
     Attributes:
         resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
-        shared: Session, resolution and module of the kernel that was loaded last, for others of the same artifact.
+        shared: Session, resolution and module of the kernel loaded last, for the other kernels of the same artifact.
 
     No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`.
     """
@@ -280,7 +280,7 @@ class Resolutions:
         self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
-        """Resolve for a device; where the compiler does not know it yet, resolve its newest PTX, and warn once."""
+        """Resolve for a device; if the compiler does not know the device, resolve its newest PTX, and warn once."""
         choice = self.choose(device)
         try:
             return self.resolve(choice, variant, session)
@@ -316,7 +316,7 @@ class Resolutions:
             if found is None:
                 (session := session or self.session()).users.add(self)
                 # another may have been first, such as a signal handler during this: keep one artifact
-                found = resolved.setdefault(name, self._resolve_anew(session, choice, variant))
+                found = resolved.setdefault(name, self._new_resolution(session, choice, variant))
             return found
         finally:
             if owner is mine:
@@ -343,7 +343,7 @@ class Resolutions:
         self.shared = None
         self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
 
-    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         return session.resolve(self.wanted(choice, variant))
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:

@@ -2,8 +2,8 @@
 
 Promise     `kernel[config]` of a known configuration is one dict look-up. The memory used is bounded, also in a
             loop over ever new grids.
-            A kernel is loaded once for each device and variant. A module that was unloaded, or a change of the current
-            device, is noticed before anything is queued, and the launch goes to the right one.
+            A kernel is loaded once for each device and variant. Before anything is queued, a launch notices that its
+            module was unloaded or that another device is current, and loads or selects the right module.
 Method      The launch of a configuration is kept from its second use on. For a block, stream and shared memory that
             were bound once, a row binds any grid within the device's limits without checking them again.
 Not here    Methods of a kernel (kernel), packing and loading (launch), and resolutions (base).

@@ -23,7 +23,7 @@ LIMIT = 4096
 """Limit of the calls for which a cache keeps kernels; the least recently used are dropped first."""
 
 CROWDED = LIMIT // 2
-"""Up to this many calls their order of use is not tracked: one is dropped only after as many others were used."""
+"""Number of kept calls up to which their order of use is not tracked, which saves time in a repeated call."""
 
 PLAIN = frozenset((str, int, bool, bytes, NoneType))
 """Types whose values are compared by type and value."""

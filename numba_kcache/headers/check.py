@@ -2,9 +2,9 @@
 
 Promise     `Match` only where everything in the record is unchanged; otherwise the first difference. A file that cannot
             be read is a difference, never an exception. Nothing is written.
-Method      One complete loop per kind of fact, without state between them: sccache's check returned early and
-            skipped comparisons, and each of these mistakes served stale objects
-            (tests/unit/test_header_check.py removes each comparison in turn and finds that a scenario fails).
+Method      One complete loop per kind of fact, with no state between the loops. (sccache's check returned early; the
+            comparisons that it skipped let stale objects through.) tests/unit/test_header_check.py removes each
+            comparison in turn and finds that a scenario then fails.
 Not here    Recording (learn), and storing the record with newer stats (the caller).
 """
 
@@ -24,7 +24,7 @@ from .tree_parts import TreePart, again
 
 
 class Change(StrEnum):
-    """The kind of a mismatch, and after the colon its `old` and `new` values.
+    """The kinds of mismatch; after the colon, the `old` and `new` values of such a `Mismatch`.
 
     LAYOUT      The include folders differ, or their order: number and places of the folders.
     TOOLKIT     The part of a toolkit's header tree that the compile used differs: its identities.
@@ -142,7 +142,7 @@ def differences(
 
 
 def _forced_elsewhere(known: HeaderSet, search: Search) -> Iterator[Mismatch]:
-    """Yield each name given to `-include` that leads elsewhere: to another folder, or to nothing."""
+    """Yield each name given to `-include` that now leads to a file in another folder, or to none."""
     if len(known.forced) != len(search.forced):
         yield Mismatch(Change.LAYOUT, "", str(len(known.forced)), str(len(search.forced)))
     for name, (old, is_beside) in zip(search.forced, known.forced, strict=False):
@@ -165,7 +165,7 @@ def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def folder_at(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file or folder at a path; None for none."""
+    """Device and inode of the file or folder at a path; None if there is neither."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -174,7 +174,7 @@ def folder_at(path: str) -> tuple[int, int] | None:
 
 
 def is_there(path: str) -> bool:
-    """Check whether the path leads to anything."""
+    """Check whether the path leads to a file or a folder."""
     try:
         os.stat(path)
     except (OSError, ValueError):

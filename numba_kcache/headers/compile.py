@@ -1,11 +1,11 @@
 """Compile texts with includes from a private copy (mirror) of the headers, and record which headers were included.
 
-Promise     The header contents that are recorded are those that the compiler read. Where paths of the mirror would get
+Promise     The header contents that are recorded are those that the compiler read. If paths of the mirror would get
             into the code, or the mirror may lack a file, the compiler reads the user's own files, which are compared
             before and after. A header that changed while the compiler ran never enters a manifest.
-Method      At most two compiles: one from the mirror; where the toolkit's headers include files of the user's that the
-            mirror lacks, where the mirror's path is in the code, or where it does not compile, one from the user's
-            folders, after a survey that follows the toolkit's headers as well.
+Method      The first compile reads the mirror. If it fails, if its code contains the mirror's path, or if the toolkit's
+            headers include files of the user that the mirror lacks, a second compile reads the user's folders, after a
+            survey that follows the toolkit's headers as well.
 Not here    The mirror itself (mirror), which headers were read (reading), making the record (learn).
 """
 
@@ -36,7 +36,7 @@ from .survey import Survey
 from .tree_scans import save_scans, tree_scans
 from .untrackable import UntrackableError, UntrackableReason
 
-_UNTRUE = (UntrackableReason.COMPUTED, UntrackableReason.OPAQUE)
+_MAY_LACK_A_FILE = (UntrackableReason.COMPUTED, UntrackableReason.OPAQUE)
 """Reasons for which a mirror may have lacked a file that the compiler looked for."""
 
 
@@ -88,7 +88,7 @@ class TrackedCompile:
         self._artifact: Artifact | None = None
 
     def run(self) -> tuple[Artifact, list[HeaderSet | None], UntrackableError | None]:
-        """Compile; return the artifact, the header set of each text, and the reason where they cannot be tracked."""
+        """Compile; return the artifact, the header set of each text, and the reason if headers cannot be tracked."""
         try:
             found = self._from_mirror() or self._in_place()
             self._artifact = found[0]
@@ -142,19 +142,20 @@ class TrackedCompile:
             try:
                 sets = self._learned(mirror, watch)
             except UntrackableError as error:
-                is_doubted = error.reason is UntrackableReason.MODIFIED  # the toolkit's headers were not read before
-                if is_doubted or not all(self._has_all(survey, mirror) for survey in self._surveys):
+                # The survey did not read the toolkit's headers before the compile: one of them may only seem modified.
+                is_uncertain = error.reason is UntrackableReason.MODIFIED
+                if is_uncertain or not all(self._has_all(survey, mirror) for survey in self._surveys):
                     return None
-                self._artifact = None if error.reason in _UNTRUE else artifact
+                self._artifact = None if error.reason in _MAY_LACK_A_FILE else artifact
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(mirror):
                     raise
                 sets = self._learned(mirror, watch, is_timeless=True)
         for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked code was not searched yet
             mirror.look_at(code)
-        is_true = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
+        is_plain = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
         if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
-            is_true = False  # LTO-IR cannot be searched for the mirror's path
-        return (artifact, sets) if is_true else None
+            is_plain = False  # LTO-IR cannot be searched for the mirror's path
+        return (artifact, sets) if is_plain else None
 
     def _in_place(self) -> _Found:
         """Compile from the user's own folders."""
@@ -211,7 +212,7 @@ class TrackedCompile:
                 has_names=says_names and not folders.is_mirror,
             )  # fmt: skip
 
-        pairs = zip(self._queries, self._surveys, strict=True)  # some text may be unused, as Numba's own library
+        pairs = zip(self._queries, self._surveys, strict=True)  # a text may be unused, such as Numba's own library
         return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:

@@ -1,13 +1,13 @@
 """Recognise an unchanged file by its stat, where that is reliable, and digest its content otherwise.
 
 Promise     A file with an equal `FileStat` has the content it had then, if `is_settled` was true then.
-Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so
-            a restored mtime does not deceive it. Two changes within one tick of the file system's clock have
-            the same ctime: a stat is settled only once ctime is two seconds old. Nor is it while a process may write
-            through a shared mapping, whose later writes do not set ctime: before a file is read, a read lease is
-            taken and released, which the kernel refuses where the file is open or mapped for writing. Where leases
-            are not available, the file has to be older than any dirty page. Where another host can write (network
-            file systems) or the kernel does not set ctime, no stat is settled and contents are compared.
+Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so a
+            restored mtime does not deceive it. Two changes within one tick of the file system's clock have the same
+            ctime: a stat is settled only once ctime is two seconds old. A process that writes through a shared mapping
+            does not set ctime at each write. So before a file is read, a read lease is taken and released; the kernel
+            refuses the lease if the file is open or mapped for writing, and then the stat is not settled. Where leases
+            are not available, the file has to be older than any dirty page. Where another host can write (network file
+            systems) or the kernel does not set ctime, no stat is settled and contents are compared.
 Source      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
             mapping does not set ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was
             written back.

@@ -28,7 +28,7 @@ from .tree_parts import Seen, TreePart, everything, look_at, part_of
 from .untrackable import UntrackableError, UntrackableReason
 
 _TICK_NS = 10_000_000
-"""Largest lag of the clock that the kernel sets ctime by, in nanoseconds."""
+"""Largest lag, in nanoseconds, of the coarse clock from which the kernel takes ctime."""
 
 
 def learn_headers(
@@ -45,8 +45,8 @@ def learn_headers(
     Args:
         survey: The survey made before it started.
         is_unread: Returns whether a header certainly was not read (open_watch); None if all may have been.
-        opened_in: Lists the files of a toolkit's tree that it opened; None if all may have been.
-        is_mirrored: It read a mirror of the survey.
+        opened_in: Lists the files of a toolkit's tree that the compiler opened; None if all may have been opened.
+        is_mirrored: The compiler read a mirror of the survey.
         is_timeless: `__DATE__` and its like are in no branch of the user's texts that was taken.
         has_names: The code may contain the names of files, as they were found.
 

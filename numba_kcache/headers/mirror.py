@@ -137,7 +137,7 @@ class Mirror(Folders):
         self.is_visible = self.is_visible or holds_path(code, self.root)
 
     def close(self) -> None:
-        """Remove it, unless precompiled headers were made from its files."""
+        """Remove the mirror, unless precompiled headers were made from its files."""
         if self.root and not self._is_kept:
             shutil.rmtree(self.root, ignore_errors=True)
 

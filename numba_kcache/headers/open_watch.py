@@ -122,7 +122,7 @@ class OpenWatch:
                 self._opened.add((self._folders[os.path.dirname(path)], os.path.basename(path)))
 
     def stop(self) -> None:
-        """Take what was opened until now as all: asking about hundreds of headers then reads no events."""
+        """Read the last events; later questions about hundreds of headers then read none."""
         self._read()
         self._is_over = True
 

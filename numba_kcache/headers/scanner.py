@@ -6,8 +6,8 @@ Promise     Each `#include` and `__has_include` that the compiler can execute in
             `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
 Method      Continued lines are joined, then every occurrence of the word is examined, in comments and strings
             too: a match there costs a needless dependency, and excluding them would take a tokenizer on 5 MB of
-            CCCL. Only where a mark is set, comments and strings are removed, if that can be done with certainty, and
-            the marks that they alone caused are cleared.
+            CCCL. If a mark is set, comments and strings are removed, provided that this can be done with certainty, and
+            the marks that were caused by comments and strings alone are cleared.
 Not here    The names that macros form (include_names), the files that names lead to (search), and which of them were
             actually read (reading).
 Source      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
@@ -55,7 +55,7 @@ class Scan(NamedTuple):
         is_opaque: It may test for files that cannot be determined from the text.
         has_clock: It may expand to the time of the compile.
         has_location: It may expand to the name of a file.
-        has_assert: It may do so by an assert, which puts the name into the code as text.
+        has_assert: It may contain an assert, which puts the name of the file into the code as text.
         named: Macros that it defines as the name of a file.
     """
 
@@ -79,6 +79,7 @@ class Scan(NamedTuple):
 
 
 NEXT_MARK = "include_next "
+"""Prefix of the operands of `#include_next` in `Scan.computed`."""
 
 PLAIN = Scan()
 """The scan of a text that depends on no other file."""
@@ -89,7 +90,7 @@ _WORDS = (
 )  # fmt: skip
 """A text that is not plain contains one of these; `E__` covers `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # `__LINE__` depends on the text alone
-_ASSERT = rb"assert\b(?<![0-9A-Za-z_]assert)"  # the literal first: searched for at once
+_ASSERT = rb"assert\b(?<![0-9A-Za-z_]assert)"  # begins with the literal, which `re` finds fast
 GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _LINE = rb"(?s)#" + GAP + rb"(?:line\b|\d)"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
@@ -106,8 +107,9 @@ _HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"
 _TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
 
 
-# Pieces from which `##` could form the words, in this text or by a macro of another: the first piece or the last, or
-# the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any of them as a word.
+# `##` can join pieces to one of the words searched for, and a macro of another text can do so too. So these pieces are
+# searched for as well: each beginning and each end of a word, and its middle, since the ends may be underscores alone.
+# No header of CUDA 13 and none of CCCL 2.8 contains one of them as a word.
 _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = {part.encode() for word in _CLOCKS for at in range(3, len(word)) for part in (word[:at], word[-at:])}
 _LONGEST_PIECE = max(map(len, _PIECES))

@@ -105,7 +105,7 @@ def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], Non
 
 
 def _name(root: str) -> str:
-    """Name the tree's record, with a digest of the scanner's source, so that a new version of it starts afresh."""
+    """Name the tree's record, with a digest of the scanner's source, so that a new version of it makes a new record."""
     try:
         with open(scanner.__file__, "rb") as file:
             return sha256(b"scans\0" + os.fsencode(root) + b"\0" + file.read()).hexdigest()

@@ -5,7 +5,7 @@ Promise     A bundle that is damaged, truncated, too large or not signed as requ
             in the index, since the bundle may change on disk meanwhile.
 Method      prefix | index | files | signature | digest; docs/format.md is the grammar. It contains keys and no paths.
             XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of each file.
-Not here    Writing one (bundles.writing), and the frame of each entry (store.entry).
+Not here    Writing one (bundles.writing), and the format of each entry (store.entry).
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ class BundleTier:
         return self._opened().get(kind, key)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Never."""
+        """Raise OSError: a bundle is never written to."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Never."""
+        """Raise OSError: a bundle is never written to."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
     def keys(self, kind: int) -> list[str]:

@@ -127,7 +127,7 @@ class Chain:
         return self._uploads.flush(wait_s) and self._keeping.flush(wait_s)
 
     def settle(self) -> None:
-        """Return when all entries found in tiers are stored locally."""
+        """Wait until all entries found in tiers are stored locally."""
         self._keeping.flush(SETTLE_S)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class CheckedTier:
         local: The store that hits are written to.
         emit: Takes TROUBLE.
         uploads: Queue of writes to a remote tier.
-        keeping: Queue of local writes of entries found in one.
+        keeping: Queue of local writes, for entries found in a tier.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none.
 
@@ -93,7 +93,7 @@ class CheckedTier:
         self._is_reachable: bool | None = None
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held."""
+        """Replace the locks in a forked child: threads that exist only in the parent may have held them."""
         self._counting = threading.RLock()
 
     # -- reading -----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class CheckedTier:
             work()
 
     def settle(self) -> None:
-        """Return when all entries found are stored locally."""
+        """Wait until all entries found are stored locally."""
         self._keeping.flush(SETTLE_S)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -176,7 +176,8 @@ class CheckedTier:
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, and wait for it. Gives up after `_TRIES` conflicts with other writers: a later miss."""
+        """As `add_variant`, and wait for it. Gives up after `_TRIES` conflicts with other writers; the cost is a
+        miss."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
             before = self._trusted_variants(family, there)

@@ -1,10 +1,10 @@
 """Compile once for a fleet: of all nodes that miss the same kernel at the same time, one is elected to build it.
 
 Promise     While the server answers, one node builds and the others wait for it, `wait_s` at most; after that, and
-            whenever server or builder fail, a node builds for itself. A builder that dies or stops is replaced by one
-            other. The time that a process waits in vain is bounded over its whole life: by `wait_s`, and by
-            `SILENT_IN_ALL_S` for builders without a sign of life. Correctness does not depend on it: at worst a kernel
-            is compiled twice.
+            whenever server or builder fail, a node builds for itself. If a builder dies or stops, one other node takes
+            its place. The time that a process waits in vain is bounded over its whole life: by `wait_s`, and by
+            `SILENT_IN_ALL_S` for builders without a sign of life. Correctness does not depend on the election: at worst
+            a kernel is compiled twice.
 Method      A node that finds no value under the key's name puts a token there, which the server drops after `LEASE_S`;
             a thread replaces it by a new token each second while the build lasts. A node that sees the same token for
             `SILENT_S` replaces it by its own with a compare-and-set. When the result has been uploaded, the

@@ -1,7 +1,7 @@
 """Sign entries and bundles, and check their signatures: Ed25519 over key, digest, size and target.
 
-Promise     A signature that `TrustedKeys.check` accepts was made, by the holder of a key that is trusted here, over
-            exactly this statement. A secret key is read from its file for each signature, and not kept in memory.
+Promise     A signature that `TrustedKeys.check` accepts was made over exactly this statement, by the holder of a key
+            that is trusted here. A secret key is read from its file for each signature, and not kept in memory.
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).

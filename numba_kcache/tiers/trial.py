@@ -1,7 +1,7 @@
 """Test a tier by writing and reading a small file, and report its error.
 
-Promise     It writes one small file, under a name that no entry and no manifest can have, the same one each time, and
-            only to a tier that entries are written to.
+Promise     A trial writes one small file, only to a tier that entries are written to. The file's name is always the
+            same, and no entry and no manifest can have it.
 Not here    The presentation of a failure (doctor).
 """
 

@@ -1,7 +1,7 @@
 """Signature records of the files in a tier: one beside each file, checked before the file is decoded.
 
-Promise     Where keys are trusted, no file of a tier is unpacked, stored or run before one of them was found to have
-            signed exactly these bytes under exactly this key, and the target in them is the one that was signed.
+Promise     If the settings name trusted keys, a file of a tier is unpacked, stored or run only after it was verified
+            that one of these keys signed exactly its bytes, its name and its target.
 Method      A record is a signature and the target's name, kept beside the file, whose own bytes are not changed by
             signing. The statement for a manifest has no target and marks its key, so that it cannot pass for an entry.
 Not here    Signatures (tiers.signing). A bundle has one signature over all of it (tiers.bundle).

@@ -1,4 +1,4 @@
-"""Queue of uploads: entries go to a server while the launch goes on, in a thread of their own, within bounds.
+"""Queue of uploads: a thread sends entries to a server while the launch goes on; number and bytes are bounded.
 
 Promise     `add` never waits. Tasks run one after the other, in order. The queue is bounded in number and in bytes;
             a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.
@@ -96,7 +96,7 @@ class UploadQueue:
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]
-            with suppress(Exception):  # a task raises only for lack of memory or the like: the next ones still run
+            with suppress(Exception):  # a task raises only if memory is exhausted or similar: the next ones still run
                 work()
             with self._changed:
                 self._waiting.popleft()

@@ -1,11 +1,10 @@
 """Find the compiler libraries and headers that this process would use, and identify the build of each.
 
-Promise     A library is identified by its GNU build-id (its content's digest where it has none), never by
-            `nvrtcVersion`, which has only major.minor. A library mapped into this process, or a package imported,
-            counts, wherever it came from; so after a compile this identifies what compiled. Otherwise it is the one
-            that this process would load, taken from a stored record as long as the device, inode, size, mtime and ctime
-            of each file, and the folders of installed packages, are unchanged. They are checked at each call, which
-            loads nothing.
+Promise     A library is identified by its GNU build-id (its content's digest if it has none), never by `nvrtcVersion`,
+            which has only major.minor. A library mapped into this process, or a package imported, is the one
+            identified; so after a compile the identity is that of the compiler that ran. Otherwise it is the one to be
+            loaded. It is taken from a stored record as long as the device, inode, size, mtime and ctime of each file,
+            and the folders of installed packages, are unchanged; each call checks that, and loads nothing.
 Method      A recorded identity costs a few stats, and a search for libraries that are mapped. Where the record is
             outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
 Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), mapped
@@ -77,7 +76,7 @@ class Toolchain:
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
     ) -> Identified | None:
         """Identify the build of each library and the version of each distribution, None for an absent one.
-        Unless it `looks`, None in place of all of them where anything is not on record."""
+        Without `looks` nothing is searched for: the result is None if any of them is not on record."""
         with self._lock:
             record = self._remembered(is_checked=True)
             rows = [record["libraries"].get(name) for name in libraries]
@@ -117,7 +116,7 @@ class Toolchain:
                 self._save()
 
     def after_fork(self) -> None:
-        """Renew, in a child, what another thread of the parent may have held."""
+        """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
         self._lock, self._is_identifying, self.is_dirty = threading.RLock(), False, False
 
     def load_record(self, name: str) -> Record | None:
@@ -345,18 +344,19 @@ def mapped(names: Sequence[str]) -> list[str]:
 
 
 _absent: set[str] = set()
-"""Libraries not mapped when `loads` last counted one more."""
+"""Libraries that were not mapped when `loads` last returned a new number."""
 
 _seen = set[str]() if sys.platform == "linux" else set(SOUGHT)
-"""Libraries of which a file's name or SONAME was seen loaded: for others, the linker would search files in its path."""
+"""Libraries of which a loaded file has the name or SONAME. Only these are opened by name: for another one, the dynamic
+linker would search its path for a file."""
 
 _newest: list[int] = [0]
-"""The count of `loads`, and the address of the `struct link_map` of the last object loaded, which is kept loaded so
-that `l_next` can be read."""
+"""The number that `loads` returned last, and the address of the `struct link_map` of the last object loaded. That
+object is kept loaded, so that `l_next` can be read."""
 
 
 def loads() -> int:
-    """Count how often this process was seen to have loaded a library. The number is the same while it loads none."""
+    """Return a number that grows if this process has loaded a library since the last call."""
     if sys.platform == "linux" and _newest[1:] and not ctypes.c_void_p.from_address(_newest[1] + 24).value:
         return _newest[0]
     _absent.clear()
@@ -384,7 +384,7 @@ def loads() -> int:
 
 
 _SYSTEM = *(os.fsencode(each) + b"/" for each in {sys.base_prefix, sys.prefix}), b"/lib/", b"/lib64/", b"/usr/lib"
-"""Folders in which a library's file, as in those of packages, is called by its SONAME."""
+"""Folders in which the name of a library's file is its SONAME, as it is in the folders of packages."""
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:

@@ -71,7 +71,7 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
 
 
 def load_compilers(names: Iterable[str]) -> None:
-    """Have the bindings load these libraries, where installed: from then on the compilers are certain."""
+    """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run."""
     while _mapping:
         _mapping.pop().join()
     for name in names:
@@ -101,7 +101,8 @@ def loaded_library(name: str) -> tuple[str, str] | None:
 
 
 _known: dict[str, tuple[tuple[int, int], tuple[str, str]]] = {}
-"""Path and build by name; with the function that is called, and the libraries of the process, for which that holds."""
+"""Path and build of a library by its name, with the state for which they are valid: `loads()` and the address of the
+function that the bindings call."""
 
 
 def _library_of(address: int) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def hint_of(log: str, own_folders: Sequence[str], toolkit_folders: Sequence[str]
         return "name the file that defines it in link="
     first = next((line for line in log.splitlines() if re.search(r"\): (?:catastrophic )?error:", line)), "")
     if "/thrust/" in first.partition("(")[0]:
-        return "most of Thrust is for nvcc alone: <cuda/std/complex>, <cuda/std/tuple> and others do under NVRTC"
+        return "most of Thrust is for nvcc alone: <cuda/std/complex>, <cuda/std/tuple> and others work under NVRTC"
     if found := re.search(r'identifier "(\w+)" is undefined', first):
         for header, names in _TYPES.items():
             if re.fullmatch(names, found[1]) and _has(toolkit_folders, header):

@@ -89,14 +89,14 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
     Args:
         package: Its folder.
         known: Digests of stats and of bytes, folders and files, from the record: while the stats are the same, no
-            folder is listed and no file is read. Anything else counts as nothing.
+            folder is listed and no file is read. A malformed value is ignored.
         began_ns: When this process began: a file changed later may have been imported in its earlier state.
 
     Returns:
         These four as they are now, and the identity of the package.
     """
     if type(known) is not list or [type(each) for each in known] != [str] * 4:
-        known = None  # of another version, or forged
+        known = None  # written by another version, or forged
     now_ns = time.time_ns()
     of_tests = ".tests" in "\n".join(sys.modules)
     stats, newest_ns = _look(package, *known[2:], of_tests=of_tests) if known is not None else ("", (0, 0))
@@ -104,7 +104,7 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
         folders, files = _listing(package, of_tests=of_tests)
         stats, newest_ns = _look(package, folders, files, of_tests=of_tests)
         contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path in files.split("//")]
-        # what changed a moment ago may change again and have the same times
+        # a file that changed a moment ago may change again and have the same times
         is_settled = max(newest_ns) + _SETTLED_AFTER_NS <= now_ns
         known = [stats if is_settled else "", digest_of(contents), folders, files]
     if newest_ns[1] >= began_ns:
@@ -150,7 +150,7 @@ def _listing(package: str, *, of_tests: bool) -> tuple[str, str]:
                 if identity is None:
                     files += [] if path.endswith(_NEVER_RUN) else [path]
                 elif identity not in seen and entry.name != "__pycache__" and (of_tests or entry.name != "tests"):
-                    seen.add(identity)  # a link may lead to a folder further out
+                    seen.add(identity)  # a link may lead to a folder that contains it
                     folders.append(path)
     return "//".join(folders), "//".join(sorted(files))
 

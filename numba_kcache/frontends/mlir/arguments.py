@@ -9,9 +9,9 @@ Method      One slot per argument. Parameters of each, flattened:
                 float16             its bits
                 float32, float64    the value
                 complex64, 128      one parameter of both parts
-                datetime, timedelta its count
-                record              address of a copy on the device
-                tuple               its members
+                datetime, timedelta the count of its units
+                record              the address of a copy on the device
+                tuple               the parameters of its members
                 None                nothing
 
 Not here    Arrays (arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's launch

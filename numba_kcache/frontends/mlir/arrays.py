@@ -99,7 +99,7 @@ class MlirArraySlot(ArraySlot):
         launcher: The launcher of the kernel.
     """
 
-    others = "C"  # arrays of other libraries in "F" or "A" order have types of their own
+    others = "C"  # the layout that arrays of other libraries have here; in "F" or "A" order they have another type
 
     def __init__(self, kind: Any, launcher: MlirLauncher) -> None:
         parts = surface()

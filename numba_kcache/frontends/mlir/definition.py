@@ -1,8 +1,8 @@
 """The definition of a kernel of numba-cuda-mlir (a function or dispatcher with its options), and its artifacts.
 
-Promise     Its options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have their
-            defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=` and
-            `cc=` mean the same as `arch=`, whatever device is present.
+Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
+            their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
+            and `cc=` mean the same as `arch=`, whatever device is present.
 Not here    The code shared with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
             (compile), and the work of its own dispatcher (dispatcher).
 """
@@ -41,7 +41,7 @@ DECORATOR_OPTIONS = (
     "launch_bounds", "shared_memory_carveout", "extensions", "ptxas_options", "capi", "features", "_nrt",
     "experimental_ast_transforms", "abi",
 )  # fmt: skip
-"""Options of its `cuda.jit` for a kernel."""
+"""Options of numba-cuda-mlir's `cuda.jit` for a kernel."""
 
 VARARGS = 0x04  # of a code object's flags
 
@@ -150,7 +150,7 @@ class MlirDefinition(PythonDefinition):
         return build(self, found, types, target, ptx_target, runtime_build, headers)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
-        """Its lock over compilation."""
+        """numba-cuda-mlir's lock over compilation."""
         lock: AbstractContextManager[None] = surface().global_compiler_lock
         return lock
 

@@ -1,7 +1,7 @@
 """Patch numba-cuda-mlir's dispatcher class so that unedited programs use this cache.
 
-Promise     Its own cache is not used meanwhile: that ignores edited callees, globals, options and captured arrays, and
-            does not record that a kernel is cooperative.
+Promise     While the patch is installed, numba-cuda-mlir's own cache is not used: that cache ignores edited callees,
+            globals, options and captured arrays, and does not record that a kernel is cooperative.
 Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
             makes uses this cache as well.

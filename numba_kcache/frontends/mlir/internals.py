@@ -1,6 +1,6 @@
 """Import and probe every undocumented name of numba-cuda-mlir that this package uses.
 
-Promise     Either all of them exist with the expected parameters, or ToolchainMissingError says which versions to
+Promise     Either all these names exist with the expected parameters, or ToolchainMissingError says which versions to
             install. No other module of this package imports a module of numba-cuda-mlir.
 Method      `surface` has names that are loaded with its `cuda`; `compiler` those that a compile loads. `NAMES` has the
             places for the shared dialect, which reads only loaded modules.
@@ -25,14 +25,14 @@ from ..python.numbas import Names, Place, loaded
 
 PACKAGE = "numba_cuda_mlir"
 HOME = "numba_cuda_mlir.numba_cuda"
-"""Its copy of numba-cuda."""
+"""The copy of numba-cuda in numba-cuda-mlir."""
 
 CUDA = "numba_cuda_mlir.cuda"
 DISPATCHERS = "numba_cuda_mlir.descriptor"
 """The module with its dispatchers, which is loaded in every program that has one."""
 
 VERSIONS = ((0, 5, 4), (0, 7))
-"""Supported versions: from the first on, and before the second."""
+"""Supported versions: the first one, up to but not including the second."""
 
 _SURFACE = {
     f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
@@ -222,7 +222,7 @@ def linker_parts() -> SimpleNamespace:
 
 
 def serializer() -> Any:
-    """Its pickle of functions by value, with `dumps` and `loads`."""
+    """numba-cuda-mlir's module that pickles functions by value, with `dumps` and `loads`."""
     return import_module(f"{HOME}.serialize")
 
 
@@ -232,7 +232,7 @@ def has_planners() -> bool:
 
 
 def has_another_compile() -> bool:
-    """Tell if a program has put something in place of what its dispatchers compile with."""
+    """Check whether a program has replaced the functions with which numba-cuda-mlir's dispatchers compile."""
     home = sys.modules.get(f"{PACKAGE}.mlir_compiler")
     entry = getattr(home, "mlir_compiler_entry", None)
     return home is not None and getattr(getattr(entry, "__wrapped__", entry), "__globals__", None) is not vars(home)

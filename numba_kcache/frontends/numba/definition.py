@@ -1,6 +1,7 @@
 """The definition of a Numba kernel (a function or dispatcher with its options), and its artifacts.
 
-Promise     Its options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba itself.
+Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
+            itself.
 Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
             packing (arguments), and the work of Numba's own dispatcher: launches that no launcher takes, and attributes
             (dispatcher).

@@ -1,7 +1,7 @@
 """numba-cuda's `Dialect`: its names, the options of its dispatchers, and declarations of external functions.
 
-Promise     No module of Numba is imported. An object of an unexpected form is not recognised, and so its kernel is not
-            cached.
+Promise     No module of Numba is imported. An object with unexpected attributes is not recognised, and so its kernel is
+            not cached.
 Method      This module itself is the `Dialect` that is passed to `fingerprint`.
 Not here    The functions shared with numba-cuda-mlir (python.numbas).
 """

@@ -1,7 +1,7 @@
 """Numba's own dispatcher for a kernel, with this cache behind it and launch options that Numba lacks.
 
-Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options. Arguments mean the same as to
-            Numba. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
+Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options, and treats arguments as Numba
+            does. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
             on every device, for kernels from the cache and for those that Numba compiled.
 Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. Ours returns a
             complete kernel, from disk or compiled just now, so that Numba compiles only kernels that must not be
@@ -93,7 +93,7 @@ class DispatcherCache:
         return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Do nothing: a kernel that Numba compiled itself must not be stored."""
+        """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
 
     @property
     def cache_path(self) -> str | None:
@@ -214,7 +214,7 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """Do as `dispatcher.specialize(*arguments)`, but give the new dispatcher this cache, which Numba would drop."""
+    """Run `dispatcher.specialize(*arguments)`, and give the new dispatcher this cache, which Numba would drop."""
     from numba.cuda.api import get_current_device
     from numba.cuda.dispatcher import CUDADispatcher
 

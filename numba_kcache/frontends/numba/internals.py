@@ -1,8 +1,8 @@
 """Import and probe, once, every private name of numba-cuda that the compilation of a kernel needs.
 
-Promise     Either all of them exist with the expected parameters, or ToolchainMissingError says which versions to
+Promise     Either all these names exist with the expected parameters, or ToolchainMissingError says which versions to
             install. No other module of the package imports private names of Numba to compile.
-Source      numba-cuda 0.30.4: the steps of `_Kernel.__init__` and `CUDACodeLibrary` are those of the compilation here.
+Source      numba-cuda 0.30.4: `_Kernel.__init__` and `CUDACodeLibrary`, whose steps `numba.compile` repeats.
 """
 
 from __future__ import annotations

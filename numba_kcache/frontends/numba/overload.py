@@ -1,8 +1,8 @@
 """Make Numba's object of a compiled kernel (an overload of a dispatcher) from an artifact, without a compilation.
 
-Promise     It is launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its
-            module is loaded once for each device, again after a reset, with its carveout. For attributes that only a
-            compilation has (LLVM IR, types, another target's code), Numba compiles when they are first read.
+Promise     Numba's own code launches the object, with Numba's meaning of every argument, stream, exception and
+            attribute. Its module is loaded once for each device, again after a reset, with its carveout. Attributes
+            that only a compilation has (LLVM IR, types, another target's code) make Numba compile when first read.
 Not here    Finding artifacts: the caller passes `load`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
             and the attributes of a kernel read.

@@ -1,4 +1,4 @@
-"""The key form of a code object, and the outer names that it reads.
+"""The form of a code object in the key, and the global and closure names that it reads.
 
 Promise     `code_form` is equal for two code objects only if they compute the same from the same outer names.
             It does not depend on process, hash seed, checkout path, comments, docstrings, lines or names of local
@@ -49,7 +49,8 @@ _IN_WORDS = b"__", b"attr", b"methodcaller", b"dir"  # most kernels have none: t
 
 
 class Read(NamedTuple):
-    """An outer name that code reads: `scope` is "global", "closure" or "import"; `attributes` are read from it."""
+    """A name from outside that code reads: `scope` is "global", "closure" or "import"; `attributes` are read from
+    it."""
 
     scope: str
     name: str

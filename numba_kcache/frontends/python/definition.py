@@ -249,7 +249,7 @@ class PythonResolutions(Resolutions):
         make = functools.partial(kernel_request, self.definition, read_function(self.definition), variant)
         return Wanted(make(choice.target, choice.ptx_target), choice, make)
 
-    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
         request, is_counted = (wanted := self._wanted_now(choice, variant)).request, False

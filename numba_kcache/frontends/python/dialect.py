@@ -1,6 +1,6 @@
 """The interface between the fingerprint of a Python function and the compiler of such functions.
 
-Promise     The fingerprint asks a `Dialect` about every object that is neither plain Python nor NumPy. The result
+Promise     The fingerprint passes every object that is neither plain Python nor NumPy to a `Dialect`. The result
             depends on the object and on the program's registrations; no compiler is imported for it.
 Not here    Reading other values (value) and following names (function), which are the same for all dialects.
 """
@@ -14,7 +14,8 @@ from . import External, Jitted, Registration, Registrations
 
 
 class Dialect(Protocol):
-    """Functions by which a front end describes its compiler's objects; a module with these functions will do.
+    """Functions by which a front end describes its compiler's objects; a module with these functions is a `Dialect`
+    too.
 
     `intrinsic`, `external` and `type_form` may raise `Refused` for a value that can be cached only with `depends=`, and
     `AlwaysRefused` for one that cannot be cached at all; `jitted` may raise either.

@@ -45,7 +45,7 @@ def scan_texts(texts: Sequence[LinkInput]) -> list[Scan]:
     """Scan each linked CUDA C++ text for what its headers' keys need.
 
     Raises:
-        Refused: A text's cubin depends on the time, or its includes on a folder that is not known.
+        Refused: The code of a text depends on the time, or its includes on a folder that is not known.
     """
     from ...headers.scanner import has_certain_clock, scan_includes
 

@@ -56,8 +56,8 @@ class Uncapturable(NamedTuple):
 
 
 class Graph:
-    """Nodes by index: components[i] describes node i, edges[i] are the names it reads; kept[i] is the object under
-    which the compiler keeps its compiled code, and the code object."""
+    """Nodes by index: components[i] describes node i, and edges[i] are the names that it reads. kept[i] is the object
+    under which the compiler stores the node's compiled code, with its code object."""
 
     def __init__(self) -> None:
         self.components: list[Component] = []
@@ -128,7 +128,7 @@ class Fingerprint(NamedTuple):
 
 
 class _Cannot(Exception):
-    """Raised with reason and name, which become an `Uncapturable`."""
+    """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
 
 
 def fingerprint(

@@ -2,7 +2,7 @@
 
 Promise     No module of Numba is imported: a program that has an object of Numba has imported its module.
             Registrations of other packages are found in all of Numba's registries, in their present state. An object
-            of an unexpected form is not recognised, and so its kernel is not cached.
+            with unexpected attributes is not recognised, and so its kernel is not cached.
 Method      numba-cuda-mlir contains a copy of numba-cuda's front end. `Names` has the modules and names of each; the
             functions here take it as first argument, which each front end's module `dialect` binds.
 Not here    Describing a registration (registrations), and declarations of external functions.
@@ -31,14 +31,14 @@ class Names(NamedTuple):
 
     Args:
         packages: Dotted names of packages whose versions are in the key.
-        home: Its package: `numba.cuda`.
-        dispatchers, types, intrinsics, signatures: Base classes of these objects.
+        home: The package with its `cuda`: `numba.cuda`.
+        dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
         target: The object with the typing context and the target context.
         holders: Registries, read where the module is loaded.
         models: Managers of data models.
-        owned: Prefix of the names of its own modules, in which its types are defined.
-        making: Prefixes of `__module__` of the classes in its own registrations.
-        generated: Prefix of the names of modules whose functions without a file are its own.
+        owned: Top-level name of its own modules, in which its types are defined.
+        making: Prefixes of `__module__` of the classes that it registers itself.
+        generated: Prefix of the names of the modules whose functions without a file it has generated.
     """
 
     packages: frozenset[str]
@@ -63,15 +63,15 @@ class Declared(NamedTuple):
 
 
 def loaded(module: str, name: str) -> Any:
-    """An attribute of a module if that is loaded; None otherwise."""
+    """An attribute of a module if the module is loaded; None otherwise."""
     return getattr(sys.modules.get(module), name, None)
 
 
 def is_a(value: Any, *places: tuple[str, str]) -> bool:
-    """Check whether its class is one of these or a subclass. Not by `isinstance`: Numba's have abstract bases, which
-    query every class of Numba at the first check of each other class (200 us)."""
+    """Check whether a value's class is one of these or a subclass. `isinstance` is not used: Numba's classes have
+    abstract bases, which query every class of Numba at the first check of each other class (200 us)."""
     bases = type(value).__mro__
-    for module, name in places:  # noqa: SIM110  (a generator more costs as much as the rest)
+    for module, name in places:  # noqa: SIM110  (a generator costs as much as the rest of this function)
         if loaded(module, name) in bases:
             return True
     return False
@@ -219,14 +219,14 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
     others: list[_Item] = []  # registrations that code uses without naming their value
     for kind, items in lists:
         chosen: Iterable[Any] = items
-        if kind == "typing globals":  # templates for operators are among the functions as well
+        if kind == "typing globals":  # not needed: templates for operators are in "typing functions" as well
             chosen = ()
         elif kind == "model":
             own = f"{names.owned}."
             chosen = [
                 each for each in items if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
             ]
-        elif kind == "typeof":  # those for a user's classes give types that are refused anyway
+        elif kind == "typeof":  # without a user's classes: their types are refused anyway
             chosen = [each for each in items if each[0].__module__.startswith(names.making)]
         elif kind in _OF_VALUE:
             chosen = [

@@ -1,5 +1,7 @@
 """Fingerprint rarer objects: modules as values, imports inside functions, classes, and registrations.
 
+Functions here add nodes to the graph of a `Reader` (function), and return the index of the node.
+
 Promise     A registration is keyed completely: its subject, options, types and implementing code. Registrations of
             different subjects are ordered by subject, not by the time of registration.
 """

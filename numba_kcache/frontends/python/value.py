@@ -1,8 +1,8 @@
 """Convert a Python value that a kernel reads to plain values for the key, or refuse it with a reason.
 
-Promise     Two values have equal forms only if a compiler generates the same code for them: types count (1, True and
-            1.0 differ), so do signed zeros, NaN payloads, the order of a dict, strides and dtype of an array.
-            No value is captured in part: one of an unknown kind is `Refused`.
+Promise     The result is the value's form. Two values have equal forms only if a compiler generates the same code for
+            them: types count (1, True and 1.0 differ), so do signed zeros, NaN payloads, the order of a dict, strides
+            and dtype of an array. No value is captured in part: a value of an unknown kind is `Refused`.
 Not here    Functions and the compiler's own objects, for which the caller passes `other_form`.
 """
 
@@ -33,9 +33,9 @@ _WITHOUT_STATE = frozenset(
      "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "itertools", "keyword", "math",
      "numbers", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings")
 )  # fmt: skip
-"""Modules of the standard library whose functions depend on their arguments alone, except `_ASKING`."""
+"""Modules of the standard library whose functions depend on their arguments alone, except `_STATEFUL`."""
 
-_ASKING = frozenset((
+_STATEFUL = frozenset((
     *(f"builtins.{name}" for name in ("__import__", "compile", "eval", "exec", "globals", "hash", "id", "input",
                                       "locals", "open", "vars")),
     "typing.get_type_hints",
@@ -61,11 +61,11 @@ REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 
 
 class Refused(Exception):
-    """This value cannot be captured; the text says why."""
+    """A value that cannot be captured, so that its kernel is cached only with `depends=`; the text is the reason."""
 
 
 class AlwaysRefused(Refused):
-    """A value that `depends=` cannot cover either: the code would contain or depend on an address of this process."""
+    """A value that `depends=` cannot cover either: mostly, the code would contain an address of this process."""
 
 
 class Trust(dict[str, bool]):
@@ -153,18 +153,18 @@ def _find_spec(top: str) -> Any:
         return None
 
 
-def state_of(name: str, asking: frozenset[str]) -> str:
+def state_of(name: str, stateful: frozenset[str]) -> str:
     """The part of a trusted dotted name whose results depend on more than arguments (on state); "" for none.
 
     Args:
         name: Dotted name of a trusted module or object.
-        asking: The dialect's names of modules and objects with state (`Dialect.stateful`).
+        stateful: The dialect's names of modules and objects with state (`Dialect.stateful`).
     """
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
-        return name if top not in _WITHOUT_STATE or name in _ASKING else ""
+        return name if top not in _WITHOUT_STATE or name in _STATEFUL else ""
     while name:
-        if name in asking:
+        if name in stateful:
             return name
         name = name.rpartition(".")[0]
     return ""

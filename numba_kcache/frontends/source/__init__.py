@@ -130,7 +130,7 @@ class SourceDefinition(Definition):
 
 
 class SourceResolutions(Resolutions):
-    """The artifacts of a source; those that are built by way of PTX are linked from stored PTX where there is some."""
+    """The artifacts of a source; those that are built by way of PTX are linked from stored PTX if there is any."""
 
     definition: SourceDefinition
 
@@ -146,7 +146,7 @@ class SourceResolutions(Resolutions):
     def _build_from_ptx(
         self, request: Request, ptx_target: Target, toolchain: Toolchain, headers: Folders | None
     ) -> Artifact:
-        """Link the PTX that `compile` has stored; where there is none, compile."""
+        """Link the PTX that `compile` has stored; if there is none, compile."""
         stored = None
         if not request.uncacheable:
             stored = self.session().find(self.definition.request(ptx_target, None))

@@ -110,7 +110,7 @@ class _Reader:
         self.found: list[Declaration] = []
         self.macros = Macros()
         self._include = include
-        self._believed: list[bool] = []
+        self._active: list[bool] = []  # for each open #if: whether its present branch seems to be the one compiled
         self._states: list[_State] = []
         self._room = _MOST_CHARACTERS
         self._read: set[str] = set()
@@ -255,19 +255,19 @@ class _Reader:
         rest = line[len(word) :].strip()
         self._is_plain = self._is_plain and not self._head
         if word == "define":
-            if all(self._believed) or re.split(r"\W", rest, maxsplit=1)[0] not in self.macros:
+            if all(self._active) or re.split(r"\W", rest, maxsplit=1)[0] not in self.macros:
                 self.macros.define(rest)
-        elif word == "undef" and all(self._believed):
+        elif word == "undef" and all(self._active):
             self.macros.undefine(rest)
         elif word in ("if", "ifdef", "ifndef"):
             self._states.append(self._state())
-            self._believed.append(self._holds(line))
+            self._active.append(self._holds(line))
         elif word in ("else", "elif", "elifdef", "elifndef") and self._states:
             self._restore(self._states[-1])
-            self._believed[-1] = not self._believed[-1]
+            self._active[-1] = not self._active[-1]
         elif word == "endif" and self._states:
             self._states.pop()
-            self._believed.pop()
+            self._active.pop()
         elif word == "include" and not self._skipped:
             self._read_header(rest, path)
 

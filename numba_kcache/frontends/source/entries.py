@@ -40,7 +40,7 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
         count: Number of its parameters.
 
     Returns:
-        A name for each; "" if it has none, where a macro writes it, or where declarations disagree.
+        A name for each; "" if it has none, if a macro writes it, or if declarations disagree.
     """
     lists = [each.parameters or () for each in declared if each.is_kernel and each.own_name == kernel]
     columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
@@ -66,7 +66,7 @@ _VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z"
 def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
     """The mangled name of a function with the parameters that a kernel is declared with.
 
-    None if macros write them, where declarations disagree, or where one is of a type that the source may define.
+    None if macros write them, if declarations disagree, or if one is of a type that the source may define.
     """
     lists = {each.parameters for each in declared if each.is_kernel and each.own_name == kernel}
     parameters = lists.pop() if len(lists) == 1 else None

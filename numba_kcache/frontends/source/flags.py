@@ -3,8 +3,8 @@
 Promise     A flag is accepted only if its effect is known: it depends on its text alone, which is in the key, or its
             further inputs are returned. All others are `unknown`, with the reason. A file that a flag names is read
             once, and the compiler gets those bytes.
-Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value after "=" or as
-            the next element, after -D and -U directly too; the value of -Xptxas is an element for ptxas.
+Method      Two tables: NVRTC's flags, and those that it passes on to ptxas. NVRTC takes a flag's value after "=" or as
+            the next element, for -D and -U also directly after the flag; the value of -Xptxas is a flag for ptxas.
 Not here    Flags that are refused at decoration (model.options), and dependencies of included files (headers).
 Source      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; checked with
             NVRTC 13.5 by tests/unit/test_flags.py.
@@ -186,9 +186,9 @@ def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tupl
 
 
 def working_folder() -> str:
-    """Return the folder by which NVRTC completes paths in line tables: $PWD where that is the working directory.
+    """Return the folder that NVRTC puts before relative paths in line tables: $PWD if that is the working directory.
 
-    Ground: LLVM, `sys::fs::current_path`: PWD where it leads to the folder that this process is in.
+    Source: LLVM, `sys::fs::current_path`: PWD, if it leads to the folder that this process is in.
     """
     named = variables(("PWD",)).get("PWD", "")
     try:

@@ -131,7 +131,7 @@ class LinkedResolutions(Resolutions):
         super().__init__(definition, whole.session, choose)
         self._whole = whole
 
-    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         whole = self._whole.resolve(choice, variant)
         try:
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))

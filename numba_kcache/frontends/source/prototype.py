@@ -7,9 +7,10 @@ Promise     The reported types are those that the compiler resolved, typedefs an
 Method      A template (the probe) is declared after the source, and never defined: the name expression
             `PROBE<decltype(ENTRY)>` makes NVRTC mangle ENTRY's type into a lowered name, and emits no code. `extern
             "C"` kernels and variables have no types in their own symbols, so this is the only way to get them. A name
-            that the source may not have is also declared in our own namespace, which a using-directive makes visible:
-            it is found only where the source has none, and is then recognised. Names are parsed with itanium_demangler.
-            Tried: a variable template, and a definition of the function, put their own symbols into the code.
+            that the source may not have is also declared in a namespace of this package, made visible by a
+            using-directive: the compiler finds that declaration only if the source has none, and its type shows it.
+            Names are parsed with itanium_demangler. A variable template, and a definition of the function, were tried
+            and dropped: they put their own symbols into the code.
 Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
             [namespace.qual], 2: using-directives count only where a namespace itself does not declare the name.
 """
@@ -193,7 +194,7 @@ def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], 
 
     `"o"`, () where its type has no code, or sizes disagree.
     """
-    told = _told(_parse(lowered))
+    told = _probed_type(_parse(lowered))
     if told is None:
         return "o", (), False
     node, const = _unqualified(told.value if told.kind == "lvalue" else told)
@@ -221,7 +222,7 @@ def _parse(mangled: str) -> Any:
 _PROBE_SYMBOL = f"_Z{len(PROBE)}{PROBE}I"
 
 
-def _told(tree: Any) -> Any:
+def _probed_type(tree: Any) -> Any:
     """The type in the probe's lowered name; None for another name."""
     named = tree.name if tree is not None and tree.kind == "func" else None
     if named is None or named.kind != "qual_name" or str(named.value[0]) != PROBE:
@@ -234,7 +235,7 @@ def argument_types(mangled: str) -> list[Any] | None:
     """The argument nodes of the function type in a mangled name; None if it cannot be read."""
     tree = _parse(mangled)
     if mangled.startswith(_PROBE_SYMBOL):
-        tree = _told(tree)
+        tree = _probed_type(tree)
     if tree is None or tree.kind != "func":
         return None
     nodes = list(tree.arg_tys)

@@ -20,8 +20,8 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
 
     Args:
         request: With the source.
-        program: The name that NVRTC knows it by.
-        log: What NVRTC said.
+        program: NVRTC's name for the source.
+        log: NVRTC's log.
         toolkit_dirs: The toolkit's own header folders.
 
     Raises:
@@ -42,7 +42,7 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
 def refused_input(
     item: LinkInput, request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]
 ) -> CompileError:
-    """Make the error for CUDA C++ that a kernel links and NVRTC refused, by the name `program`."""
+    """Make the error for a link input of CUDA C++ that NVRTC refused; `program` is NVRTC's name for it."""
     log = remap(log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
     hint = hint_of(log, [item.folder, *request.options.include_dirs], toolkit_dirs)
     return CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)

@@ -53,7 +53,7 @@ def source_request(
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
     is_plain = not (link or options.flags or options.defines)
-    for word in FILE_WORDS:  # no generator: each source is asked for all of them
+    for word in FILE_WORDS:  # no generator, for speed: each source is searched for all words
         is_plain = is_plain and word not in text
     given = None
     if options.flags:
@@ -61,7 +61,7 @@ def source_request(
 
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
-    uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options, given)
+    uncacheable, headers = ("", ()) if is_plain else _header_queries(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
     is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
@@ -231,9 +231,9 @@ def _lines(
 ) -> tuple[Plain, ...]:
     """Inputs of line tables: file, the source's first line in it, base folder, working directory.
 
-    The working directory is included where a file name may be relative, and with debug information and LTO-IR, which
-    always contain it. For a text that is in no file, and may include files, its name contains the base folder; so does
-    the name of each CUDA C++ link input.
+    The working directory is included if a file name may be relative, and with debug information and LTO-IR, which
+    always contain it. The base folder is included for a text that is in no file and may include files, and for CUDA C++
+    link inputs, since NVRTC then gets it as part of the text's name.
     """
     from ...headers.scanner import has_line_directive
     from ...model.text import encoded
@@ -252,7 +252,7 @@ def _lines(
     )
 
 
-def _read_off(
+def _header_queries(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """The reason why the request cannot be keyed, "" if it can; and queries for the headers of its texts."""
