@@ -70,6 +70,14 @@ def test_host_waits_for_arrays_streams_where_a_program_is_not_edited(tmp_path: P
     assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]", "[]"])
 
 
+@pytest.mark.parametrize("way", ["decorated", "installed"])
+def test_hit_gives_the_warnings_of_the_compile(tmp_path: Path, way: str) -> None:
+    """The same category and text, with this process's function in it: a debugger's user is told in each process."""
+    cold, warm = (said(mlir_programs.WARNS, tmp_path / "cache", way) for _ in range(2))
+
+    assert warm == cold == ["NumbaDebugInfoWarning True"]
+
+
 @pytest.mark.lane
 def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
     """Neither NVVM, LLVM, NVRTC nor nvJitLink is mapped, no module imported and no registry read."""

@@ -130,6 +130,28 @@ for stream in (None, one):
 )
 """The streams of arrays that the host waits for in a launch; through `cached_kernel` or `cuda.jit`."""
 
+WARNS = (
+    START
+    + """
+decorate = cached_kernel
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    decorate = cuda.jit
+    numba_kcache.install(all=True)
+
+made = {}
+exec("def kernel(x): pass", {}, made)
+kernel = decorate(debug=True, opt=False)(made["kernel"])
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    kernel[1, 1](cuda.device_array(1))
+for each in found:
+    if "Performance" not in each.category.__name__:
+        print(each.category.__name__, str(made["kernel"]) in str(each.message))
+"""
+)
+"""A kernel with debug information and no source, of which a compile warns; through `cached_kernel` or `cuda.jit`."""
+
 UNEDITED = (
     START
     + """

@@ -29,6 +29,7 @@ from ..python.function import Fingerprint, Uncapturable
 from .definition import MlirDefinition
 from .internals import PACKAGE, assumed_host, compiler, forget_implementations
 from .link import linked_from
+from .warned import recorded, rows_of
 
 _Freshness = tuple[str, str, int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -113,7 +114,7 @@ def compile_kernel(
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
     fresh = fresh_functions(device_functions, options["chip"])
-    with assumed_host(target.cc), fresh, linked_from(headers, links):
+    with recorded() as warned, assumed_host(target.cc), fresh, linked_from(headers, links):
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)
@@ -130,6 +131,8 @@ def compile_kernel(
     ptx = known.get("ptx") or ""
     extras = {"log": b"", **({"ptx": ptx.encode()} if keep_ptx else {})}
     attributes = _attributes(known, options, types)
+    if warned:
+        attributes["warnings"] = rows_of(warned, declared.py_func)
     return Artifact("mlir", target, (entry,), known["cubin"], time.perf_counter() - start, attributes, extras)
 
 

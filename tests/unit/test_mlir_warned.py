@@ -1,0 +1,65 @@
+"""Warnings of a compile of numba-cuda-mlir: stored as rows, given again from whatever was stored."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numba_cuda_mlir.cuda")
+
+from numba_kcache.frontends.mlir.warned import give_again, recorded, rows_of
+
+
+def kernel() -> None:
+    pass
+
+
+def given(rows: Any) -> list[tuple[type[Warning], str]]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        give_again(rows, kernel)  # type: ignore[arg-type]
+    assert {each.filename for each in found} <= {__file__}
+    return [(each.category, str(each.message)) for each in found]
+
+
+def compiled(category: type[Warning], ended: list[bool]) -> list[list[str]]:
+    """The rows of a block with one warning."""
+    with recorded() as found:
+        warnings.warn(f"of {kernel}", category, stacklevel=1)
+        ended.append(True)
+    return rows_of(found, kernel)  # type: ignore[arg-type]
+
+
+def test_warning_of_a_block_is_given_when_it_ends_and_again() -> None:
+    """The function's address is not stored."""
+    with pytest.warns(RuntimeWarning, match="of .*kernel"):
+        rows = compiled(RuntimeWarning, [])
+
+    assert str(kernel) not in str(rows)
+    assert given(rows) == [(RuntimeWarning, f"of {kernel}")]
+
+
+def test_warning_that_is_an_error_in_the_program_is_raised_after_the_block() -> None:
+    """The program's filters decide, once the compiler has ended."""
+    ended: list[bool] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        with pytest.raises(RuntimeWarning):
+            compiled(RuntimeWarning, ended)
+
+    assert ended
+
+
+@pytest.mark.parametrize("rows", [None, 5, "ab", {"a": "b"}, [["UserWarning"]], [[1, "a"]], [["a", "b", "c"]], ["ab"]])
+def test_rows_of_another_form_give_nothing(rows: Any) -> None:
+    """What was stored is a stranger's."""
+    assert given(rows) == []
+
+
+@pytest.mark.parametrize("category", ["exit", "Exception", "__import__", "NoSuchWarning", "os"])
+def test_name_that_is_no_warning_s_is_a_warning_of_the_user(category: str) -> None:
+    """Nothing else of that name is used."""
+    assert given([[category, "text"]]) == [(UserWarning, "text")]
