@@ -92,7 +92,7 @@ def load_compilers() -> Compilers:
     headers = tuple(installed_include_dirs())
     try:
         version, targets = nvrtc_version(), supported_targets()
-        run_nvrtc(_SMALLEST, "doctor.cu", [f"-arch=sm_{max(targets)}"], ["cubin"])  # this loads its builtins as well
+        run_nvrtc(_SMALLEST, "doctor.cu", [f"-arch=sm_{max(targets)}"], ["cubin"])  # loads NVRTC's builtins as well
         return Compilers(paths, version, targets, headers, troubles)
     except (KCacheError, ImportError, OSError, RuntimeError) as error:
         if paths["nvrtc"] is not None:

@@ -157,11 +157,11 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
     pairs = enumerate(zip(before, after, strict=False))
     same = next((index for index, ((_, was), (_, now)) in pairs if was != now), min(len(before), len(after)))
     if same == len(before) == len(after):
-        return reason._replace(where=_where(origin, 0))  # the text is the same: what it refers to differs
+        return reason._replace(where=_where(origin, 0))  # the text is the same: a value that it refers to differs
     lost, found = before[same : same + 1], after[same : same + 1]
     index = found[0][0] if found else after[-1][0] if after else 0
     lines = [each[0][1].strip() if each else None for each in (lost, found)]
-    if lines[0] == lines[1]:  # they differ in the space around them
+    if lines[0] == lines[1]:  # the lines differ only in the space around them
         lines = [repr(each[0][1]) for each in (lost, found)]
     was_text, now_text = (each if each is None else each[:_LIMIT] for each in lines)
     return reason._replace(old=was_text, new=now_text, where=_where(origin, index))

@@ -106,7 +106,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
             best = Missed(tuple(found), stored_of(entry) if entry is not None else None)
     if best is not None:
         return best
-    then = ranked[0][1]["digests"]  # the entries were removed, and their values with them
+    then = ranked[0][1]["digests"]  # the entries were removed: their digests remain, their values do not
     old, new = ([(name, str(each[name]), None) for name in each if is_compared(name)] for each in (then, now))
     return Missed(tuple(compare(old, new, subject.kinds)))
 

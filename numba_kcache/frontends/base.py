@@ -65,7 +65,7 @@ _registered: list[FrontEnd] = []
 
 
 def register(front_end: FrontEnd) -> None:
-    """Add a front end that `cached_kernel` asks; the last one registered is asked first."""
+    """Add a front end for `cached_kernel` to try; the last one registered is tried first."""
     _registered.insert(0, front_end)
 
 
@@ -88,7 +88,7 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
     has_parameters = getattr(getattr(thing, "__code__", None), "co_argcount", hasattr(thing, "py_func"))
     candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
-    for each in candidates:  # a generator: built-in ones are imported when they are reached
+    for each in candidates:  # grows at the None; a built-in front end is imported when it is reached
         if each is None:  # the source front end takes no function with parameters
             candidates += asked(thing, kind)
             continue
@@ -315,7 +315,7 @@ class Resolutions:
             found = resolved.get(name)
             if found is None:
                 (session := session or self.session()).users.add(self)
-                # another may have been first, such as a signal handler during this: keep one artifact
+                # another resolution may have ended first, such as a signal handler's: keep that one's artifact
                 found = resolved.setdefault(name, self._new_resolution(session, choice, variant))
             return found
         finally:

@@ -52,7 +52,7 @@ class Configurations:
     def __getitem__(self, config: Any) -> Launch:
         try:
             return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: it contains a list, which Numba takes too
+        except (KeyError, TypeError):  # TypeError: the configuration contains a list, which Numba accepts too
             pass
         __tracebackhide__ = True
         try:
@@ -90,7 +90,7 @@ class Configurations:
             )
         try:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
-        except TypeError:  # it contains a list
+        except TypeError:  # the configuration contains a list
             row, seen = None, False
         grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[count - 2 :])  # type: ignore[misc]
         extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
@@ -128,7 +128,7 @@ def _put(kept: dict[Any, Any], config: Any, value: Any) -> None:
         kept.clear()
     try:
         kept[config] = value
-    except TypeError:  # it contains a list: bound again each time
+    except TypeError:  # the configuration contains a list, and is bound again each time
         pass
 
 
@@ -384,7 +384,7 @@ class VariantLaunch:
         except Exception as error:
             raise shortened(error)
         if found is None:
-            found = self._otherwise  # it takes all variants: the next launch need not determine one
+            found = self._otherwise  # takes all variants: the next launch need not determine one
         else:
             self._by_variant[variant] = found
         self._front = found

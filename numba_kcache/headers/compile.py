@@ -104,10 +104,10 @@ class TrackedCompile:
         for query, survey in zip(self._queries, self._surveys, strict=True):
             for number, folder in located(survey.search):
                 if number == -2:
-                    is_held = query.has_lines and survey.has_line_directive()
+                    may_contain = query.has_lines and survey.has_line_directive()
                 else:
-                    is_held = query.has_lines or (number != -1 and survey.has_location())
-                if is_held or (number != -2 and self._holds(str(folder), survey)):
+                    may_contain = query.has_lines or (number != -1 and survey.has_location())
+                if may_contain or (number != -2 and self._holds(str(folder), survey)):
                     found[number, folder] = None
         return [list(each) for each in found]
 

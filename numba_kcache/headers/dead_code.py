@@ -13,7 +13,7 @@ _LEXED = (
     rb"""(?s)//[^\n]*|/\*.*?\*/|(?P<raw>(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\((?P<text>.*?)\)(?P=end)")"""
     rb"""|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
     rb"""|(?P<word>[A-Za-z_]\w*|\.?[0-9](?:[eEpP][+-]|'?\w|\.)*)|(?P<odd>["'][^\n]*)"""
-)  # compiled where it is used: most texts raise no doubt
+)  # compiled at its first use: most texts need no such search
 _ODD = b"\0"
 """Replaces an unterminated quote and the rest of its line."""
 

@@ -97,7 +97,7 @@ def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
     """Check whether an equal stat at any later time implies equal content. `now_ns` is the time of reading."""
     stat = reading.stat
     kind = _kind(path, stat.device)
-    # an overlay does not see writers of the file in its lower layer
+    # an overlay does not report writers of a file in its lower layer
     age_ns = SETTLED_AFTER_NS if reading.has_writer is False and kind != "overlay" else WRITTEN_BACK_AFTER_NS
     return stat.ctime_ns + age_ns <= now_ns and kind in _LOCAL
 
@@ -108,7 +108,7 @@ def _has_writer(handle: int) -> bool | None:
         import fcntl
         import signal
 
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if it is opened meanwhile; the default, SIGIO, kills
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if another opens the file; SIGIO, the default, kills
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:

@@ -43,7 +43,7 @@ def learn_headers(
     """Make the header set of a compile that has just succeeded.
 
     Args:
-        survey: The survey made before it started.
+        survey: The survey made before the compile started.
         is_unread: Returns whether a header certainly was not read (open_watch); None if all may have been.
         opened_in: Lists the files of a toolkit's tree that the compiler opened; None if all may have been opened.
         is_mirrored: The compiler read a mirror of the survey.
@@ -90,7 +90,7 @@ def _settled(file: HeaderFile, survey: Survey) -> HeaderFile:
 
 
 def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) -> None:
-    """Raise the first reason for which no header set can hold this file."""
+    """Raise the first reason for which a header set cannot contain this file."""
     if header.error:
         raise UntrackableError(UntrackableReason.UNREADABLE, header.path)
     if header.scan.has_clock and not (is_timeless and not survey.in_tree(place)):
@@ -106,7 +106,7 @@ def _header_set(
 ) -> HeaderSet:
     """Collect the files and absent places that the lookups depend on, with the stat of every file, settled or not.
 
-    `opened_in` is given where a toolkit may have read files that are not among these.
+    `opened_in` is given if a toolkit's headers may have included files that are not among these.
     """
     layout = survey.search.layout()
     missing: dict[Place, None] = {}
@@ -130,7 +130,7 @@ def _header_set(
             opened = opened_in(root)
             within[index].update(opened or (), everything(root, with_files=opened is None))
     forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED and lookup.found]
-    is_told = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
+    has_next = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
     return HeaderSet(
         layout,
         files,
@@ -139,7 +139,7 @@ def _header_set(
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple(_part(survey, index, paths) for index, paths in sorted(within.items())),
-        tuple(Forced(each.found[0], not each.absent if is_told or has_names else None) for each in forced),
+        tuple(Forced(each.found[0], not each.absent if has_next or has_names else None) for each in forced),
         survey.paths.several(),
     )
 
@@ -179,7 +179,7 @@ def _answers(survey: Survey, question: Lookup) -> list[tuple[tuple[Place, ...], 
     found, absent = ({place for place in each if not survey.in_tree(place)} for each in question[1:])
     if any(place.base == MEMORY or survey.in_tree(place) for place in question.found):
         return []
-    if question.include.form is Form.NEXT:  # it is not known at which of the places the search starts
+    if question.include.form is Form.NEXT:  # the place at which the search starts is not known
         return [*(((place,), True) for place in found), *(((place,), False) for place in absent)]
     places = tuple(sorted(found | absent))
     return [(places, bool(found))] if places else []

@@ -84,7 +84,7 @@ class Mirror(Folders):
         self._files: dict[str, _File] = {}
         self._forced: dict[str, tuple[str, str]] = {}
         self._absolute: dict[bytes, str] = {}  # absolute names in texts, and their real paths
-        self._handed: dict[str, str] = {}
+        self._handed: dict[str, str] = {}  # the user's folders, and the folders passed to the compiler in their place
         if os.name != "posix":
             raise Unmirrored("links and inodes work differently on this system")
         for survey in surveys:
@@ -103,7 +103,7 @@ class Mirror(Folders):
         found = [*flags]
         for index, flag in enumerate(flags):
             word, equals, name = flag.partition("=")
-            if not equals and index + 1 < len(flags):  # its value may be the next element
+            if not equals and index + 1 < len(flags):  # the flag's value may be the next element
                 name = flags[index + 1]
             if word in ("-include", "--pre-include") and name in self._forced:
                 folder, rest = self._forced[name]
@@ -181,18 +181,18 @@ class Mirror(Folders):
                 folder = ""
             header, found = survey.headers.get(place), survey.stat(path)
             if not folder or found is None or (header and header.error):
-                raise Unmirrored(path)  # the compiler opens it by its absolute name; or it cannot be read
+                raise Unmirrored(path)  # the compiler opens the file by its absolute name, or nobody can read it
             real = self._follow(folder, rest.split("/"))
             stat = header.stat if header and header.stat else stat_of(found)
             file = _File(survey.content(place) if header else None, (stat.device, stat.inode))
             known = self._files.get(real, file)
             if real.startswith(trees) or not file.agrees_with(known):
-                raise Unmirrored(path)  # in the toolkit, or replaced since the survey
+                raise Unmirrored(path)  # the file is in the toolkit, or was replaced since the survey
             self._real[path] = real
             self._files[real] = known if file.data is None else file
         for name in search.forced:
             for place in survey.forced(name):
-                # The compiler finds all others through the mirror's folders, `#include_next` included.
+                # Other forced files are found through the mirror's folders, by `#include_next` too.
                 if search.roots[place.base] == search.working_folder:
                     self._forced[name] = search.roots[place.base], place.rest
                 elif place.base == ABSOLUTE:
@@ -331,7 +331,7 @@ def _private_folder(place: str) -> str:
 def sweep(private: str) -> None:
     """Remove mirrors of compiles that were killed: only folders whose names have the form of a mirror's."""
     for name in (each for each in os.listdir(private) if re.fullmatch(_NAME, each)):
-        with suppress(OSError):  # another process removes it, too
+        with suppress(OSError):  # another process may have removed the folder
             found = os.stat(path := os.path.join(private, name), follow_symlinks=False)
             if modes.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)

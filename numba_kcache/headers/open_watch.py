@@ -113,7 +113,7 @@ class OpenWatch:
         pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
         return found + [os.path.join(folders[number], name) for number, name in pairs]
 
-    def suppose(self, paths: Iterable[str]) -> None:
+    def mark_opened(self, paths: Iterable[str]) -> None:
         """Mark files as opened, since precompiled headers that were made from them are used."""
         for path in paths:
             if path in self._files:

@@ -124,7 +124,7 @@ class Precompiled:
             is_new = stat is not None and max(stat.mtime_ns, stat.ctime_ns) >= since_ns
             known.setdefault(path, _NEVER if is_new else stat)
         for watch in watches:
-            watch.suppose(path for path in known if path not in places)
+            watch.mark_opened(path for path in known if path not in places)
 
 
 precompiled = Precompiled()

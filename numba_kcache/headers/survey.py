@@ -211,8 +211,8 @@ class Survey:
             if place.base > SOURCE and not header.is_late and not self.in_tree(place)
         }
 
-    def suppose(self, includer: Place, include: Include) -> bool:
-        """Add an include that a header may execute; return whether it is a new one."""
+    def add_include(self, includer: Place, include: Include) -> bool:
+        """Add an include that a header may execute; return True if it is a new one."""
         lookup = self._look(include, includer)
         if lookup in self.includes[includer]:
             return False
@@ -249,7 +249,7 @@ class Survey:
             if None in included and not self.in_tree(place):
                 unlisted.add(place)
             for include in sorted(each for each in included if each is not None):
-                is_new = self.suppose(place, include) or is_new
+                is_new = self.add_include(place, include) or is_new
         for place, operand in asking:
             if None in values[operand]:
                 unlisted.add(place)
@@ -266,7 +266,7 @@ class Survey:
         macros = set[bytes]().union(*(defined_names(self._text(place)) for place in own))
         used = re.compile(rb"\b(?:" + b"|".join(map(re.escape, sorted(macros))) + rb")\b").search
         if macros and any(used(self._text(place)) for place in self.headers if self.in_tree(place)):
-            return False  # the toolkit may test through them
+            return False  # a header of the toolkit may test for files through these macros
         for place in own:
             asked = {name for each in conditions(self._text(place)) for name in names.asked(each)}
             if None in asked:
@@ -367,10 +367,9 @@ class Survey:
             return Header(path, PLAIN, error=error.strerror or str(error))
         self._contents[place] = reading.data
         scan = scan_includes(reading.data)
-        is_trusted = is_settled(reading, path, self.now_ns)
         return Header(
-            path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted,
-            has_writer=bool(reading.has_writer),
+            path, scan, reading.stat, digest(reading.data), is_late=self._is_late,
+            is_settled=is_settled(reading, path, self.now_ns), has_writer=bool(reading.has_writer),
         )  # fmt: skip
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:

@@ -19,7 +19,7 @@ from .checked_tier import SETTLE_S, CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
 
-if TYPE_CHECKING:  # a warm start does not import them
+if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
     from .lease import Election

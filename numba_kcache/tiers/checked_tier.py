@@ -30,7 +30,7 @@ from .signing import Unsigned
 from .trust import SIGNATURE, Trust
 from .upload_queue import HURRIED_S, UploadQueue
 
-if TYPE_CHECKING:  # a warm start does not import them
+if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
     from .lease import Election, Patience
@@ -60,7 +60,7 @@ class CheckedTier:
 
     Attributes:
         readonly: Nothing is put here. Code of any compiler, and for a lower target, is accepted from it.
-        takes: Whether entries can be put here: not where it is read-only, nor where signatures are required and this
+        takes: Whether entries can be put here: no if the tier is read-only, or if signatures are required and this
             process cannot sign.
     """
 
@@ -123,7 +123,7 @@ class CheckedTier:
         return self._asked(lambda: self.tier.get(kind, key))
 
     def _verified(self, kind: int, key: str, data: bytes, decode: Callable[[bytes, str], Result]) -> Result | None:
-        """Decode the bytes that arrived; None, reported, where they are damaged or not trusted."""
+        """Decode the bytes that arrived; report them and return None if they are damaged or not trusted."""
         self._count("bytes_read", len(data))
         try:
             target = None
@@ -176,8 +176,7 @@ class CheckedTier:
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, and wait for it. Gives up after `_TRIES` conflicts with other writers; the cost is a
-        miss."""
+        """Add variants, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
             before = self._trusted_variants(family, there)
@@ -204,7 +203,7 @@ class CheckedTier:
         return self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
 
     def _record(self, kind: int, key: str, data: bytes, target: str) -> bytes | None:
-        """Make the signature record of a file; None, reported, where it must be signed and cannot be."""
+        """Make the signature record of a file; report the error and return None if it must be signed and cannot be."""
         try:
             return b"" if self._trust is None else self._trust.record(kind, key, data, target)
         except KCacheError as error:
@@ -212,7 +211,11 @@ class CheckedTier:
             return None
 
     def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
-        """Replace a manifest. Returns True, False if the tier holds another than `before`, or None on failure."""
+        """Put an entry, or replace a manifest, with its signature record.
+
+        Returns:
+            True; False if the tier has another manifest than `before`; None on failure.
+        """
 
         def work() -> bool:
             if record and before is None:
@@ -240,7 +243,7 @@ class CheckedTier:
             self._trouble(str(error))
             return
         if not self._uploads.add(work, size_bytes):
-            self._trouble("too much waits to be handed on: an entry is kept locally alone")
+            self._trouble("the upload queue is full: an entry is stored only locally")
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -284,7 +287,7 @@ class CheckedTier:
         """Charge the time of a miss, and report it if the tier is not asked for a while as a result."""
         if self._allowance is not None and self._allowance.charge(seconds):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
-            self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches leave it alone for a while")
+            self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches do not ask it for a while")
 
     # -- counting ----------------------------------------------------------------------------------
 

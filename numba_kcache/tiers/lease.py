@@ -54,7 +54,7 @@ class Electoral(Protocol):
     def claim(self, name: str, token: str, lease_s: float) -> str:
         """Set `name` to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
 
-    def standing(self, name: str) -> str:
+    def value_of(self, name: str) -> str:
         """The value of `name`; "" for none."""
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
@@ -131,12 +131,12 @@ def elected(
     token, start = f"{os.urandom(8).hex()}.0", patience.clock()
     seen, heard_s, successors = "", start, 0
     pause, waited_s, helped_s = _FIRST_PAUSE_S, 0.0, 0.0
-    standing: str | None = ""
+    value: str | None = ""
     while True:
-        standing = ask(lambda: tier.standing(key)) if standing else ""  # each poll is one request
-        if standing == "":
-            standing = ask(lambda: tier.claim(key, token, LEASE_S))
-        if standing is None or standing in (token, _DONE, _FAILED):
+        value = ask(lambda: tier.value_of(key)) if value else ""  # each poll is one request
+        if value == "":
+            value = ask(lambda: tier.claim(key, token, LEASE_S))
+        if value is None or value in (token, _DONE, _FAILED):
             break
         if meanwhile is None:
             yield Election(0.0, looks=False, is_lost=True)
@@ -144,17 +144,17 @@ def elected(
         now_s, silent_s = patience.clock(), min(SILENT_S, patience.silent_left_s)
         if silent_s <= 0:
             break
-        if standing != seen:
-            successors += not _is_next(seen, standing)
-            seen, heard_s = standing, now_s if successors <= _MOST_SUCCESSORS else heard_s
+        if value != seen:
+            successors += not _is_next(seen, value)
+            seen, heard_s = value, now_s if successors <= _MOST_SUCCESSORS else heard_s
         if now_s - heard_s >= silent_s:
             is_last = patience.silent_left_s < SILENT_S
             patience.spend(0.0, now_s - heard_s)
             heard_s = now_s
-            if is_last or not standing:
+            if is_last or not value:
                 break
-            if ask(functools.partial(_replaced, tier, key, standing, token, LEASE_S)) == "True":
-                standing = token
+            if ask(functools.partial(_replaced, tier, key, value, token, LEASE_S)) == "True":
+                value = token
                 break
         left_s = start + helped_s + min(tier.wait_s, patience.left_s) - now_s
         if left_s <= 0:
@@ -166,10 +166,10 @@ def elected(
         patience.pause(min(left_s, pause * (0.5 + os.urandom(1)[0] / 255)))  # `random` takes 5 ms to import
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         waited_s = patience.clock() - start - helped_s
-    if standing != _DONE:
+    if value != _DONE:
         patience.spend(waited_s, 0.0)
-    if standing != token:
-        yield Election(waited_s, looks=standing == _DONE or waited_s > 0)
+    if value != token:
+        yield Election(waited_s, looks=value == _DONE or waited_s > 0)
         return
     beat = _Beat(tier, key, token, tell)
     process = os.getpid()
@@ -184,7 +184,7 @@ def elected(
             told = _DONE if outcome == _DONE and errors() == before else _FAILED
             tell(functools.partial(_replaced, tier, key, last, told, KEPT_S))
 
-        if os.getpid() == process and not afterwards(release):  # a forked child leaves it to the parent
+        if os.getpid() == process and not afterwards(release):  # a forked child leaves the release to the parent
             beat.end()
 
 
@@ -205,7 +205,7 @@ class _Beat:
         self._tier, self._key, self._token, self._tell = tier, key, token, tell
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="numba_kcache-lease", daemon=True)
-        with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build it too
+        with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build the entry too
             self._thread.start()
 
     def end(self) -> str:

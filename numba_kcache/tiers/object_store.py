@@ -106,7 +106,9 @@ class ObjectTier:
             except obstore.exceptions.BaseError as error:
                 if not _knows_no_conditions(error):
                     raise
-                obstore.put(store, path, data, use_multipart=False)  # of two writers at once, the first one's is lost
+                obstore.put(
+                    store, path, data, use_multipart=False
+                )  # of two writers at once, the first one's manifest is lost
             return True
 
         return bool(self._asked(work))

@@ -1,6 +1,6 @@
 """A bundle in an OCI image layout: found by its tag, each blob checked against its digest, unpacked within bounds.
 
-Promise     No blob is parsed before its size and sha256 were found to be those in the manifest. No link inside the
+Promise     A blob is parsed only after its size and sha256 were compared with the manifest. No link inside the
             layout is followed, and no name in it is used as a path. The layer is unpacked into an anonymous file of at
             most `_RATIO` times the layer's size, which is then a bundle like any other, refused or used as a whole.
 Method      The layer is a tar archive of which one regular file is taken, the one whose name ends in .kcache. Headers

@@ -125,9 +125,9 @@ class RedisTier:
         lease = self._name(_LEASE, name).encode()
         if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s)) is not None:
             return token
-        return self.standing(name)
+        return self.value_of(name)
 
-    def standing(self, name: str) -> str:
+    def value_of(self, name: str) -> str:
         """The value of `name`; "" for none."""
         return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 

@@ -163,7 +163,7 @@ class Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_socket"):  # it was connected
+        if hasattr(self, "_socket"):  # the constructor got as far as connecting
             self._socket.close()
 
     def _exchange(self, words: tuple[bytes, ...]) -> bytes | None:
@@ -215,7 +215,7 @@ def _addresses(host: Any, port: int, wait_s: float) -> list[Any]:
     try:
         return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except socket.gaierror:
-        pass  # it is a name
+        pass  # the host is a name, not an address
     answer: list[Any] = []
 
     def ask() -> None:

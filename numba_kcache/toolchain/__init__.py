@@ -70,7 +70,7 @@ class Toolchain:
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
         self._has_loaded, self._contents = False, dict[str, str]()
-        self._packages, self._has_new_packages = dict[str, Any](), False  # on record by themselves: few need them
+        self._packages, self._has_new_packages = dict[str, Any](), False  # a record of their own: few need them
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -315,7 +315,7 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
 
 def mapped(names: Sequence[str]) -> list[str]:
     """List those of the libraries that are mapped into this process, where the bindings find them. Loads nothing."""
-    import _ctypes  # a launch imports it anyway
+    import _ctypes  # a launch imports this module anyway
 
     loads()
     found: list[str] = []

@@ -58,7 +58,7 @@ class _Overlay:
         for index in self._wanted:
             likely = [each for each in offsets[index] if self._telling[each] >= enough]
             if not likely and len(lines[index]) >= _LONG and len(offsets[index]) == 1:
-                likely = offsets[index]  # no other line votes for it, but it matches nowhere else
+                likely = offsets[index]  # no other line votes for this offset, but the line matches nowhere else
             if likely:
                 self.place_of[index] = index + max(likely, key=self._likelihood)
         self._fill()

@@ -80,7 +80,7 @@ def load_compilers(names: Iterable[str]) -> None:
         if name in _LOAD:
             try:
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
-            except Exception:  # its type depends on the bindings' version; the caller that needs the library reports it
+            except Exception:  # its type depends on the bindings' version; who needs the library reports the error
                 continue
 
 

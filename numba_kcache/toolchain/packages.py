@@ -128,7 +128,7 @@ def _look(package: str, folders: str, files: str, *, of_tests: bool) -> tuple[st
         for path in paths.split("//"):
             try:
                 found = stat(f"{package}/{path}")
-            except OSError:  # a link that leads nowhere, or it is gone
+            except OSError:  # a link that leads nowhere, or a file that was removed
                 numbers += 0, 0, 0, 0, 0
             else:
                 numbers += found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

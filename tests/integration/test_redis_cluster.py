@@ -102,7 +102,7 @@ def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> N
         assert third.replace(key_of(number), "mine", "mine.1", 60.0)
         assert not third.replace(key_of(number), "mine", "done", 60.0)
         assert third.replace(key_of(number), "mine.1", "done", 60.0)
-        assert yours.standing(key_of(number)) == "done"
+        assert yours.value_of(key_of(number)) == "done"
         assert mine.put_manifest(key_of(number), b"a", None)
         assert not yours.put_manifest(key_of(number), b"b", None)
         assert yours.put_manifest(key_of(number), b"b", b"a")

@@ -198,7 +198,7 @@ def test_only_the_owner_renews_and_releases(server: RedisServer) -> None:
     assert tier.claim(key_of(1), "yours", 60.0) == "mine"
     assert not tier.replace(key_of(1), "yours", "done", 60.0)
     assert tier.replace(key_of(1), "mine", "mine.1", 60.0)
-    assert tier.standing(key_of(1)) == "mine.1"
+    assert tier.value_of(key_of(1)) == "mine.1"
     assert tier.replace(key_of(1), "mine.1", "done", 60.0)
     assert tier.claim(key_of(1), "mine", 60.0) == "done"
     assert not tier.replace(key_of(1), "mine", "mine.2", 60.0)

@@ -31,7 +31,7 @@ class Leases:
         self.asked += 1
         return self.standing_now.setdefault(name, token)
 
-    def standing(self, name: str) -> str:
+    def value_of(self, name: str) -> str:
         self.asked += 1
         return self.standing_now.get(name, "")
 

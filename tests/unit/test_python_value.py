@@ -402,7 +402,7 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
     found = read(f"h = f\nx[0] = {text}", **space)
 
     assert isinstance(found, Uncapturable)
-    assert found.reason.startswith("code that is cached asks for globals by it")
+    assert found.reason.startswith("cached code reads globals through it")
     assert "depends=" in found.reason
 
 

@@ -99,7 +99,7 @@ class MlirArraySlot(ArraySlot):
         launcher: The launcher of the kernel.
     """
 
-    others = "C"  # the layout that arrays of other libraries have here; in "F" or "A" order they have another type
+    others = "C"  # in "F" or "A" order, an array of another library has another type
 
     def __init__(self, kind: Any, launcher: MlirLauncher) -> None:
         parts = surface()

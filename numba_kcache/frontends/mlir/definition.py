@@ -101,7 +101,7 @@ class MlirDefinition(PythonDefinition):
             )
         try:
             types = self.types_of(arguments)
-        except (ValueError, TypeError) as error:  # its message does not name the kernel
+        except (ValueError, TypeError) as error:  # the error's message does not name the kernel
             error.add_note(self.note)
             raise
         return _signature_for(self.thing, types) if self.is_bound else types

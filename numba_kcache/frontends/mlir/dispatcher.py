@@ -128,7 +128,7 @@ class _Complete:
         return self.metadata[name] if name == "mlir_module_str" else getattr(self._compiled(), name)
 
 
-# -- in front of its compile --------------------------------------------------------------------------------------
+# -- in front of numba-cuda-mlir's compile ------------------------------------------------------------------------
 
 
 def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], *, is_quiet: bool = False) -> Any:
@@ -149,7 +149,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
     try:
         device = definition.native(current_device().target)
         resolution = resolutions.for_device(device, signature)
-    except (NoDeviceError, LaunchError, RunsUncached):  # it compiles for targets that do not run here as well
+    except (NoDeviceError, LaunchError, RunsUncached):  # numba-cuda-mlir also compiles for targets that do not run here
         return None
     except CompileError:
         if is_quiet:
@@ -219,7 +219,7 @@ def _make(resolutions: MlirResolutions) -> Any:
     options["link"] = list(options.get("link") or ())
     made = _cached_class()(declared.py_func, targetoptions=options)
     made.resolutions = resolutions
-    if resolutions.definition.is_bound:  # it is restricted to the signatures that it was given
+    if resolutions.definition.is_bound:  # the user's dispatcher is restricted to given signatures
         made.overloads.update(thing.overloads)
         made.disable_compile()
         made._specialized = thing._specialized

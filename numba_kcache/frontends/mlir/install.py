@@ -75,7 +75,9 @@ def _replace(home: Any, every_kernel: bool) -> None:
     def attached(self: Any) -> MlirResolutions | None:
         if isinstance(self._cache, DispatcherCache):
             return self._cache.resolutions
-        if hasattr(self, "resolutions") or self.targetoptions.get("device"):  # ours already, or part of a kernel
+        if hasattr(self, "resolutions") or self.targetoptions.get(
+            "device"
+        ):  # one made by this package, or a device function
             return None
         is_wanted = every_kernel or isinstance(self._cache, surface().MLIRCache)
         return _attach(self, self._cache) if is_wanted else None

@@ -35,7 +35,7 @@ class InstalledDefinition(MlirDefinition):
             for each in types:
                 codes_of(each)
             return types  # type: ignore[no-any-return]
-        except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports it, or can launch it
+        except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports the error, or can launch
             return None
 
     def launcher(self, *arguments: Any, **more: Any) -> MlirLauncher | None:

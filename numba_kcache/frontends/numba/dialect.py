@@ -71,7 +71,7 @@ registrations = partial(numbas.registrations, NAMES)
 def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
     """The options of a dispatcher; for a device function also its given signatures, to which arguments are cast."""
     options = dict(dispatcher.targetoptions)
-    if not is_kernel:  # `lto` has no effect on device functions; its default depends on the presence of nvJitLink
+    if not is_kernel:  # `lto` has no effect on device functions, and its default depends on nvJitLink
         options.pop("lto", None)
     links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
     options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)

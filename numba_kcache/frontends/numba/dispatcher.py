@@ -193,7 +193,7 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
         if made is None:
             made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
             made._cache = DispatcherCache(resolutions, made)
-            if not getattr(thing, "_can_compile", True):  # it is restricted to the signatures that it was given
+            if not getattr(thing, "_can_compile", True):  # the user's dispatcher is restricted to given signatures
                 for types in thing.overloads:
                     made.compile(types)
                 made.disable_compile()
@@ -242,7 +242,7 @@ def apply_options(kernel: Any, options: LaunchOptions) -> None:
 def _launch(
     kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
 ) -> None:
-    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes it
+    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes the function
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
     options.apply(loaded, name)
     loaded.prepare(shape, name)

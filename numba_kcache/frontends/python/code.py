@@ -96,7 +96,7 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
     named += bool(code.co_flags & _VARIADIC) + bool(code.co_flags & _VARIADIC_KEYWORDS)
     if with_lines:
         where: Plain = os.path.normpath(code.co_filename)
-        if not os.path.isabs(code.co_filename):  # compilers resolve it against one of these folders
+        if not os.path.isabs(code.co_filename):  # compilers complete a relative name by one of these folders
             where = code.co_filename, os.getcwd(), list(variables(("PWD",)).values())
         lines, named = (where, code.co_firstlineno, code.co_linetable), len(code.co_varnames)
     words, constants = _by_use(code)

@@ -26,7 +26,7 @@ from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
 from .code import Read, read_code, words_in
-from .value import COVERED, SAYINGS, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
+from .value import COVERED, SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Jitted
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Edge = tuple[str, "int | str"]
 """A name that is read, and the node of its value, or a text that identifies the value."""
 
-_REMEDY = " (depends= takes values and files that stand for it)"
+_REMEDY = " (depends= takes values and files that represent it)"
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 
@@ -150,9 +150,9 @@ def fingerprint(
         reader.add_function(function)
         reader.add_depends(plain, depends)
         if reader.words:
-            from .objects import add_sayings
+            from .objects import add_special
 
-            add_sayings(reader)
+            add_special(reader)
     except _Cannot as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
@@ -191,7 +191,7 @@ class Reader:
             raise _Cannot(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
-        self.words |= {*reading.words, *(b"." for _ in vars(function))}  # it has attributes
+        self.words |= {*reading.words, *(b"." for _ in vars(function))}  # "." tells that a function has attributes
         self.functions[id(value)] = index
         self.alive.append(value)
         if jitted is not None:
@@ -299,14 +299,14 @@ class Reader:
             if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
                 state = state_of(home, self.dialect.stateful)
                 if state:
-                    return self.refused(Refused(f"it belongs to {state}, whose state no key can hold"), label)
+                    return self.refused(Refused(f"it belongs to {state}, whose state cannot be in a key"), label)
             goal = self.values[at, where] = self.add_value(value, label)
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
         """Check whether an attribute needs its own node: one that a program set on a function or trusted class, or
         a special attribute of functions and classes."""
-        if attribute in SAYINGS or attribute in ("py_func", "__wrapped__"):
+        if attribute in SPECIAL or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)
         if type(value) is FunctionType:
             return attribute in vars(value)
@@ -316,7 +316,7 @@ class Reader:
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
     def refused(self, refusal: Refused, label: str, form: Plain = COVERED) -> int:
-        """Add a node for a value that cannot be read, where `depends=` covers it; raise `_Cannot` otherwise."""
+        """Add a node for a value that cannot be captured if `depends=` covers it; raise `_Cannot` otherwise."""
         if isinstance(refusal, AlwaysRefused):
             raise _Cannot(str(refusal), label)
         if not self._is_covered:
@@ -334,7 +334,7 @@ class Reader:
         if pinned is not None:
             self.words.update(words_in(pinned.encode()))
             state = state_of(pinned, self.dialect.stateful)
-            return self.refused(Refused(f"{state} asks for more than its arguments"), label) if state else pinned
+            return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
         if self._is_function(value):
             return self.add_function(value)
         edges: list[Edge] = []
@@ -358,7 +358,7 @@ class Reader:
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
             if state := state_of(pinned, self.dialect.stateful):
-                raise Refused(f"{state} asks for more than its arguments")
+                raise Refused(f"{state} depends on more than its arguments")
             return "pinned", pinned
         definition = self.dialect.intrinsic(value)
         if definition is None and isinstance(value, type):

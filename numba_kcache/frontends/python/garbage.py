@@ -20,6 +20,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled and not gc.get_freeze_count():
             gc.freeze()
-            gc.unfreeze()  # moves them into the oldest generation without traversing them
+            gc.unfreeze()  # moves the objects into the oldest generation without traversing them
         if was_enabled:
             gc.enable()

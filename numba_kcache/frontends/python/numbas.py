@@ -144,7 +144,9 @@ def form_of_type(names: Names, kind: Any, is_covered: bool = False) -> Plain:
     types = sys.modules[f"{names.home}.types"]
     if not is_covered and not is_numba_type(names, kind):
         where = type(kind).__module__
-        raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
+        raise Refused(
+            f"{kind} is a type of {where}, not of Numba (depends= takes values and files that represent its code)"
+        )
     bases = type(kind).__mro__  # not isinstance: see is_a
     if types.BaseTuple in bases:
         members = [form_of_type(names, each, is_covered) for each in kind]
@@ -159,7 +161,7 @@ def form_of_type(names: Names, kind: Any, is_covered: bool = False) -> Plain:
         return "array", type(kind).__qualname__, form_of_type(names, kind.dtype, is_covered), flags
     text = repr(kind)
     if "<" in text or " at 0x" in text:
-        raise AlwaysRefused(f"the type {text} stands for an object of this process")
+        raise AlwaysRefused(f"the type {text} refers to an object of this process")
     return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
 
 

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptor
 from typing import TYPE_CHECKING, Any
 
 from .code import all_names, all_words, code_form
-from .value import SAYINGS, Refused, name_of, state_of
+from .value import SPECIAL, Refused, name_of, state_of
 
 if TYPE_CHECKING:
     from . import Registration
@@ -54,7 +54,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
         return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
     state = state_of(name, reader.dialect.stateful)
     if state:
-        return reader.refused(Refused(f"it is {state}, whose state no key can hold"), label)
+        return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if at not in reader.values:
         node = reader.values[at] = reader.add(label, name, name)
         for word in sorted(all_words(code) & vars(module).keys()):
@@ -79,7 +79,7 @@ def add_class(reader: Reader, value: type) -> int:
     for attribute, item in sorted(vars(value).items()):
         if attribute not in _OF_PYTHON:
             if isinstance(item, property):
-                reader.alive.append(item)  # for `add_sayings`: it has a docstring
+                reader.alive.append(item)  # for `add_special`, since a property has a docstring
             for part in _parts(item):
                 goal = reader.add_value(part, f"global {attribute} of {name}")
                 reader.edge(node, f"{type(item).__name__} {attribute}", goal)
@@ -97,27 +97,29 @@ def _parts(item: Any) -> tuple[Any, ...]:
     return ("slot",) if isinstance(item, (MemberDescriptorType, GetSetDescriptorType)) else (item,)
 
 
-def add_sayings(reader: Reader) -> None:
+def add_special(reader: Reader) -> None:
     """Add special attributes (docstring, name, annotations) of all functions and classes, and attributes set by the
     program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
     by `getattr`."""
     words = {each.decode() for each in reader.words}
-    said = words & SAYINGS
-    if "__dict__" in said or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
-        said |= _TEXTS
+    words_read = words & SPECIAL
+    if "__dict__" in words_read or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
+        words_read |= _TEXTS
     added = _added(reader, is_any=not words.isdisjoint(_BY_TEXT)) if "." in words else set()
-    if not said and not added:
+    if not words_read and not added:
         return
-    node, seen = reader.add("what functions say of themselves", tuple(sorted(said)), None), set[int]()
+    node, seen = reader.add("special attributes", tuple(sorted(words_read)), None), set[int]()
     for each in reader.alive:  # grows while it is walked
         for value in (each, reader.dialect.python_function(each)):
             if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
                 seen.add(id(value))
-                for word in sorted(said | (added & vars(value).keys() if isinstance(value, FunctionType) else set())):
+                for word in sorted(
+                    words_read | (added & vars(value).keys() if isinstance(value, FunctionType) else set())
+                ):
                     label = f"{word} of {name_of(value)}"
-                    reader.edge(node, word, _add_saying(reader, value, word, label))
+                    reader.edge(node, word, _add_attribute(reader, value, word, label))
     for index in (0, *filter(None, reader.graph.kept)):
-        reader.edge(index, "sayings", node)
+        reader.edge(index, "special attributes", node)
 
 
 def _added(reader: Reader, *, is_any: bool) -> set[str]:
@@ -129,13 +131,13 @@ def _added(reader: Reader, *, is_any: bool) -> set[str]:
     return added if is_any else added & named
 
 
-def _add_saying(reader: Reader, value: Any, word: str, label: str) -> int | str:
+def _add_attribute(reader: Reader, value: Any, word: str, label: str) -> int | str:
     found = getattr(value, word, None)
     if isinstance(found, CodeType):
         texts = tuple(each for each in found.co_consts if type(each) is str)  # a docstring is among them
         return reader.add(label, (repr(code_form(found, with_lines=True)), texts), None)
     if word == "__globals__" and found is not None:
-        return reader.refused(Refused("code that is cached asks for globals by it"), label)
+        return reader.refused(Refused("cached code reads globals through it"), label)
     return "a class's" if isinstance(value, type) and word == "__dict__" else reader.add_value(found, label)
 
 
@@ -144,7 +146,7 @@ def add_overloads(
 ) -> int:
     """The node of a value for which there are registrations."""
     at = id(value), "overloads"
-    if at in reader.values:  # its own implementation refers to it
+    if at in reader.values:  # the implementation of an overload refers to the value itself
         node = reader.values[at]
         assert type(node) is int
         if type(value) is FunctionType and pinned is None and id(value) not in reader.functions:
@@ -175,7 +177,7 @@ def add_registration(reader: Reader, registration: Registration, label: str) -> 
             reader.edge(node, "code", add_class(reader, each))
             continue
         index = reader.add_function(each)
-        reader.graph.kept[index] = each, each.__code__  # the compiler keeps its compiled code under it
+        reader.graph.kept[index] = each, each.__code__  # the function under which the compiler stores the code
         reader.edge(node, "code", index)
     return node
 

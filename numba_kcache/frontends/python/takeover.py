@@ -35,7 +35,9 @@ def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: Mutab
             continue
         try:
             kernel.enable_caching()
-        except RuntimeError:  # Numba finds no folder for its cache: without `install` decorating would have failed
+        except (
+            RuntimeError
+        ):  # Numba finds no folder for its cache; without `install`, the decorator would have raised this
             kernel._cache = null_cache()
     caches.clear()
 
@@ -100,7 +102,9 @@ class Takeover:
     def _wait(self, act: Callable[[Any], None]) -> None:
         self._arrival = _Arrival(self._home, act)
         sys.meta_path.insert(0, self._arrival)
-        atexit.register(self._leave)  # CPython keeps that list, and what it leads to, longer than modules
+        atexit.register(
+            self._leave
+        )  # CPython keeps `sys.meta_path`, and objects that it refers to, longer than modules
 
     def _leave(self) -> None:
         if self._arrival in sys.meta_path:

@@ -48,7 +48,7 @@ OF_NUMPY = frozenset(
 )  # fmt: skip
 """Parts of NumPy whose results depend on files, random numbers, or settings of the process."""
 
-SAYINGS = frozenset(
+SPECIAL = frozenset(
     ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
      "__qualname__")
 )  # fmt: skip
@@ -270,10 +270,10 @@ def _refusal(value: Any) -> Refused:
     if isinstance(value, type):
         return Refused("it is a class")
     if getattr(value, "__cuda_array_interface__", None) is not None:
-        why = "whose address would be in the code: pass it as an argument (depends= cannot stand for it)"
+        why = "whose address would be in the code: pass it as an argument (depends= cannot represent it)"
         return AlwaysRefused(f"it is a device array, {why}")
     if any(base.__module__ in ("_ctypes", "ctypes") for base in kind.__mro__):
-        why = "whose address would be in the code (depends= cannot stand for it)"
+        why = "whose address would be in the code (depends= cannot represent it)"
         return AlwaysRefused(f"it is a {kind.__qualname__} of ctypes, {why}")
     if isinstance(value, ModuleType):
         return Refused("it is a module that is used as a value, not by its attributes alone")

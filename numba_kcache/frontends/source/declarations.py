@@ -142,7 +142,7 @@ class _Reader:
                 position = found.end()
                 continue
             found = _TOKEN.match(text, position)
-            assert found is not None  # its last alternative takes any character
+            assert found is not None  # the pattern's last alternative matches any character
             position = found.end()
             if found["directive"]:
                 self._direct(found["directive"].lstrip(), path)

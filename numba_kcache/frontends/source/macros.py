@@ -78,7 +78,7 @@ class Macros:
         made, position = [], 0
         while position < len(text):
             found = _TOKEN.match(text, position)
-            assert found is not None  # its last alternative takes any character
+            assert found is not None  # the pattern's last alternative matches any character
             position, word = found.end(), found[0]
             if word in self._named and word not in active and len(active) < _MOST_NESTED and self._room > 0:
                 called, position = self._call(word, text, position, active)

@@ -117,7 +117,7 @@ def _components(
     entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
-        entry |= {"guess": source.guess} if source.guess else {}  # NVRTC's name for the source contains it
+        entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
@@ -149,7 +149,7 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
         if name not in _APART and getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
-        # F and F(x) define the same macro, so their order matters; sorting by the bare name (stable) keeps it
+        # F and F(x) define the same macro, so their order matters: a stable sort by the bare name preserves it
         in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
         chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
@@ -179,7 +179,7 @@ def _build(
         with with_files(request.options.flags, given.files) as flags:
             request = request._replace(options=request.options._replace(flags=flags))
             return _build(request, has_headers, None, toolchain, headers)
-    folders = toolchain.include_dirs() if has_headers else ()  # to look for them may take longer than the compile
+    folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source
 
