@@ -1,10 +1,10 @@
-"""Run CuPy's own tests of RawKernel and RawModule plain, then led through this cache by a thin shim: what differs.
+"""Run CuPy's own tests of RawKernel and RawModule without and with this cache (by a thin shim), and compare.
 
 The tests are in CuPy's repository, not in its wheel: `python .ci/cupy_suite.py TEST_FILE [FOLDER]`, where TEST_FILE is
-its `tests/cupy_tests/core_tests/test_raw.py` of the version that is installed. Needs a device. FOLDER keeps the logs
-and `cupy_suite.json`. The shim (`pytest` reads it as a plugin) stands for both classes wherever a source is given and
-Jitify is not used, whichever compiler the test names; what loads a finished file stays CuPy's. Left out are tests
-of Jitify and of CuPy's own cache. The exit code is 1 where a test that passes plainly fails here.
+its `tests/cupy_tests/core_tests/test_raw.py` of the installed version. Needs a device. FOLDER gets the logs and
+`cupy_suite.json`. The shim, which `pytest` loads as a plugin, replaces both classes if they get a source, whichever
+compiler the test names, unless Jitify is requested. Classes that load a finished file are not replaced. Tests of Jitify
+and of CuPy's own cache are left out. The exit code is 1 if a test passes without the shim and fails with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Run what needs a GPU: the tests marked gpu, then benchmarks/run.py; figures go out with the machine's header.
+"""Run everything that needs a GPU: the tests marked gpu, then benchmarks/run.py.
 
 Run it on a machine with a device, in an environment that has the package and the group `test`:
-`python .ci/gpu.py [FOLDER] [ARGUMENT OF run.py ...]`; FOLDER defaults to benchmarks/results. The exit code is that of
-the tests.
+`python .ci/gpu.py [FOLDER] [ARGUMENT OF run.py ...]`; FOLDER, for the results, defaults to benchmarks/results. The exit
+code is that of the tests.
 """
 
 from __future__ import annotations

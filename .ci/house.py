@@ -1,11 +1,11 @@
-"""Measure the house: rooms and the arrows between them, the modules and calls of a warm start, size and old names.
+"""Measure the package: rooms and imports between them, modules and calls of a warm start, size, old names.
 
-Method      The order of the rooms is `ROOMS`, below, and nowhere else; tests/contract/test_architecture.py reads
-            it here, with the functions that find offenders. An import counts wherever it is: in a function, under
-            `TYPE_CHECKING`, or as the whole name of a module in a string. A warm start is counted by .ci/warm_calls.py
-            in a fresh process on the tests' fake driver, after a first process filled the cache.
+Method      `ROOMS`, below, is the only list of the rooms in order. tests/contract/test_architecture.py imports it from
+            here, with the functions that find offenders. An import counts anywhere: in a function, under
+            `TYPE_CHECKING`, or as the whole name of a module in a string. .ci/warm_calls.py counts a warm start in a
+            fresh process on the tests' fake driver, after a first process filled the cache.
 Run         python3 .ci/house.py [--json FILE] [--list]    (with the project's environment: tasks.py house)
-Ends        With 1 where a figure is above its limit.
+Ends        With 1 if a figure is above its limit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Run the tests marked `lane` in environments with neither, either and both of the Numbas; numba-cuda-mlir's are run
-with its newest version and, where both are, with the oldest that is taken.
+"""Run the tests marked `lane` in environments with neither, either and both of the Numbas.
 
-Method      Each lane has its own environment below .venv/lanes, made by uv from wheels that are downloaded once,
-            and brought up to date with pyproject.toml; nothing of the project's other extras is in it. The tests skip
-            what a lane lacks, so each lane says how many have to pass at least: none runs empty unseen.
+Method      Each lane has its own environment below .venv/lanes. uv makes it from wheels that are downloaded once, and
+            updates it with pyproject.toml; it contains none of the project's other extras. numba-cuda-mlir is tested
+            with its newest version and, together with numba-cuda, with the oldest supported one. Tests skip what a lane
+            lacks, so each lane requires a minimum number of passed tests.
 Run         python3 .ci/lanes.py [make | test] [LANE ...]    (with the project's environment: tasks.py lanes)
-Ends        With 1 where an environment cannot be made, a test fails, too few pass, or a lane takes too long.
+Ends        With 1 if an environment cannot be made, a test fails, too few pass, or a lane takes too long.
 """
 
 from __future__ import annotations

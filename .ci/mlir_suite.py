@@ -1,10 +1,10 @@
-"""Run numba-cuda-mlir's own tests plain, then with every kernel led through this cache, cold and warm: what differs.
+"""Run numba-cuda-mlir's own tests without this cache and with every kernel in it, cold and warm, and compare.
 
 Its tests are in its repository, not in its wheel: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a
-folder of them, or several with commas between. FOLDER keeps the results and `mlir_suite.json`; RUN is plain, cold or
-warm, all three where none is given. On a machine without a device, `--fake` runs all on the tests' fake driver: what
-compares numbers fails there plainly and counts for nothing. The exit code is 1 where a test that passes plainly fails
-under the cache, unless it is among `EXPECTED`.
+folder of tests, or several separated by commas. FOLDER gets the results and `mlir_suite.json`. RUN is plain, cold or
+warm; all three by default. On a machine without a device, `--fake` uses the tests' fake driver: tests that compare
+numbers then fail in the plain run, and are not counted. The exit code is 1 if a test passes plainly and fails with the
+cache, unless it is in `EXPECTED`.
 """
 
 from __future__ import annotations

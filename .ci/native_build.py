@@ -1,9 +1,10 @@
-"""Build the compiled launch module into a wheel, or into the checkout for an editable install; a wheel has its version.
+"""Build the compiled launch module into a wheel or an editable checkout, and set the version of a wheel.
 
-Promise     Without a C compiler, Python's headers, or on another platform than Linux, a line says that it is left out;
-            the package is complete without it, and launches take longer. One build for the limited API serves every
-            CPython from 3.11 on that has a GIL; a free-threaded one gets its own. `numba_kcache.__version__` of a wheel
-            is that of its metadata, which hatch-vcs makes of the tag; of a checkout, what version.py says there.
+Promise     Without a C compiler or Python's headers, or on another platform than Linux, the build prints that the
+            module is left out. The package works without it, with slower launches. One build for the limited API serves
+            every CPython from 3.11 on that has a GIL; a free-threaded one gets its own. In a wheel,
+            `numba_kcache.__version__` is that of its metadata, which hatch-vcs derives from the tag; in a checkout it
+            is that of version.py.
 """
 
 from __future__ import annotations

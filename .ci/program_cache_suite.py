@@ -1,9 +1,9 @@
-"""Run cuda.core's own tests of its program caches plain, then over `adapters.ProgramCache`: which of them pass.
+"""Run cuda.core's own tests of its program caches without and with `adapters.ProgramCache`, and list the passing ones.
 
 They are in its repository, not in its wheel: `python .ci/program_cache_suite.py TESTS [RESULT]`, where TESTS is
-`test_program_cache.py`, or several files with commas between. Both of its backends are replaced, also in the processes
-that a test starts. RESULT is a JSON file with the names of what passes and of what does not. The exit code is 1 where a
-test that passes plainly fails over this cache, unless it is among `OF_THE_BACKEND`.
+`test_program_cache.py`, or several files separated by commas. Both of its backends are replaced, also in the processes
+that a test starts. RESULT is a JSON file with the names of passing and failing tests. The exit code is 1 if a test
+passes plainly and fails with this cache, unless it is in `OF_THE_BACKEND`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Release a version: date its changes, tag it, and make, check, install and publish its distributions from the tag.
+"""Release a version: date its changes, tag it, and build, check, install and publish its distributions from the tag.
 
 Steps       python .ci/release.py prepare 0.1.0    date the changes of "Unreleased", commit, tag v0.1.0
-            python .ci/release.py publish v0.1.0   build from a clone of the tag, check, install; --upload sends it off
+            python .ci/release.py publish v0.1.0   build from a clone of the tag, check, install; upload with --upload
 Parts       changelog TAG    compare CHANGELOG.md with a tag: its section, date, key schema and store format
-            build TAG DIST   sdist, and a wheel made of the sdist, out of a clone of the tag
-            check DIST       what an index page shows: twine check, check-wheel-contents, names and versions
-            install DIST     each extra in a clean environment, where a kernel of its kind is compiled
-Needs       The dependency group `release`, and uv; a checkout whose files are committed.
-Not here    Wheels of other machines, which .github/workflows/wheels.yml makes of the same sdist.
+            build TAG DIST   build the sdist from a clone of the tag, and the wheel from the sdist
+            check DIST       twine check, check-wheel-contents, names and versions
+            install DIST     install each extra in a clean environment, and compile a kernel of its kind there
+Needs       The dependency group `release`, and uv; a checkout without uncommitted changes.
+Not here    Wheels for other machines: .github/workflows/wheels.yml builds them from the same sdist.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Count the modules and calls of one program from its first import to the end of its first launch, as JSON.
 
-Method      Context and arrays are made first. Then our package is imported, the profile of this thread begins, a kernel
-            is decorated and launched once, and the profile ends. A call is the start of a function of this package; its
-            caller is the nearest function of this package further out, "" if that is the program. Bodies of modules and
-            classes, what makes a class of its body, and comprehensions are no calls, and a generator that goes on is
-            none either.
+Method      Context and arrays are made first. Then this package is imported, the profile of this thread starts, a
+            kernel is decorated and launched once, and the profile ends. A call is the start of a function of this
+            package; its caller is the nearest enclosing function of this package, "" for the program itself. Bodies of
+            modules and classes, functions that create classes, comprehensions, and resumed generators are not counted.
 Run         By .ci/house.py, on the tests' fake driver: python .ci/warm_calls.py KIND
 """
 

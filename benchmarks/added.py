@@ -1,18 +1,18 @@
 """How much longer does a process take with a cached kernel than with a bare cubin, or with CuPy's RawKernel?
 
-Method      Pairs of fresh processes, one after the other, in turns first: one program with a cached kernel, and the
-            same one without. A process is timed whole, from its start until it has ended, import and exit included.
-            "cubin": cuda.bindings and a cubin from a file; "of a text": ours is given a string, not a function.
-            "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it; "31 of a
-            module", "300 of a module": so many kernels of one source beside RawModule, each launched; "31 sources": a
-            kernel in each, beside as many RawKernels. "Numba", "torch", "numba-cuda-mlir", "cuda.compute": the same
-            arrays and no kernel, or no reduction; "cache=True": the package's own cache in our place. Warm, each was
-            filled by processes before. Cold, every process has an empty folder for its caches. "Copied": the arrays
-            come from the host. Otherwise CuPy fills them by a kernel of its own, which it compiles where its cache is
-            empty, and so has loaded NVRTC when its RawKernel asks: with copied arrays that counts as the RawKernel's.
-Output      The median of the differences in ms, with the interval in which it is in 19 of 20 runs (binomial), and the
-            medians of both.
-Shows not   A cold page cache, a busy node, a network file system.
+Method      Pairs of fresh processes run one after the other, in alternating order: a program with a cached kernel, and
+            the same program without it. The time is that of the whole process, with import and exit.
+            "cubin": the other program loads a cubin from a file through cuda.bindings. "of a text": the cached kernel
+            is made from a string, not a function. "RawKernel", "fp16": both use CuPy arrays; the source is plain CUDA
+            C++, or includes cuda_fp16.h. "31 of a module", "300 of a module": kernels of one source, each launched,
+            compared with RawModule. "31 sources": one kernel in each, compared with 31 RawKernels. "Numba", "torch",
+            "numba-cuda-mlir", "cuda.compute": the other program has the same arrays and no kernel or reduction.
+            "cache=True": the other program uses the package's own cache. Warm: earlier processes filled the caches.
+            Cold: every process has an empty folder for its caches. "Copied": the arrays are copied from the host.
+            Otherwise CuPy fills them by its own kernel. With an empty cache CuPy compiles that kernel, so NVRTC is
+            loaded before RawKernel needs it; with copied arrays the load counts as RawKernel's time.
+Output      The median of the differences in ms with its 95% confidence interval (binomial), and the medians of both.
+Not shown   A cold page cache, a busy node, a network file system.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """How much more CPU time does a compile take here than NVRTC takes alone, over many sources?
 
 Method      The sources are all texts in tests/, examples/, docs/ and benchmarks/ with a `__global__` that NVRTC
-            compiles as they stand, each once; with `--sources`, the .cu files of a folder instead. They are dealt out
-            to processes, one to a core. In each, after both were warmed up, each source is compiled by
-            NVRTC alone to a cubin, and by `cached_module`, in turns first; of some rounds, each with an empty cache,
-            the least CPU time of all threads counts. Alone means: program made, compiled for the same architecture and
-            headers, cubin copied out. Ours is decoration, key, look-up, the reasons of the miss, compile, prototypes,
-            entry, manifest and history on disk.
-Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a bound; and by what the sources
-            include, with the milliseconds that ours takes more: most of that does not depend on the source.
-Shows not   The first compile of a process, which loads NVRTC and imports what a miss needs (added.py has it whole).
+            compiles unchanged, each once; with `--sources`, the .cu files of a folder. They are divided among
+            processes, one per core. After a warm-up of both, each process compiles each source by NVRTC alone to a
+            cubin, and by `cached_module`, in alternating order, in several rounds with an empty cache. The figure is
+            the smallest CPU time of all threads. "NVRTC alone" creates the program, compiles it for the same
+            architecture and headers, and copies the cubin. "cached_module" includes decoration, key, look-up, the
+            reasons of the miss, compile, prototypes, entry, manifest and history on disk.
+Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a limit. Also, grouped by the
+            included headers, the additional milliseconds; most of these do not depend on the source.
+Not shown   The first compile of a process, which loads NVRTC and imports modules (added.py measures it).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How long does a fresh process wait for the first result of an algorithm of cuda.compute?
 
-Method      Each figure is the time from the call until the result is on the host, in a process of its own that has made
-            its context and its arrays, imported cuda.compute and done a small copy. "build": without a cache. "cache":
-            from a cache that another process has filled, with `install(cuda_compute=True)`. "memory": with the built
-            algorithm in memory as bytes, which cuda.compute deserialises and loads. "again": the second call in the
-            process of "cache". The cache's own imports are in "cache". Medians; the results are checked.
-Shows not   Imports of cuda.compute, CuPy and the cache's package, which stand before the clock.
+Method      Each figure is the time from the call until the result is on the host. Each sample is a fresh process that
+            has made its context and arrays, imported cuda.compute and done a small copy before. "build": without a
+            cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the imports of
+            the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from bytes in
+            memory. "again": the second call in the process of "cache". Medians; the results are checked.
+Not shown   Imports of cuda.compute, CuPy and this package, which precede the measurement.
 """
 
 from __future__ import annotations

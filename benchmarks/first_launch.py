@@ -1,18 +1,18 @@
 """How long until the first results of cached kernels in a fresh process, cold and warm, for 1, 31 and 300 kernels?
 
-Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last one's
-            result. "first" starts after imports, decoration and context creation and ends when all results are
-            synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
-            "process" is from the child's start until it has ended. Cold: the system's own cache is empty; warm: it was
-            filled by a process before. Ours runs on memory under `__cuda_array_interface__`, and on CuPy's arrays, with
-            Numba not imported, and on Numba's arrays. "module" and RawModule have all kernels in one source, Warp makes
-            one of a file. With a header the source includes cuda_fp16.h and uses it; CUDA C++ only. Numba, Triton and
-            Warp read their kernels from a file of as many functions. torch.cuda._compile_kernel keeps nothing on disk:
-            its warm start is a cold one. Our bytecode is compiled before, as pip does it; the driver's own cache is
-            off. Samples of the systems alternate, one process at a time; but the cold ones of many kernels run side by
-            side, a process for each system, where there are cores enough for all.
-Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). What
-            is not installed, or was not asked for so many kernels, stands in the result as left out.
+Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last result.
+            "first" starts after imports, decoration and context creation, and ends when all results are synchronised.
+            "second" is another kernel right after these, when all modules are imported (not measured for modules).
+            "process" is the whole process. Cold: the system's own cache is empty. Warm: an earlier process filled it.
+            numba_kcache runs on raw memory with `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on
+            Numba's arrays. "module" and RawModule have all kernels in one source; Warp compiles one file to a module.
+            With a header, the source includes and uses cuda_fp16.h (CUDA C++ only). Numba, Triton and Warp read their
+            kernels from a file with as many functions. torch.cuda._compile_kernel stores nothing on disk, so its warm
+            start is a cold one. Bytecode is compiled before, as pip does; the driver's own cache is off. Samples of the
+            systems alternate, one process at a time. Cold samples of many kernels run in parallel, one process per
+            system, if there are enough cores.
+Not shown   A cold page cache, a busy node, a network file system; large headers (workloads.py has CUB). Systems that
+            are not installed, or not measured for a number of kernels, are listed in the result.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """What do 10,000 nodes of 8 ranks ask of one Redis, cold and warm, and when does the last rank run?
 
-Method      Two parts. `measure`: what one operation of the tier takes against a redis-server on loopback, one client at
-            a time (latency) and as many as the cores take (throughput of the server), and what the first resolution of
-            a kernel takes from the local directory and from Redis, in fresh processes, in turn. `simulate`: events over
-            these costs: every node wants every kernel, in one order; the server answers one request after the other at
-            its measured rate; a poll, a claim, a read and a write are requests each.
-Reads       `with lease and back-fill` is what the package does. `without lease`: every node compiles what it misses.
-            `without back-fill`: every rank asks Redis for itself, at each start.
-Shows not   One server, no network but a latency; a compile takes what it is told. It says where the server saturates,
-            not what a cluster of another make does.
+Method      `measure` times each operation of the tier with a redis-server on loopback: with one client (latency) and
+            with as many clients as cores (throughput). It also times the first resolution of a kernel from the local
+            directory and from Redis, in fresh processes, in turn. `simulate` runs a discrete-event simulation with
+            these costs. Every node requests every kernel, in the same order. The server answers one request after the
+            other at its measured rate; a poll, a claim, a read and a write are one request each.
+Reads       `with lease and back-fill` is the behaviour of the package. `without lease`: every node compiles each kernel
+            that it misses. `without back-fill`: every rank reads every kernel from Redis, at each start.
+Not shown   Several servers, or a network beyond its latency; the time of a compile is an argument. The simulation shows
+            at which load the server saturates, not the behaviour of a particular cluster.
 Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FILE]
 """
 

@@ -1,9 +1,10 @@
-"""Start a script in a fresh process, whatever caches it uses in its own folder, and take what it says.
+"""Run a script in a fresh process whose caches are all in one folder, and read its output.
 
-Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What
-            a child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.
-Not here    What is measured: the child prints one JSON object, last; for `fresh` with `end`, its time.time() when it
-            was done.
+Promise     A child uses no cache outside `folder`: numba_kcache's, CuPy's, Numba's and Triton's are in it, and the
+            driver's own is off. If a child fails, for instance because a peer is not installed, the caller gets the
+            last line of its output as text and no exception.
+Not here    The measurement: the last output line of a child is a JSON object. For `fresh` with `end` it has the
+            time.time() at which the child was done.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """What does it cost to grow: memory for each loaded kernel, for 10^7 launches, and for 10^4 distinct kernels?
 
-Method      Every part is a fresh process. "kept" and "dropped": so many distinct kernels, one after another, each
-            decorated or made, loaded warm from the system's own cache and run; then kept, or let go at once.
-            "launches": one kernel. After each tenth: the seconds it took, the process's resident memory (VmRSS, after a
-            collection) and the device's (cuMemGetInfo). What a kernel takes is the growth from the first tenth to the
-            last, by kernels. Ours are 10^4 sources that differ in a constant; their cubins are patched from one compile
-            as they are stored, so that filling the cache is quick, and everything after it is as ever. The floor loads
-            such cubins by cuModuleLoadData, and unloads them where they are dropped. Peers have fewer kernels, each
-            really compiled before. How many were run stands in the result.
-Shows not   10 to 10^5 entries in a store, which store.py measures; kernels that are large; another allocator.
+Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are decorated or
+            made, loaded from the system's own warm cache and run; then they are kept, or dropped at once. "launches":
+            one kernel. After each tenth of the work the process records the elapsed seconds, its resident memory
+            (VmRSS, after a collection) and the device's memory (cuMemGetInfo). The memory of a kernel is the growth
+            from the first tenth to the last, divided by the kernels. numba_kcache has 10^4 sources that differ in a
+            constant. To fill its cache quickly, their cubins are patched from one compile when they are stored; all
+            later steps are unchanged. The floor loads such cubins by cuModuleLoadData, and unloads dropped ones. Peers
+            have fewer kernels, each really compiled before. The result has the number of kernels.
+Not shown   10 to 10^5 entries in a store, which store.py measures; large kernels; another allocator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine and the commit of a figure, and how results are written."""
+"""Describe the machine and the commit of a measurement, and write results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What does importing numba_kcache and decorating three kernels add to a bare Python process?
 
-Method      Whole fresh processes, bare and with the import, in turn; their bytecode is compiled before, as pip does it.
-Shows not   A cold page cache. Neither Numba nor CUDA is imported by it; the first launch imports cuda.bindings.
+Method      Whole fresh processes, bare and with the import, in turn, with bytecode compiled before as pip does.
+Not shown   A cold page cache; the import of Numba or CUDA, which this package does not import: the first launch imports
+            cuda.bindings.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """What does one asynchronous launch cost the host, beside other launchers, by number of arguments?
 
-Method      A kernel with a one-thread body takes 0 to 16 arguments, half float32 arrays, half scalars. Each
-            system launches it in batches on one stream and the device is synchronised between batches, outside the
-            clock; batches of the systems alternate, so that they share whatever disturbs the machine. A sample is
-            the mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through
-            cuda.bindings with everything packed before. All arguments are checked by the systems that check. Those of
-            "Numba not imported" share a process of their own, in which nothing imports numba.cuda; so do those
-            "without the compiled module".
-            `--packing` needs no device: a function that does nothing stands for the driver.
-Shows not   Latency until the kernel runs; queues that are full; other processes on the device.
+Method      A kernel with a one-thread body takes 0 to 16 arguments, half float32 arrays, half scalars. Each system
+            launches it in batches on one stream; the device is synchronised between batches, outside the measurement.
+            Batches of the systems alternate, so that disturbances of the machine affect all of them. A sample is the
+            mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through cuda.bindings
+            with all parameters packed before. Systems that check arguments check all of them. The rows "Numba not
+            imported" are measured in one process that never imports numba.cuda, those "without the compiled module" in
+            another one. `--packing` needs no device: an empty function replaces the driver.
+Not shown   Latency until the kernel runs; full queues; other processes on the device.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """What does a lookup cost before anything is loaded, what does it cost to learn headers, and who serves stale code?
 
-Method      Lookup: a fresh process looks up kernels that an earlier one stored, for a target it names, so that nothing
-            is loaded on a device: six without includes, the first and the others apart, and one that includes
-            cub/block/block_reduce.cuh, whose whole closure is verified. CuPy cannot look up without loading: its times
-            hold the load. PyCUDA asks nvcc for its version, and to preprocess what includes files. Samples of the
-            systems alternate, one process at a time. Learning: what a compile takes beyond NVRTC and the linker, as a
-            share of it, from a mirror and, where there can be none, in place; "first" on a new installation, when the
-            toolkit is identified too; one process for every four cores at a time. Stale code: a header is really
-            changed, and the next process asked what the kernel writes; side by side, since nothing is timed. Our
-            bytecode is compiled before, as pip does it. Each part is written when it is done.
-Shows not   A cold page cache, a network file system. What is not installed, or needs a GPU or an nvcc that is not
-            there, is left out, and said so.
+Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no code
+            is loaded on a device. Six kernels have no includes; the first and the others are measured separately. One
+            includes cub/block/block_reduce.cuh, and all headers that it reads are verified. CuPy cannot look up without
+            loading: its times include the load. PyCUDA runs nvcc for its version, and to preprocess a source with
+            includes. Samples of the systems alternate, one process at a time. Learning: the time of a compile beyond
+            NVRTC and the linker, absolute and relative, for a mirror and for a compile in place. "first" is on a new
+            installation, when the toolkit is identified too; one process runs for every four cores. Stale code: a
+            header is edited, and the next process reports the result of the kernel; these processes run in parallel,
+            since no time is measured. Bytecode is compiled before, as pip does. Each part is written when it is done.
+Not shown   A cold page cache, a network file system. Systems that are not installed, or that need a missing GPU or
+            nvcc, are listed as left out.
 """
 
 from __future__ import annotations

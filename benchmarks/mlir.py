@@ -1,15 +1,16 @@
 """How long until the first result of a numba-cuda-mlir kernel in a fresh process, and what does a launch cost?
 
-Method      Each sample is a fresh process that runs one kernel with a device function once and checks it. "first"
-            starts after imports, decoration and context creation and ends when the result is synchronised; "process" is
-            the whole of it, from its start to its end; "launch" the median over batches of asynchronous launches of two
-            arrays and two scalars, of each library that is installed. Cold: the system's own cache directory is empty;
-            warm: it was filled by a process before. "import" is the time of `from numba_cuda_mlir import cuda`, "map"
-            the part of it that loads MLIR's libraries. In each round the systems follow each other, cold, warm, and in
-            the first two for their launches; every second round goes backwards. "shorter" is the median, over rounds,
-            of how much shorter our warm process was than that with its own cache, and an interval (as in added.py).
-Output      The file is written after each sample, with all until then. Three rounds take two minutes on an H200.
-Shows not   Host arrays and records; a busy node.
+Method      Each sample is a fresh process that runs one kernel with a device function once and checks the result.
+            "first" starts after imports, decoration and context creation, and ends when the result is synchronised.
+            "process" is the whole process. "launch" is the median over batches of asynchronous launches with two arrays
+            and two scalars, with the arrays of each installed library. Cold: the system's own cache directory is empty.
+            Warm: an earlier process filled it. "import" is the time of `from numba_cuda_mlir import cuda`, "map" the
+            part of it that loads MLIR's libraries. In each round the systems run one after another, cold and warm, and
+            in the first two rounds also for their launches; every second round has the reverse order. "shorter" is the
+            median difference, over rounds, between a warm process with its own cache and one with this cache, with an
+            interval as in added.py.
+Output      The file is written after each sample, with all samples so far. Three rounds take two minutes on an H200.
+Not shown   Host arrays and records; a busy node.
 Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--within SECONDS] [--json FILE]
 """
 

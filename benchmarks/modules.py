@@ -1,18 +1,18 @@
 """How long until a source of 31 kernels serves, cold and warm, at once and one by one, beside CuPy?
 
-Method      examples/tropical_gemm.cu. Each sample is a fresh process whose imports, decoration and context are done
-            when the clock starts. "bound": one kernel is ready to be launched. "first": its result is there and
-            synchronised. "all": every kernel has run. "each": the kernels one by one, from asking for it to its
-            result. "cpu": seconds of processor for "all", which the load of other programs leaves alone. Cold: the
-            system's own cache directory is empty; warm: it was filled by a process before. The floor reads the very
-            cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing of types.
-            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
-            "300 of a module", "31 of a module", "31 sources": kernels of the same parameters, warm, each launched once,
-            beside RawModule and RawKernels, in pairs of processes. A kernel of CuPy's own has filled their arrays, so
-            that it has loaded NVRTC. "all": from asking for the first to the end of the last launch, imports done;
-            "further": the median of those from the third on; "process": all of the process, as its parent sees it.
-            With --profile, what the calls of this package take.
-Shows not   A cold page cache, a busy node; sources whose time goes into headers.
+Method      examples/tropical_gemm.cu. Each sample is a fresh process; the measurement starts after imports, decoration
+            and context creation. "bound": one kernel is ready for a launch. "first": its result is synchronised. "all":
+            every kernel has run. "each": the kernels one by one, from the request of a kernel to its result. "cpu": CPU
+            seconds of "all", which the load of other programs hardly changes. Cold: the system's own cache directory is
+            empty. Warm: an earlier process filled it. The floor reads the same cubin from a file and calls
+            cuModuleLoadData and one cuModuleGetFunction, without type checks. CUDA_CACHE_DISABLE=1 turns the driver's
+            own cache off. Samples of the systems alternate.
+            "300 of a module", "31 of a module", "31 sources": kernels with equal parameters, warm, each launched once,
+            compared with RawModule and RawKernels in pairs of processes. One of CuPy's kernels has filled the arrays,
+            so that NVRTC is loaded before. "all": from the request of the first kernel to the end of the last launch,
+            after imports; "further": the median of those from the third on; "process": the whole process.
+            --profile counts the calls of this package.
+Not shown   A cold page cache, a busy node; sources whose compile time is spent in headers.
 """
 
 from __future__ import annotations

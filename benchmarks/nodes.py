@@ -1,16 +1,16 @@
 """How long until the last rank of 8 nodes has its kernels when nothing is compiled anywhere, with and without a Redis?
 
-Method      As many nodes, each a local directory of its own, with as many ranks: fresh processes, which wait after
-            import and decoration until all are ready. Then each wants the same kernels, in an order of its own, with
-            real NVRTC compiles: CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank has all
-            of them; "ended": until the last process is gone, whose writes to the server go on behind it. Compiles are
-            counted in every rank, for each kernel: one over all nodes is the least there can be. "no tier": each node
-            for itself. "no lease": the nodes share a redis-server on loopback, and none waits for another
-            (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories, the server filled
-            ("warm"). New directories and an empty server in each round; the systems take turns.
-Shows not   Launches and devices: kernels are compiled for sm_90, so it runs anywhere. Nodes with processors of their
-            own: all share those of this machine, so that compiles which are repeated cost more time here than in a
-            cluster, and waiting costs less. A network: it is loopback; fleet.py simulates many nodes.
+Method      Each node is simulated by a local directory and its ranks, which are fresh processes. They wait after import
+            and decoration until all are ready. Then each requests the same kernels, in its own order, with real NVRTC
+            compiles of CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank has all kernels.
+            "ended": until the last process has ended, including its queued writes to the server. Compiles are counted
+            in every rank, for each kernel; the minimum is one over all nodes. "no tier": the nodes share nothing. "no
+            lease": the nodes share a redis-server on loopback, and do not wait for each other (`?wait=0.001`). "lease":
+            the default of the package. "warm": the same ranks in new directories, with the filled server. Each round
+            has new directories and an empty server; the systems alternate.
+Not shown   Launches and devices: kernels are compiled for sm_90, so no GPU is needed. Separate processors of the nodes:
+            all nodes share this machine's, so that repeated compiles cost more time here than in a cluster, and waiting
+            costs less. A network: it is loopback; fleet.py simulates many nodes.
 Run         python benchmarks/nodes.py [--nodes 8] [--ranks 8] [--kernels 20] [--rounds 3] [--json FILE]
 """
 

@@ -1,9 +1,9 @@
 """How long does it take to read a Numba kernel with ten callees in three modules, the first time and again?
 
-Method      Each sample is a fresh process: it decorates the kernel with `cached_kernel`, as a program does, and then
-            asks twice what the kernel is made of, as launches of two signatures do. The first reads every function,
-            the second compares everything that was read. No device is needed and nothing is compiled.
-Shows not   The rest of a warm start (numba_first_launch.py).
+Method      Each sample is a fresh process. It decorates the kernel with `cached_kernel` and requests its fingerprint
+            twice, like launches of two signatures. The first request reads every function, the second compares all
+            inputs that were read. No device is needed and nothing is compiled.
+Not shown   The rest of a warm start (numba_first_launch.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How long until the first result of a Numba kernel in a fresh process, cold and warm, and what does a launch cost?
 
-Method      Each sample is a fresh process that runs one kernel once and checks it. "first" starts after imports,
-            decoration and context creation and ends when the result is synchronised; "launch" is the median over 41
-            batches of 300 asynchronous launches of two arrays and two scalars, in the same process. Cold: the system's
-            own cache directory is empty; warm: it was filled by a process before. Samples of the systems alternate.
-Shows not   Host arrays, which both hand to the same code; a busy node.
+Method      Each sample is a fresh process that runs one kernel once and checks the result. "first" starts after
+            imports, decoration and context creation, and ends when the result is synchronised. "launch" is the median
+            over 41 batches of 300 asynchronous launches with two arrays and two scalars, in the same process. Cold: the
+            system's own cache directory is empty. Warm: an earlier process filled it. Samples of the systems alternate.
+Not shown   Host arrays, which both systems pass to the same code; a busy node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, each from one committed result; benchmarks/tables.py writes them."""
+"""Make the tables of docs/performance.md, each from one committed result; benchmarks/tables.py writes them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def footer(result: dict[str, Any]) -> list[str]:
 def shows_not(script: str) -> str:
     """The lines in which a script says what it does not show."""
     said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
-    (found,) = re.findall(r"^Shows not   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
+    (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
     text = " ".join(str(found).split())
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 

@@ -1,8 +1,8 @@
 """Draw the pictures of the documents from the committed results, for light and for dark pages.
 
-Promise     The same results and the same matplotlib give the same bytes. A picture names the result it was made of,
-            with its digest, which tests/contract/test_figures.py holds against the files.
-Output      docs/img/NAME-light.svg and NAME-dark.svg; a result that is not committed gives no picture.
+Promise     The same results and the same matplotlib give the same bytes. A picture contains the name and the digest of
+            its result; tests/contract/test_figures.py compares the digest with the file.
+Output      docs/img/NAME-light.svg and NAME-dark.svg; no picture for a result that is not committed.
 Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install --group bench)
 """
 

@@ -1,11 +1,11 @@
 """How long until the last of 8 and of 16 ranks of one node has its results when nothing is compiled yet?
 
-Method      As many fresh processes wait, after imports, decoration and context creation, until all are ready; then each
-            runs four kernels that are in no cache. "last": from that start until the last rank's results are there.
-            "all": from the start of the first process until the last has ended. Compiles are counted in every rank and
-            added up: four are needed. Then the same ranks again, warm; only as many as the first number says. One GPU
-            serves all ranks. The caches of a run are in a new folder.
-Shows not   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
+Method      8 or 16 fresh processes wait, after imports, decoration and context creation, until all are ready. Then each
+            runs four kernels that are in no cache. "last": from that start until the last rank has its results. "all":
+            from the start of the first process until the last has ended. The compiles of all ranks are added up; the
+            minimum is four. Then the same ranks run again, warm, for the smaller number of ranks only. One GPU serves
+            all ranks. Each run has a new folder for its caches.
+Not shown   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How long does cuda.core's `compile(cache=)` take on a hit, with its own file backend and with this cache?
 
-Method      `PROGRAMS` programs of 5 KB of code, which one process has compiled. Each figure is of one
-            `program.compile("cubin", cache=...)` in another, key and look-up: "opening": the first of all; "first": the
-            first of each other program; "again": each later one. Medians of all samples, in microseconds. "built":
-            `get_or_build` with 50 KB behind it, likewise. The bytes are checked.
-Shows not   Imports of cuda.core, the caches and their adapters, before the clock; the load that follows.
+Method      One process compiles `PROGRAMS` programs of 5 KB of code. Another one times
+            `program.compile("cubin", cache=...)`, including key and look-up. "opening": the first call of all; "first":
+            the first call of each other program; "again": each later call. Medians of all samples, in microseconds.
+            "built": the same for `get_or_build` with 50 KB. The bytes are checked.
+Not shown   Imports of cuda.core, the caches and their adapters, which precede the measurement; the load that follows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How large are the project's wheel and what it brings along, and how long is it from a clone to the first result?
 
-Method      A clone of this checkout's commit: sdist and wheel are built of it, and the wheel is installed with each
-            combination of extras into its own environment; its size is that of site-packages, in MB of 10^6
-            bytes, bytecode left out. "clone" is `git clone` of a checkout beside it; "demo" is `tasks.py demo` there,
-            which makes an environment with everything that developers use, compiles three kernels and serves them from
-            disk; "again" is the same once more. "suite": what `--suite` says, a report of pytest (`--junitxml`). Lines
-            are those of `.ci/house.py`.
-Shows not   The network: packages come from whatever index and cache pip and uv have; other toolkits and Pythons.
+Method      sdist and wheel are built from a clone of this commit, and the wheel is installed with each combination of
+            extras into its own environment. The size is that of site-packages without bytecode, in MB of 10^6 bytes.
+            "clone" is `git clone` of a local checkout. "demo" is `tasks.py demo` in the clone: it makes an environment
+            with all developer dependencies, compiles three kernels and serves them from disk. "again" is a second run.
+            "suite" comes from a report of pytest (`--junitxml`), passed by `--suite`. Lines are counted by
+            `.ci/house.py`.
+Not shown   The network: packages come from the configured index and cache of pip and uv; other toolkits and Pythons.
 """
 
 from __future__ import annotations

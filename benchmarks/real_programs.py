@@ -1,14 +1,14 @@
 """How long do public programs that nobody here wrote take, cold, warm, and beside the caches that they have today?
 
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
-            result; "process" is from the start of the process until it has ended. "plain": as published, with the
-            caches it has (CuPy's own for awkward, none for the others). "numba_kcache": `install(all=True,
-            cuda_compute=True)` before the program is imported; awkward's `cupy.RawModule` is led to `cached_module`
-            by a class below. Cold: an empty cache; warm: after another process. A result must be the plain one's bit
-            by bit; where it is not, the largest difference stands there. The programs: stumpy (gpu_stump) and
-            soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention of numba-cuda-mlir's repository; awkward with
-            CuPy and with cuda.compute. `--get FOLDER` fetches them (network), `--programs FOLDER` says where they are.
-Shows not   Programs that run for hours; inputs of other sizes; what an editor of these programs would gain.
+            result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
+            for the others). "numba_kcache": `install(all=True, cuda_compute=True)` before the program is imported; the
+            class below replaces awkward's `cupy.RawModule` by `cached_module`. Cold: an empty cache. Warm: after
+            another process. The result must equal the plain one bit by bit; otherwise the largest difference is
+            reported. The programs: stumpy (gpu_stump) and soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention
+            of numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
+            `--programs FOLDER` names their folder.
+Not shown   Programs that run for hours; inputs of other sizes; the gain of an edit of these programs.
 """
 
 from __future__ import annotations

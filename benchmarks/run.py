@@ -1,10 +1,10 @@
 """Run every benchmark that this machine can: those without a device anywhere, the others where there is one.
 
-Method      A process for each script, one after another, with a limit of time. What a script writes until then is kept.
-            `--quick` takes few samples, for a short turn on a borrowed machine, and the result says so.
-Output      A line for each script, and FOLDER/NAME.json with the machine's header; benchmarks/tables.py and
-            benchmarks/plots.py make the documents from those that are committed.
-Shows not   Anything by itself: each script says what it measures and what it does not show.
+Method      One process for each script, one after another, with a time limit. Results written before the limit are
+            kept. `--quick` takes few samples, which the result states.
+Output      A line for each script, and FOLDER/NAME.json with the machine's header. benchmarks/tables.py and
+            benchmarks/plots.py make the documents from the committed results.
+Not shown   See each script.
 Run         python benchmarks/run.py [FOLDER] [--quick] [--only NAME,NAME] [--limit SECONDS] [--within SECONDS]
 """
 

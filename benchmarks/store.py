@@ -1,14 +1,13 @@
 """How fast is the store, beside what others use for the same?
 
-Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and more entries in the store, from
-            one process and from eight, in one run on one machine: microseconds (median, 99th percentile) and
-            per second; the median of each as a multiple of a bare os.open + os.read + os.close of the raw
-            bytes. A hit of this package is verified, unpacked and its header parsed. diskcache, SQLite, LMDB and
-            cuda.core's FileStreamProgramCache give bytes back unverified; SQLite and LMDB are also measured
-            with xxh3 checked. Then: a fresh process's first hit, also of 5 MB with and without compression, and
-            what info() needs at 20,000 entries.
-Shows not   A network file system, a cold page cache, a disk that is full; what a kernel's load then costs.
-Baseline    A figure to look at, not a gate. Peers that are not installed are left out and named.
+Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and more entries in the store, by one process
+            and by eight, in one run on one machine: microseconds (median, 99th percentile) and operations per second,
+            and each median as a multiple of a bare os.open + os.read + os.close of the raw bytes. A hit of numba_kcache
+            is verified, its payload unpacked and its header parsed. diskcache, SQLite, LMDB and cuda.core's
+            FileStreamProgramCache return unverified bytes; SQLite and LMDB are also measured with an xxh3 check. Also:
+            a fresh process's first hit, including 5 MB with and without compression, and info() at 20,000 entries.
+Not shown   A network file system, a cold page cache, a full disk; the load of a kernel after the hit.
+Baseline    For information; no test asserts it. Peers that are not installed are left out and named.
 Run         python benchmarks/store.py [--entries 10,10000] [--processes 1,8] [--json FILE] [--directory DIR]
 """
 

@@ -1,9 +1,8 @@
-"""Write the tables of the documents from the committed results; nothing in them is typed by hand.
+"""Write the tables of the documents from the committed results; no figure is typed by hand.
 
-A table whose result is not committed says so.
-
+Method      If the result of a table is not committed, the table states this.
 Run         python benchmarks/tables.py [NAME ...]
-Not here    What docs/performance.md shows, which performance.py makes; the pictures, which plots.py draws.
+Not here    The tables of docs/performance.md (performance) and the pictures (plots).
 """
 
 from __future__ import annotations

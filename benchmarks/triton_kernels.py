@@ -1,10 +1,11 @@
 """How long does a fresh process wait for the first launch of a Triton kernel, with Triton's directory and this cache?
 
-Method      Two kernels, launched one after the other in a process of its own that has imported Triton and PyTorch and
-            made its arrays. "own": Triton's own directory, filled; "cache": `TRITON_CACHE_MANAGER` names this cache's
-            manager, filled. Both with Triton's launcher built before. Medians, results checked. "ranks": eight
-            processes start at once on an empty cache; how many kernels were compiled by all of them.
-Shows not   Imports, which stand before the clock; Triton digests its own files in the first launch of each way.
+Method      Two kernels are launched one after the other in a fresh process that has imported Triton and PyTorch and
+            made its arrays. "own": Triton's own filled directory. "cache": `TRITON_CACHE_MANAGER` names this cache's
+            manager, and the cache is filled. Triton's launcher is built before in both cases. Medians; the results are
+            checked. "ranks": eight processes start at once on an empty cache; the figure is the number of compiles of
+            all.
+Not shown   Imports, which precede the measurement; the digest of Triton's own files in the first launch, with both.
 """
 
 from __future__ import annotations

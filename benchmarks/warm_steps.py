@@ -1,16 +1,16 @@
 """What does a start cost as a whole: import, decoration, first launch and exit, cold and warm, beside a bare cubin?
 
-Method      Each sample is a fresh process with one kernel of one source, launched once and checked, or 31 of one
-            source, or one reduction of cuda.compute; samples of the systems alternate. Its parts follow each other
-            without a gap: "python" (from the parent's start of it to the first statement), "packages" (cuda.bindings,
-            NumPy, Numba, CuPy), "import" of this package, "decoration", "arrays" (context and two arrays), "first"
-            (launch and wait), "result" (copied back and checked), "exit" (handlers of the interpreter's end), "end"
-            (until the parent sees it gone), and "all". "sum" is import, decoration, first and exit: what is done for
-            the kernel, whenever it is done. The bare ones read a cubin from a file, load it, find the function, pack
-            and launch, and check nothing: through cuda.bindings, and through Numba's driver layer as we have to where
-            the program uses Numba. Cold: an empty cache. Bytecode is compiled before, as pip does it;
-            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out.
-Shows not   A cold page cache, a busy node, a network file system; kernels that are large.
+Method      Each sample is a fresh process with one kernel of one source, launched once and checked, or 31 kernels of
+            one source, or one reduction of cuda.compute; samples of the systems alternate. Consecutive parts of a
+            process: "python" (from its start by the parent to the first statement), "packages" (cuda.bindings, NumPy,
+            Numba, CuPy), "import" of this package, "decoration", "arrays" (context and two arrays), "first" (launch and
+            wait), "result" (copied back and checked), "exit" (exit handlers of the interpreter), "end" (until the
+            parent sees its end), and "all". "sum" is import, decoration, first and exit: the work for the kernel,
+            independent of its moment. The bare systems read a cubin from a file, load it, find the function, pack and
+            launch, without checks: through cuda.bindings, and through Numba's driver layer, which this package must use
+            in programs with Numba. Cold: an empty cache. Bytecode is compiled before, as pip does; CUDA_CACHE_DISABLE=1
+            turns the driver's own cache off.
+Not shown   A cold page cache, a busy node, a network file system; large kernels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How much sooner, and for how much work of the cores, are many kernels compiled by many workers than by one?
 
-Method      Kernels that include CUB, each of another size, so that none is a hit of another. "one warm worker": the sum
-            of what each compile took in a single worker, its start left out. "wall": from the call of warm_up to its
-            return, workers' starts included. Each run has an empty cache. "start": from starting a worker to its answer
-            to a task that it cannot read, the median of several. The one worker, and "alone", as many as there are, do
-            without precompiled headers, as each did before they were shared. "cpu": of all workers, starts included.
-Shows not   Numba kernels; a machine whose cores are busy.
+Method      Kernels that include CUB, each with another block size, so that all are misses. "one warm worker": the sum
+            of all compile times in a single worker, without its start. "wall": from the call of warm_up to its return,
+            with the start of the workers. Each run has an empty cache. "start": from the start of a worker to its
+            answer to an invalid task, the median of several. "one warm worker" and "alone" (all workers) do not share
+            precompiled headers. "cpu": CPU time of all workers, with their start.
+Not shown   Numba kernels; a machine whose cores are busy.
 """
 
 from __future__ import annotations

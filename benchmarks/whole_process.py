@@ -1,13 +1,13 @@
 """How long is a whole process with one cached CUDA C++ kernel, on arrays that are not Numba's, beside the least of all?
 
 Method      Each sample is a fresh process: import, context, two arrays, the kernel, the result copied back and checked.
-            "process" is from the parent's start of it until it has ended; "import", "arrays" and "first" are parts of
-            it: imports and decoration, context and arrays, and the first launch with its result. The least is
-            cuda.bindings alone with the cubin from a file; ours runs on the same memory under
-            `__cuda_array_interface__`, on arrays of CuPy and torch, and on Numba's. "python alone" and "import ..." end
-            after it: what of a process could still be saved is what ours takes beyond cuda.bindings. "numba" lists
-            whose process had imported Numba at its end. Samples alternate.
-Shows not   A cold page cache, a network file system under the packages.
+            "process" is from its start by the parent until it has ended. "import" (with decoration), "arrays" (with the
+            context) and "first" (the first launch with its result) are parts of it. The least is cuda.bindings alone
+            with the cubin from a file. numba_kcache runs on the same memory with `__cuda_array_interface__`, on arrays
+            of CuPy and torch, and on Numba's. "python alone" and "import ..." are processes that end after that step:
+            only the time beyond cuda.bindings could still be saved. "numba" lists the systems whose process had
+            imported Numba at its end. Samples alternate.
+Not shown   A cold page cache, a network file system under the packages.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How long do real programs take to their first result and to their last, cold, warm, and with each peer that can?
 
 Method      Each sample is a fresh process, or eight of them together, whose results are compared with NumPy after the
-            clock. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the first
-            kernel's and the last one's result; "process" is the whole process, its end included. Cold: no cache; warm:
-            after a process before. In a short turn the cold ones run side by side, one for two cores. The programs: the
-            31 products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job
-            of 8 processes that start together; a block sum with CUB; and the start of a container: a bundle and an
-            empty cache, or the cache folder of a machine that had compilers, and none here: NVRTC, NVVM and nvJitLink
-            are found by nobody, and afterwards the process's map is looked at.
-Shows not   Programs that run for hours; a cold page cache; a real container, or a network between machines.
+            measurement. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the
+            result of the first and of the last kernel; "process" is the whole process. Cold: no cache. Warm: after
+            another process. With --quick, cold samples run in parallel, one for two cores. The programs: the 31
+            products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job of
+            8 processes that start together; a block sum with CUB; and the start of a container without compilers. The
+            container has a bundle and an empty cache, or the cache folder of a machine with compilers. NVRTC, NVVM and
+            nvJitLink cannot be found there, and the memory map of the process is checked for them at the end.
+Not shown   Programs that run for hours; a cold page cache; a real container, or a network between machines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A kernel with headers of its own: an edited header compiles again, and the old text finds the old code again.
+"""A kernel with its own headers: it is compiled again after an edit of a header, and a reverted edit is a hit.
 
 Four processes share a cache: the second is served from disk, the third sees another header, the fourth the first one
-again. With a GPU the kernel runs and is checked against NumPy. Without one it is compiled for sm_90 and stored; the
-launches are skipped, and the script says so. Run it: `python examples/header_library.py`.
+again. With a GPU the kernel runs and is checked against NumPy. Without one it is compiled for sm_90 and stored, and the
+script prints that launches are skipped. Run it: `python examples/header_library.py`.
 """
 
 import os

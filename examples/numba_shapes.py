@@ -1,4 +1,4 @@
-"""Device functions for numba_kernels.py: part of the kernels' code, in a file of their own."""
+"""Device functions for numba_kernels.py, in a separate file: they are part of the kernels' code."""
 
 import math
 

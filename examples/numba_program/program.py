@@ -1,9 +1,9 @@
-"""A Numba kernel whose code is in three files: a constant edited two files away compiles it again, as it must.
+"""A Numba kernel with code in three files: an edit of a constant in the third file compiles it again.
 
 program.py has the kernel, forces.py the device functions that it calls, units.py the constants that those read. Four
 processes share a cache, and before the third and the fourth a copy of units.py is edited. With a GPU the kernel runs
-and is checked against NumPy. Without one it is compiled for sm_90 and stored; the launches are skipped, and the script
-says so. Run it: `python examples/numba_program/program.py`.
+and is checked against NumPy. Without one it is compiled for sm_90 and stored, and the script prints that launches are
+skipped. Run it: `python examples/numba_program/program.py`.
 """
 
 import os

@@ -63,7 +63,7 @@ def test_every_script_says_what_it_does_not_show(script: Path) -> None:
     """In its docstring, and it begins with its question."""
     said = ast.get_docstring(ast.parse(script.read_text())) or ""
 
-    assert "\nShows not   " in said
+    assert "\nNot shown   " in said
     assert said.splitlines()[0].endswith("?")
 
 
