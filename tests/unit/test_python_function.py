@@ -626,10 +626,16 @@ def kernel(x):
         ("builder.add", "builder.mul"),
     ],
 )
-def test_registered_implementation_changes_digest(tmp_path: Path, old: str, new: str) -> None:
+def test_registered_implementation_changes_digest(one_folder: Path, old: str, new: str) -> None:
     """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it means."""
     assert old in REGISTERED
-    assert elsewhere(tmp_path, REGISTERED.replace(old, new)) != elsewhere(tmp_path, REGISTERED)
+    assert elsewhere(one_folder, REGISTERED.replace(old, new)) != elsewhere(one_folder, REGISTERED)
+
+
+@pytest.fixture(scope="module")
+def one_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for all edits: the digest without an edit is asked for once."""
+    return tmp_path_factory.mktemp("registered")
 
 
 @functools.cache

@@ -328,7 +328,10 @@ def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) ->
     """Each of many adds one entry and knows of no other: what they add up to stays within the limit."""
     size = len(encode_entry(small_entry(0)))
     limits = {"max_entries": 1000} if limit == "entries" else {"max_size_bytes": 1000 * size}
-    for number in range(1500):
+    earlier = open_store(root)
+    for number in range(900):
+        earlier.put(small_entry(number))
+    for number in range(900, 1500):
         store = open_store(root, **limits)
         store.put(small_entry(number))
         store.wait_for_eviction()
