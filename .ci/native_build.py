@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "numba_kcache" / "launch" / "native.c"
 VERSION = ROOT / "numba_kcache" / "version.py"
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fvisibility=hidden", "-shared", "-fPIC")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fwrapv", "-g0", "-fvisibility=hidden", "-shared", "-fPIC")
 
 
 def build() -> tuple[Path, str]:

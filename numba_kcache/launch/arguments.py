@@ -14,6 +14,7 @@ Source      CUDA Array Interface v3: streams 1 and 2 are the default ones; None 
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -185,6 +186,9 @@ def struct_format(parameters: tuple[Parameter, ...]) -> str:
 # -- pointers ------------------------------------------------------------------------------------------
 
 
+_WORDS = 1 << 64
+
+
 class Unfit(Exception):
     """Device memory that cannot be passed; has the reason and a hint."""
 
@@ -308,20 +312,37 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
             from .memory import rare_memory as _rare_memory  # kept: running an import statement again costs time
         rare: Memory | None = _rare_memory(value)
         return rare
-    if interface.get("mask") is not None:
-        raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
-    element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
-    if element is None:
-        check_interpreter()
-        from .memory import read_typestr
+    try:
+        if interface.get("mask") is not None:
+            raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
+        element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
+        if element is None:
+            check_interpreter()
+            from .memory import read_typestr
 
-        element, item_bytes = read_typestr(value, interface["typestr"])
-    else:
-        item_bytes = SCALAR_SIZES[element]
-    address, is_readonly = data if data is not None else (0, False)
-    strides, producer = interface.get("strides"), interface.get("stream")
-    shape = interface["shape"]
-    return _new(Memory, (address or 0, element, item_bytes, shape, strides, bool(is_readonly), None, producer))
+            element, item_bytes = read_typestr(value, interface["typestr"])
+        else:
+            item_bytes = SCALAR_SIZES[element]
+        address, is_readonly = data if data is not None else (0, False)
+        if type(address) is not int or not 0 <= address < _WORDS:
+            address = _word(address, "address")
+        shape, strides, producer = interface["shape"], interface.get("strides"), interface.get("stream")
+        if strides is not None and len(strides) != len(shape):
+            raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
+        if producer is not None and (type(producer) is not int or producer < 0):
+            producer = _word(producer, "stream")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = f"its {protocol} is not valid: {type(error).__name__}: {error}"
+        raise Unfit(why, "it has shape, typestr, data = (address, is read-only), and perhaps strides") from error
+    return _new(Memory, (address, element, item_bytes, shape, strides, bool(is_readonly), None, producer))
+
+
+def _word(number: Any, what: str) -> int:
+    """A number of 64 bits without a sign; None stands for 0."""
+    found = 0 if number is None else operator.index(number)
+    if not 0 <= found < _WORDS:
+        raise ValueError(f"{found} is no {what}")
+    return found
 
 
 @functools.lru_cache(maxsize=256)

@@ -152,7 +152,7 @@ static bool word_of(PyObject *number, uint64_t *found) {
     *found = PyLong_CheckExact(number) ? (uint64_t)PyLong_AsLongLongAndOverflow(number, &overflow) : 0;
     bool is_word = !overflow && (int64_t)*found >= 0;  /* true of almost every address; a few systems use the top bit */
     if (!is_word && number != Py_None) {
-        PyObject *whole = PyNumber_Long(number);
+        PyObject *whole = PyFloat_Check(number) || PyUnicode_Check(number) ? PyNumber_Index(number) : PyNumber_Long(number);
         *found = whole ? PyLong_AsUnsignedLongLong(whole) : 0;
         Py_XDECREF(whole);
         is_word = !PyErr_Occurred();

@@ -76,6 +76,36 @@ def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code
     assert kernel.driver.launches[-1][2] == [word(ADDRESS)]
 
 
+INVALID = {
+    "no shape": {"typestr": "<f4", "data": (ADDRESS, False)},
+    "an element without a name": {"shape": (4,), "typestr": None, "data": (ADDRESS, False)},
+    "an element of bytes": {"shape": (4,), "typestr": b"<f4", "data": (ADDRESS, False)},
+    "an address alone": {"shape": (4,), "typestr": "<f4", "data": (ADDRESS,)},
+    "a negative address": {"shape": (4,), "typestr": "<f4", "data": (-8, False)},
+    "an address as text": {"shape": (4,), "typestr": "<f4", "data": (str(ADDRESS), False)},
+    "a fraction of an address": {"shape": (4,), "typestr": "<f4", "data": (float(ADDRESS), False)},
+    "a stride too many": {"shape": (4,), "typestr": "<f4", "data": (ADDRESS, False), "strides": (4, 4)},
+    "a stream as text": {"shape": (4,), "typestr": "<f4", "data": (ADDRESS, False), "stream": "1"},
+    "a list": [],
+}
+
+
+@PATHS
+@pytest.mark.parametrize("what", INVALID)
+def test_invalid_array_interface_is_named(stream: Any, what: str, native: bool) -> None:
+    """It is an argument's fault, said in the words of one, whoever reads it first."""
+    kernel, value = Kernel(one("*f4")), Interface(ADDRESS)
+    launch = kernel.bind(native=native)
+    launch(value)
+    kernel.driver.launches.clear()
+    value.__cuda_array_interface__ = INVALID[what]  # type: ignore[assignment]
+
+    with pytest.raises(ArgumentError, match="its __cuda_array_interface__ is not valid"):
+        launch(value)
+
+    assert kernel.untouched
+
+
 TENSORS = {
     "another element type": ({"dtype": "int32"}, "the kernel takes float32 there"),
     "on the host": ({"device": -1}, "the tensor is on cpu"),
