@@ -40,7 +40,7 @@ RECENCY_NS = 3600 * 10**9
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not hold the reader
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
-SHARDS = tuple(f"{number:02x}" for number in range(256))
+SHARDS = tuple(bytes(range(256)).hex(" ").split())
 """Folders of each kind, named by the first digits of the keys in them."""
 
 _NETWORK = (

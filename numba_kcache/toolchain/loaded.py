@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..keys import sha256
-from ..waiting import imported
 from . import SOUGHT, loads, mapped
 from .build_id import build_at, build_of
 
@@ -72,6 +71,8 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
 
 def load_compilers(names: Iterable[str]) -> None:
     """Have the bindings load these libraries, if installed; afterwards it is certain which compilers run."""
+    from ..waiting import imported  # here: a hit beside a mapped NVRTC loads nothing
+
     while _mapping:
         _mapping.pop().join()
     for name in names:

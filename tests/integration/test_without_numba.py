@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.launch import devices
+from numba_kcache.toolchain import Toolchain
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -30,6 +31,13 @@ def context(ordinal=0):
 def lent():
     return Lent(int(driver.cuMemAlloc(4 * N)[1]))
 """
+
+
+def found(name: str) -> str:
+    """Path of an installed compiler library."""
+    library = Toolchain(lambda _name: (), lambda _name, _record: None).library(name)
+    assert library is not None
+    return library.path
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
@@ -58,6 +66,38 @@ print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") i
 
     assert said.splitlines() == ["1 []", "[]"]
     assert [each["result"] for each in launches] == [0] * 24
+
+
+@pytest.mark.slow
+def test_warm_start_beside_a_mapped_nvrtc_imports_no_bindings_and_two_modules_more(tmp_path: Path) -> None:
+    """As in a program of CuPy, which calls the driver and NVRTC without the bindings, and has NVRTC in its process."""
+    program = f"""
+import ctypes, sys
+cuda, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(held), 0) == cuda.cuCtxSetCurrent(held) == 0
+def lent():
+    address = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), 1 << 14) == 0
+    return type("Lent", (), dict(__cuda_array_interface__=dict(
+        shape=(1 << 12,), typestr="<f4", data=(address.value, False), version=3)))()
+def start():
+    from numba_kcache import cached_kernel
+    cached_kernel({SAXPY!r})[16, 256](2.0, lent(), lent(), 1 << 12)
+    return {{each for each in sys.modules if each.startswith("numba_kcache")}}
+ctypes.CDLL({found("nvrtc")!r})
+imported = start()
+from numba_kcache import info
+print("cuda.bindings" in sys.modules, info("process").hits, *sorted(imported))
+"""
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    run(program, env=env)
+
+    bindings, hits, *imported = run(program, env=env).stdout.split()
+
+    listed = (Path(__file__).parents[1] / "data/warm_modules.txt").read_text().split("# Numba")[0].split()
+    more = {"numba_kcache.toolchain.build_id", "numba_kcache.toolchain.loaded"}
+    assert (bindings, hits) == ("False", "1")
+    assert set(imported) - set(listed) == more
 
 
 @pytest.mark.slow
