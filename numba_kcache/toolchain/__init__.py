@@ -371,11 +371,11 @@ def loads() -> int:
         at, name, following = following, text(following + 8).value or b"", word(following + 24).value or 0
         if b".cpython-" in name or b".abi3.so" in name or b"/libcuda.so" in name or b"/" not in name:
             continue
-        if b"-packages/" not in name and not name.startswith(_SYSTEM):
+        if not (b"-packages/" in name or b"libs/lib" in name or b"/lib/lib" in name or name.startswith(_SYSTEM)):
             from .build_id import soname_of
 
             name += soname_of(name)
-        _seen.update([each for each in SOUGHT if each.lower().encode() in name.lower()])
+        _seen.update([each for each in SOUGHT if each.encode() in name])
     try:
         _newest[1:] = [_ctypes.dlopen(os.fsdecode(text(at + 8).value or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)]
     except OSError:
@@ -384,7 +384,7 @@ def loads() -> int:
 
 
 _SYSTEM = *(os.fsencode(each) + b"/" for each in {sys.base_prefix, sys.prefix}), b"/lib/", b"/lib64/", b"/usr/lib"
-"""Folders in which the name of a library's file is its SONAME, as it is in the folders of packages."""
+"""Folders in which the name of a library's file is its SONAME, as in those of packages and of bundled libraries."""
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
