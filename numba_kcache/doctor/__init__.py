@@ -222,7 +222,7 @@ def judged_compilers(compilers: Compilers) -> Iterable[Finding]:
     if compilers.headers:
         yield Finding("headers", FINE, ", ".join(compilers.headers))
     elif compilers.version is not None:
-        advice = "for sources that include cuda_fp16.h, cub and the like, "
+        advice = "for sources that include cuda_fp16.h, cub and similar headers, "
         advice += "pip install nvidia-cuda-runtime nvidia-cuda-cccl"
         yield Finding("headers", NOTE, "the toolkit's headers are not installed", advice)
 

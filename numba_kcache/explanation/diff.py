@@ -125,7 +125,7 @@ def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
 
 
 def _whole(record: Record | None, value: Any) -> str | None:
-    """Show a component's value where it is recorded, else its digest."""
+    """Show a component's value if it is recorded, else its digest."""
     if record is None:
         return None
     return f"sha256 {record[1][:12]}" if value is None else as_text(value)
@@ -148,7 +148,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
         reason: About a source or function that changed.
         old: Its text when it was stored; None if that is not known.
         new: Its text now.
-        origin: The file that contains it, and the line at which it starts there; line 0 where that is not known.
+        origin: The file that contains it, and the line at which it starts there; line 0 if that is not known.
     """
     is_python = reason.component != "source" and reason.kind is ReasonKind.SOURCE_CHANGED
     before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)

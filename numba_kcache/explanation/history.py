@@ -117,7 +117,7 @@ def _digest(file: str) -> str:
 
 
 def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
-    """Make the payloads that explain an entry: `report`, and `source` where that is not too large."""
+    """Make the payloads that explain an entry: `report`, and `source` if that is not too large."""
     report = {
         "kernel": subject.label,
         "history": history_name(subject),

@@ -47,7 +47,7 @@ _LEARNED = frozenset(("headers", "paths"))
 _MAX_HEADERS = 16
 """Most headers that an explanation lists; switching a branch may change all of them."""
 
-_APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
+_USUALLY_DIFFERENT = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which a kernel's entries normally differ; entries that share them are preferred as the nearest."""
 
 
@@ -72,7 +72,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
 
     def distance_of(then: Mapping[str, Any]) -> int:
         changed = [name for name in then.keys() | now.keys() if is_compared(name) and then.get(name) != now.get(name)]
-        return sum(100 if name in _APART else 1 for name in changed)
+        return sum(100 if name in _USUALLY_DIFFERENT else 1 for name in changed)
 
     now = digests_of(components, subject.kinds)
     ranked = [(distance_of(each["digests"]), each) for each in history_of(subject, evidence)]

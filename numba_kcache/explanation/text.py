@@ -25,7 +25,7 @@ class Stored(NamedTuple):
         key: Its key.
         kernel: Label of the kernel; "" if it is not known.
         target: Target of its code.
-        created_s: Time at which it was stored, in seconds since the epoch; 0 where it is not known.
+        created_s: Time at which it was stored, in seconds since the epoch; 0 if it is not known.
         compile_time_s: Seconds that its compilation took.
         size_bytes: Size of its cubin.
     """

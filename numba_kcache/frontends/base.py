@@ -163,7 +163,7 @@ class Definition:
 
         Args:
             signature: The user's argument; None for the definition's own.
-            known: Variants resolved so far, returned where there is no signature.
+            known: Variants resolved so far, returned if there is no signature.
 
         Raises:
             OptionError: There is none, or it cannot be read.
@@ -299,7 +299,7 @@ class Resolutions:
         return self.resolve(Choice(target, ptx_target), variant)
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
-        """Resolve one variant of a choice, in the session in force where none is given."""
+        """Resolve one variant of a choice, in the session in force if none is given."""
         name, resolved = (choice.target, choice.ptx_target, variant), self.resolved
         found = resolved.get(name)
         if found is not None:

@@ -1,7 +1,7 @@
 """Measures of a kernel on the current device: occupancy, suggested block size, function attributes, and time.
 
-Promise     A launch does not import this module. The driver is asked about the same function that launches use, and
-            launches are not affected.
+Promise     A launch does not import this module. The figures are the driver's, for the same function that launches use,
+            and launches are not affected.
 Not here    Resources reported by the compiler (kernel), and launches (launches).
 Source      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
             microsecond.

@@ -49,7 +49,7 @@ def compile_and_learn(
     """Compile texts that include files, and record the headers that the result depends on.
 
     Args:
-        build: Compiles with the include folders that it is given in place of the user's.
+        build: Compiles with these include folders in place of the user's.
         queries: The texts and the folders that are searched for files.
         toolchain: The compilers.
     """
@@ -216,7 +216,8 @@ class TrackedCompile:
         return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:
-        """Check whether `__DATE__` and its like do not affect the code, because they are in no branch that is taken.
+        """Check whether `__DATE__` and similar macros do not affect the code, because they are in no branch that is
+        taken.
 
         Args:
             folders: The folders that the texts were compiled from. Where these are the user's own and headers have such
@@ -242,7 +243,7 @@ class TrackedCompile:
         return made[0] == made[1] and not is_left
 
     def _trees(self) -> list[str]:
-        """List the toolkit's trees, if a header of the user's includes from them."""
+        """List the toolkit's trees, if one of the user's headers includes from them."""
         used = {
             survey.search.layout()[place.base][0]
             for survey in self._surveys
@@ -254,7 +255,7 @@ class TrackedCompile:
         return [root for index, root in enumerate(self._searches[0].trees) if index in used]
 
     def _has_all(self, survey: Survey, mirror: Mirror) -> bool:
-        """Check whether the mirror had each file of the user's that the compiler may have looked for."""
+        """Check whether the mirror had each of the user's files that the compiler may have looked for."""
         return all(mirror.path(place, survey.search) for place in survey.reachable())
 
     def _holds(self, folder: str, survey: Survey) -> bool:

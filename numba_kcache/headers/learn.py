@@ -47,7 +47,7 @@ def learn_headers(
         is_unread: Returns whether a header certainly was not read (open_watch); None if all may have been.
         opened_in: Lists the files of a toolkit's tree that the compiler opened; None if all may have been opened.
         is_mirrored: The compiler read a mirror of the survey.
-        is_timeless: `__DATE__` and its like are in no branch of the user's texts that was taken.
+        is_timeless: `__DATE__` and similar macros are in no branch of the user's texts that was taken.
         has_names: The code may contain the names of files, as they were found.
 
     Raises:
@@ -207,7 +207,7 @@ def _by_folder(survey: Survey, places: Iterable[Place]) -> tuple[tuple[Place, tu
 
 
 def _all_shadows(survey: Survey) -> set[Place]:
-    """List the places at which a file of the user's would shadow a header of a toolkit.
+    """List the places at which one of the user's files would shadow a header of a toolkit.
 
     Raises:
         UntrackableError: There is such a file already.

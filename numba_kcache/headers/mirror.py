@@ -116,7 +116,7 @@ class Mirror(Folders):
         return [self._at(real) for real in self._files]
 
     def path(self, place: Place, search: Search) -> str | None:
-        """Return the mirror's file for a place of the user's; None if the mirror has none."""
+        """Return the mirror's file for one of the user's places; None if the mirror has none."""
         real = self._real.get(path_of(place, search))
         return None if real is None else self._at(real)
 

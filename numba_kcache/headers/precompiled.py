@@ -50,7 +50,7 @@ class Precompiled:
     Attributes:
         root: The private folder that holds them, and their mirrors; "" while they are off.
         mirrors: The root of each mirror that is kept, and its folders by those of the user.
-        most: Limit of their number; 0 where they belong to another process.
+        most: Limit of their number; 0 if they belong to another process.
     """
 
     def __init__(self) -> None:

@@ -274,7 +274,7 @@ def _bare(data: bytes) -> bytes | None:
 
 
 def without_clock(data: bytes) -> bytes | None:
-    """Replace each `__DATE__` and its like by a meaningless name; None if one could still be formed by `##`."""
+    """Replace `__DATE__` and similar macros by a meaningless name; None if one could still be formed by `##`."""
     found = re.sub(rb"__(?:DATE|TIME|TIMESTAMP)__", b"numba_kcache_no_clock", data)
     return None if scan_includes(found).has_clock else found
 

@@ -188,7 +188,7 @@ class Survey:
         return self._contents[place]
 
     def has_location(self) -> bool:
-        """Check whether the source or a header of the user's may put a path into the code in any form."""
+        """Check whether the source or one of the user's headers may put a path into the code in any form."""
         return any(header.scan.has_location for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_assert(self) -> bool:

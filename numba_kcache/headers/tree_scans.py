@@ -2,7 +2,7 @@
 
 Promise     A row is returned only for a file with exactly the stat that it had when it was read, and made by the same
             version of the scanner. A stored record is checked against types; a malformed one is ignored.
-Method      One record per tree, for this process and, where there is a store, for later ones: reading and scanning CUB
+Method      One record per tree, for this process and, if there is a store, for later ones: reading and scanning CUB
             again takes a fifth of its compile time.
 Not here    The files' component in a key (tree_parts), scanning (scanner), and storing the records (the caller).
 """

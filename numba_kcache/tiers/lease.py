@@ -88,7 +88,7 @@ class Election(NamedTuple):
     """Outcome of an election for a node.
 
     Args:
-        waited_s: Seconds it waited for another's build; 0 where it did not.
+        waited_s: Seconds it waited for another's build; 0 if it did not.
         looks: Whether the entry may be there now, so that the caller should look before it builds.
         is_lost: Whether another node builds it and the caller did not want to wait.
     """

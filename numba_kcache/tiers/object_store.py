@@ -45,7 +45,7 @@ class ObjectTier:
         url: `s3://bucket/path`, `gs://bucket/path`, `az://container/path`.
         readonly: Whether writing is refused.
         timeout_s: Longest wait for one request, in seconds.
-        endpoint: URL of the service, where it is not the cloud's own.
+        endpoint: URL of the service, if it is not the cloud's own.
         region: Region of the bucket; "" for that of the environment.
         limit_bytes: Largest size of an entry or manifest.
         is_trusted: Whether its files are trusted without signatures.

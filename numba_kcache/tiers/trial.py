@@ -43,7 +43,7 @@ def round_trip(tier: Tier) -> Trial:
             if is_writing:
                 tier.put(kind, _NAME, _PROBE)
             elif tier.get(kind, _NAME) != _PROBE and not tier.readonly:
-                return Trial(slowest_s, "what was written a moment ago is not there")
+                return Trial(slowest_s, "the file that was just written cannot be read")
             slowest_s = max(slowest_s, time.perf_counter() - start)
     except KCacheError as error:
         return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)

@@ -40,7 +40,7 @@ class _Overlay:
     """The mapping from lines of a source to lines of the file that defines it. Lines count from 0.
 
     Attributes:
-        place_of: The line of the file for each line of the source where it is known.
+        place_of: The line of the file for each line of the source, if known.
     """
 
     def __init__(self, source: str, origin: Origin) -> None:
@@ -204,7 +204,7 @@ def remap_ptx(log: str, source: str, origin: Origin) -> str:
 
 
 def _user_lines(source: str, origin: Origin) -> dict[int, int]:
-    """The line of the user's file for each line of the source where it is known, both counted from 1."""
+    """The line of the user's file for each line of the source, if known; both are counted from 1."""
     if origin.is_whole_file:
         return {number: number for number in range(1, source.count("\n") + 3)}
     return {index + 1: place + 1 for index, place in _Overlay(source, origin).place_of.items()}

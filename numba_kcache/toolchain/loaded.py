@@ -121,7 +121,7 @@ def _real(path: bytes, _base: int | None) -> str:
 
 
 def _function(name: str) -> int:
-    """Return the address of the library's function that the bindings call, or would call; 0 where it is not mapped."""
+    """Return the address of the library's function that the bindings call, or would call; 0 if it is not mapped."""
     if name not in SOUGHT:
         return 0
     symbol = SOUGHT[name][0]

@@ -92,7 +92,7 @@ def loaded_path(name: str) -> str | None:
 
 def header_folders(nvrtc: str) -> list[str]:
     """List the header folders of the toolkit: CCCL before the rest, as nvcc orders them, since CCCL's wheels are newer
-    than the toolkit's copy; nothing where there are none.
+    than the toolkit's copy; nothing if there are none.
 
     Args:
         nvrtc: The path of NVRTC; "" if it is not known.

@@ -17,7 +17,8 @@ _MISSING = r'(?m)^(\S.*?)\(\d+\): .*?(?:cannot|could not) open source file "([^"
 _BUILT_IN = {
     "stdio.h": "printf", "cstdio": "printf", "assert.h": "assert", "cassert": "assert", "stdbool.h": "bool",
     "string.h": "memcpy and memset", "cstring": "memcpy and memset", "stdlib.h": "malloc and free",
-    "cstdlib": "malloc and free", "new": "placement new", "math.h": "sinf and its like", "cmath": "sinf and its like",
+    "cstdlib": "malloc and free", "new": "placement new",
+    "math.h": "sinf and similar functions", "cmath": "sinf and similar functions",
     "stddef.h": "size_t", "cstddef": "size_t", "memory.h": "memcpy and memset",
 }  # fmt: skip
 """Headers of the host compiler that need not be included, and the names that NVRTC has built in."""

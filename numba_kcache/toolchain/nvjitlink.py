@@ -1,4 +1,4 @@
-"""Run nvJitLink once: link PTX, LTO-IR, objects and the like to a cubin.
+"""Run nvJitLink once: link PTX, LTO-IR, objects and other inputs to a cubin.
 
 Promise     Always `-no-cache` (otherwise it calls cuInit and keeps a hidden cache). Works without a driver.
 Source      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInputType".
@@ -84,7 +84,7 @@ def _step(nvjitlink: Any, handle: int, name: str, names: Mapping[str, str], call
         log = _log(nvjitlink, handle, names, "error")
         why = log.splitlines()[0] if log else str(error)
         raise LinkError(
-            f"cannot link {name}", why, "correct what is named; the linker's whole log is in .log", log
+            f"cannot link {name}", why, "correct the input that is named; the linker's whole log is in .log", log
         ) from None
 
 

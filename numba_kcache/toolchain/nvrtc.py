@@ -99,13 +99,13 @@ def supported_targets() -> tuple[int, ...]:
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Major and minor version of NVRTC: tells its features, not its build."""
+    """Major and minor version of NVRTC, which determine its features but not its build."""
     _status, major, minor = _bindings().nvrtcVersion()
     return int(major), int(minor)
 
 
 def _bindings() -> Any:
-    """The bindings' module where it is imported, else the same functions of the mapped library by ctypes."""
+    """The bindings' module if it is imported, else the same functions of the mapped library by ctypes."""
     if "cuda.bindings.nvrtc" not in sys.modules and (handle := mapped_handle("nvrtc")):
         return NvrtcCalls(handle)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.mlir.warned import give_again, recorded, rows_of
+from numba_kcache.frontends.mlir.warned import issue_again, recorded, rows_of
 
 
 def kernel() -> None:
@@ -19,7 +19,7 @@ def kernel() -> None:
 def given(rows: Any) -> list[tuple[type[Warning], str]]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        give_again(rows, kernel)  # type: ignore[arg-type]
+        issue_again(rows, kernel)  # type: ignore[arg-type]
     assert {each.filename for each in found} <= {__file__}
     return [(each.category, str(each.message)) for each in found]
 

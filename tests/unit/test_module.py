@@ -518,9 +518,9 @@ REFUSED = {
     "a name of cached_kernel": ({"name": "count"}, "a module has many kernels"),
     "a signature": ({"signature": "int"}, "a module has many kernels"),
     "lazy of another type": ({"lazy": 1}, "it is a int"),
-    "lazy with lto": ({"lazy": True, "lto": True}, "it is what a lazy module does"),
-    "lazy with link": ({"lazy": True, "link": ["a.cu"]}, "kernels that are linked alone do without it"),
-    "lazy with fast_compile": ({"lazy": True, "fast_compile": "max"}, "kernels that are linked alone do without it"),
+    "lazy with lto": ({"lazy": True, "lto": True}, "a lazy module always does that"),
+    "lazy with link": ({"lazy": True, "link": ["a.cu"]}, "kernels are linked one by one without it"),
+    "lazy with fast_compile": ({"lazy": True, "fast_compile": "max"}, "kernels are linked one by one without it"),
     "an unknown option": ({"fastmaths": True}, "does not take it"),
 }
 

@@ -56,7 +56,7 @@ def test_read_only_tier_is_asked_for_an_entry_as_a_launch_would() -> None:
 
 def test_tier_that_forgets_what_was_written_fails() -> None:
     """A bucket that takes each file and keeps none would cost an upload for every compile."""
-    assert tried(Tier(forgets=True)) == ("what was written a moment ago is not there", "")
+    assert tried(Tier(forgets=True)) == ("the file that was just written cannot be read", "")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def watch_context(loaded: LoadedKernel) -> None:
 
 
 class MlirLauncher(TypedLauncher):
-    """A launcher that fills in defaults, and uses the arrays' stream where none was given.
+    """A launcher that fills in defaults, and uses the arrays' stream if none was given.
 
     Args:
         kinds: Types of the arguments.

@@ -259,9 +259,9 @@ class MlirResolutions(PythonResolutions):
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         found = super()._new_resolution(session, choice, variant)
         if found.source != "compiled" and "warnings" in found.artifact.attributes:
-            from .warned import give_again
+            from .warned import issue_again
 
-            give_again(found.artifact.attributes["warnings"], self.definition.function)
+            issue_again(found.artifact.attributes["warnings"], self.definition.function)
         return found
 
     def compiles_uncached(self) -> bool:
@@ -296,7 +296,7 @@ MlirDefinition.make_resolutions = MlirResolutions
 
 
 def _choose(definition: MlirDefinition, choose: Callable[[Target], Choice], device: Target) -> Choice:
-    """Choose the target for a device: that of the options, with PTX linked for the device where it is newer."""
+    """Choose the target for a device: that of the options, with PTX linked for the device if it is newer."""
     asked = definition.asked
     if not asked or "arch" in definition.options:
         return choose(definition.native(device))

@@ -66,7 +66,7 @@ class Metadata(dict[str, Any]):
         return name in _COMPILED_ONLY or super().__contains__(name) or (name == "ptx" and bool(self.get("ptx")))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, compiled where need be."""
+        """The value, compiled if needed."""
         try:
             return self[name]
         except KeyError:

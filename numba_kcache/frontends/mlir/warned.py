@@ -1,9 +1,10 @@
-"""The warnings of a compile, which are kept with the artifact and given again where that is found.
+"""Store the warnings of a compile with the artifact, and issue them again when a hit replaces the compile.
 
-Promise     A compile gives its warnings, under the program's filters, when it has ended. A hit gives the same texts, at
-            the kernel's file and line: that a source is missing, or what NVRTC says of a linked file, holds as before.
-Method      As of a compiler that is run by ccache. An entry without warnings has no such attribute.
-Not here    Warnings of launches, and what is printed.
+Promise     The warnings of a compile are issued when it has ended, under the program's filters. A hit issues the same
+            texts, at the kernel's file and line: a missing source, or NVRTC's warnings about a linked file, concern the
+            hit as well.
+Method      ccache does the same with a compiler's warnings. An artifact without warnings has no attribute for them.
+Not here    Warnings of launches, and output that is printed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from types import FunctionType
 from .internals import HOME
 
 _FUNCTION = "\0function\0"
-"""Stands for the text of the kernel's function, which has its address."""
+"""Replaces the text of the kernel's function in a stored warning, since that text contains an address."""
 
 _MOST, _LONGEST = 16, 4000
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings of a block, and give them when it has ended."""
+    """Collect the warnings of a block, and issue them when it has ended."""
     found: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -39,13 +40,13 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) -> list[list[str]]:
-    """The category and text of each warning, to be kept with an artifact."""
+    """The category and text of each warning, to be stored with an artifact."""
     own = str(function)
     return [[each.category.__name__, str(each.message)[:_LONGEST].replace(own, _FUNCTION)] for each in found[:_MOST]]
 
 
-def give_again(rows: object, function: FunctionType) -> None:
-    """Give the warnings of these rows, as they were stored; none where they have another form."""
+def issue_again(rows: object, function: FunctionType) -> None:
+    """Issue stored warnings again, up to the first malformed row."""
     errors, code = sys.modules.get(f"{HOME}.core.errors"), function.__code__
     for row in rows if type(rows) is list else ():
         if type(row) is not list or [type(each) for each in row] != [str, str]:

@@ -96,7 +96,7 @@ def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInp
 
 
 def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
-    """Inputs that Numba adds: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
+    """Inputs that Numba adds: helpers of reshape, its runtime if it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
         found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))

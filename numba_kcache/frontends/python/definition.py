@@ -177,7 +177,7 @@ class PythonDefinition(Definition):
             raise
 
     def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
-        """Read `signature=`; where it is None, the definition's own signatures, else those resolved so far."""
+        """Read `signature=`; if it is None, take the definition's own signatures, or else those resolved so far."""
         given = self.options.get("signature") if signature is None else signature
         assert self.declared  # raises if Numba is not installed
         found = self.read_signatures(given) if given is not None else known

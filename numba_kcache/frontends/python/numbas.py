@@ -265,7 +265,7 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
 
 
 def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
-    """List the value that each item of a list belongs to; () where they belong to none."""
+    """List the value that each item of a list belongs to; () if they belong to none."""
     if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
         return [None if each[0] is each[1] else each[1] for each in items]
     if kind == "typing functions":

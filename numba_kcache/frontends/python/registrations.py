@@ -1,7 +1,8 @@
 """Describe a program's registrations with one of the Numbas: subject, types, options, implementation of each.
 
 Source      numba-cuda 0.30.4, and the copy of it in numba-cuda-mlir 0.6.0: extending.py, typing/templates.py
-            (`make_overload_template` and its like, `Registry`), core/imputils.py (`Registry`), datamodel/manager.py.
+            (`make_overload_template` and similar functions, `Registry`), core/imputils.py (`Registry`),
+            datamodel/manager.py.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Trust(dict[str, bool]):
         return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
 
     def name_of(self, value: Any) -> str | None:
-        """`module.qualname` where that is this same object in a trusted module now; None otherwise."""
+        """`module.qualname` if that is this same object in a trusted module now; None otherwise."""
         if isinstance(value, ModuleType):
             own = value.__name__
             return own if sys.modules.get(own) is value and self[own] else None

@@ -37,7 +37,7 @@ class Compiled(NamedTuple):
         result: The code, and symbols by name expression.
         types: Mangled names that contain types, as `prototype.Probe.types` returns them.
         declared: Declarations found in the text.
-        refusal: NVRTC's message for a name of the user's that it rejected; "" for none.
+        refusal: NVRTC's message for one of the user's names that it rejected; "" for none.
     """
 
     result: NvrtcResult
@@ -108,7 +108,7 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
 
 
 def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
-    """The extras of the artifact: the compilers' log, and the PTX where `keep_ptx` asks for it."""
+    """The extras of the artifact: the compilers' log, and the PTX if `keep_ptx` is set."""
     log = "\n".join(filter(None, (result.log, link_log)))
     extras = {"log": log.encode()} if log else {}
     if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
@@ -193,7 +193,7 @@ def compile_asking(
         toolkit_dirs: The toolkit's own header folders.
         headers: The include folders to use in place of the user's; None for the user's own.
         declared: All declarations found in the text.
-        names: Name expressions of the user's.
+        names: The user's name expressions.
         asked: Kernels and variables whose types are requested.
 
     Raises:
@@ -247,9 +247,10 @@ def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folde
 
 
 def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
-    """The source's program name for NVRTC. Only where files are included, it has the folder for quoted includes:
+    """The source's program name for NVRTC; for line tables the user's own file.
 
-    elsewhere `__FILE__` and assert would put the folder into the code. A line table uses the user's own file.
+    The name contains the folder for quoted includes only if files are included: otherwise `__FILE__` and assert would
+    put the folder into the code for no reason.
     """
     if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
@@ -259,9 +260,9 @@ def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
 
 
 def _with_lines(request: SourceRequest) -> str:
-    """The source; with line tables, and where it is part of a file, it starts with `#line` for that file and line.
+    """The source; if line tables are requested and it is part of a file, with a `#line` for its place in front.
 
-    Not otherwise: `#line` would put the user's line numbers into the code through __LINE__ and assert.
+    Without line tables, `#line` would only put the user's line numbers into the code, by __LINE__ and assert.
     """
     if request.origin.is_whole_file or not request.options.has_lines:
         return request.source

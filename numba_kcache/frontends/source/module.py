@@ -55,9 +55,7 @@ class ModuleDefinition(SourceDefinition):
             )
         for unfit in ("link", "lto", "fast_compile") if module.lazy else ():
             if options.get(unfit):
-                why = (
-                    "it is what a lazy module does" if unfit == "lto" else "kernels that are linked alone do without it"
-                )
+                why = "a lazy module always does that" if unfit == "lto" else "kernels are linked one by one without it"
                 raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
 
     def find(self, artifact: Artifact, name: str) -> Entry:
@@ -153,7 +151,7 @@ class LinkedResolutions(Resolutions):
         return self.definition.link_request(Artifact("ltoir", request.target, (), b""), self.session().key(request))
 
     def explain(self, choice: Choice, variant: Variant) -> Explanation:
-        """Explain the kernel, or the module's LTO-IR where that is not in the cache."""
+        """Explain the kernel, or the module's LTO-IR if that is not in the cache."""
         module = self._whole.explain(choice, variant)
         if not module.is_hit:
             return module

@@ -84,7 +84,7 @@ class Probe(NamedTuple):
     def text(self) -> str:
         """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment.
 
-        Each line contains a name of this package, so its messages can be told from those about the source.
+        Each line contains a name of this package, so its messages can be found from those about the source.
         """
         if not self.asked:
             return ""
@@ -101,8 +101,8 @@ class Probe(NamedTuple):
 
     def types(self, lowered: Mapping[str, str]) -> dict[str, str]:
         """The mangled names that contain a type, by instance, symbol or variable."""
-        told = {of: lowered.get(expression, "") for of, expression in self.asked.items()}
-        return {of: name for of, name in told.items() if name and _ABSENT not in name}
+        found = {of: lowered.get(expression, "") for of, expression in self.asked.items()}
+        return {of: name for of, name in found.items() if name and _ABSENT not in name}
 
     def without(self, log: str) -> Probe:
         """Make a probe without the name expressions that NVRTC's log rejects."""
@@ -120,7 +120,7 @@ def make_probe(
     """Make a probe for the symbols of these names, and for the types of instances among them and of declarations.
 
     Args:
-        names: Name expressions of the user's.
+        names: The user's name expressions.
         declared: Variables, and kernels whose symbol does not contain their types.
         has_decltype: Whether the language is C++11 or later.
         signature: Types of a function's parameters, whose mangled form is returned under the key `SIGNATURE`.
@@ -194,10 +194,10 @@ def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], 
 
     `"o"`, () where its type has no code, or sizes disagree.
     """
-    told = _probed_type(_parse(lowered))
-    if told is None:
+    found = _probed_type(_parse(lowered))
+    if found is None:
         return "o", (), False
-    node, const = _unqualified(told.value if told.kind == "lvalue" else told)
+    node, const = _unqualified(found.value if found.kind == "lvalue" else found)
     shape: list[int] = []
     while node.kind == "array":
         shape.append(int(_spelling(node.dimension)))

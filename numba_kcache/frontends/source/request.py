@@ -146,7 +146,7 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
         for name in CompileOptions._fields
-        if name not in _APART and getattr(options, name) != getattr(_DEFAULT, name)
+        if name not in _KEYED_OTHERWISE and getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
         # F and F(x) define the same macro, so their order matters: a stable sort by the bare name preserves it
@@ -161,7 +161,7 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
 
 
 _DEFAULT = CompileOptions()
-_APART = frozenset(("defines", "flags", "include_dirs", "base_dir"))
+_KEYED_OTHERWISE = frozenset(("defines", "flags", "include_dirs", "base_dir"))
 """Options whose form in the key differs from their value; folders count by the headers that are read from them."""
 
 
