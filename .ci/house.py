@@ -263,7 +263,7 @@ def _has(name: str, old: Iterable[str]) -> bool:
 
 
 def _reached(start: str, ways: Mapping[str, set[str]]) -> set[str]:
-    """All that can be reached from here in one step or more."""
+    """List everything that can be reached from here in one step or more."""
     found: set[str] = set()
     waiting = [start]
     while waiting:

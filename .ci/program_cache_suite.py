@@ -32,7 +32,7 @@ OVER_OURS = f"import sys; sys.path.insert(0, {str(ROOT / '.ci')!r}); import prog
 
 
 def replace() -> None:
-    """Have `cuda.core.utils` make program caches of this package."""
+    """Replace the program caches of `cuda.core.utils` by those of this package."""
     import cuda.core.utils as utils
 
     from numba_kcache import KernelCache

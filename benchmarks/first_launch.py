@@ -68,7 +68,7 @@ def sources(case: Case) -> list[str]:
 
 
 def whole_source(case: Case) -> str:
-    """All kernels in one source."""
+    """Join all kernels into one source."""
     head = f"#include <{HEADER}>\n" if case.has_header else ""
     return head + "".join(kernel_source(number, case.has_header) for number in range(case.kernels))
 
@@ -490,7 +490,8 @@ class Samples:
 def measure(
     turn: Turn, systems: Sequence[str], samples: Samples, done: Callable[[], object], *, is_quick: bool
 ) -> None:
-    """All samples of one case: each round fills empty caches, then reads them; `done` is called after each step."""
+    """Collect all samples of one case: each round fills empty caches, then reads them; `done` is called after each
+    step."""
     beside = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
     with tempfile.TemporaryDirectory() as parent:
         for number in range(turn.cold):

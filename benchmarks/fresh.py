@@ -25,7 +25,7 @@ FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACH
 
 
 def environment(folder: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a child whose caches are all in `folder`."""
+    """Make the environment of a child whose caches are all in `folder`."""
     caches = dict.fromkeys(FOLDERS, str(folder))
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPATH": path, **caches, **(more or {})}
@@ -105,7 +105,7 @@ def say(**found: object) -> None:
 
 
 def wait_for_the_others() -> bool:
-    """Say that this child is ready and wait for the start, where it is a rank (`KC_BENCH_BARRIER`, a folder)."""
+    """Report that this child is ready and wait for the start, if it is a rank (`KC_BENCH_BARRIER`, a folder)."""
     barrier = os.environ.get("KC_BENCH_BARRIER")
     if barrier:
         Path(barrier, str(os.getpid())).touch()
@@ -127,5 +127,5 @@ def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit
 
 
 def is_pretended() -> bool:
-    """Tell if the driver is the tests' own, on which no kernel runs: then no result can be checked."""
+    """Check whether the driver is the tests' fake one, on which no kernel runs, so that no result can be checked."""
     return bool(os.environ.get("KC_FAKE_DEVICES"))

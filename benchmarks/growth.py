@@ -103,7 +103,7 @@ def grown(
     keeps: bool,
     **more: Callable[[], object],
 ) -> None:
-    """Say what so many kernels take.
+    """Measure the growth over many kernels.
 
     Args:
         count: How many.
@@ -284,7 +284,7 @@ def fill_all(count: int, folder: Path) -> float:
 
 
 def measure(counts: dict[str, int], calls: int, done: Callable[[str, dict[str, Any] | str], None]) -> None:
-    """Ask every part.
+    """Measure every part.
 
     Args:
         counts: How many kernels of each system.

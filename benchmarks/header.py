@@ -87,7 +87,7 @@ def write_result(path: Path, question: str, header: dict[str, Any], samples: Any
 
 
 def write_json(path: Path, result: object) -> None:
-    """All of it or what was there before: whoever is stopped meanwhile leaves no half of a file."""
+    """Write a JSON file completely or not at all: an interrupted write leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     private = path.with_name(f"{path.name}.{os.getpid()}")
     private.write_text(json.dumps(result, indent=1) + "\n")

@@ -212,7 +212,7 @@ def value_cuda_core(folders: list[str]) -> int:
 
 
 def value_cuda_core_beside(folders: list[str]) -> int:
-    """Its cache refuses include folders; NVRTC looks in the working directory anyway."""
+    """cuda.core's cache refuses include folders, but NVRTC searches the working directory anyway."""
     os.chdir(folders[-1])
     return value_cuda_core([])
 
@@ -274,7 +274,7 @@ def in_process(directory: Path, *arguments: str) -> Any:
 
 
 def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
-    """Answers of the calls, so many at a time."""
+    """Run the calls in parallel, a limited number at a time, and return their results."""
     with ThreadPoolExecutor(max(1, many)) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]
 
@@ -325,7 +325,7 @@ def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]
 
 
 def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
-    """By system and change: "right", "stale", or what the system said instead.
+    """Map system and change to "right", "stale", or the system's own message.
 
     Args:
         cannot: Systems that are not to be asked.

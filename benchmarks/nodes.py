@@ -83,7 +83,7 @@ def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[st
 def measure(
     nodes: int, ranks: int, kernels: int, rounds: int, left_out: dict[str, str]
 ) -> Iterator[dict[str, dict[str, list[Any]]]]:
-    """By system, and "cold/warm last/compiles/errors", after each of them."""
+    """Map each system to its samples of "cold/warm last/compiles/errors"; yields after each of them."""
     try:
         sys.path.insert(0, str(ROOT))
         from tests.support.redis_server import MISSING, redis_server

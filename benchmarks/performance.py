@@ -160,7 +160,7 @@ def _by_system(name: str, head: str, columns: Sequence[str]) -> str:
 
 
 def cold_warm() -> str:
-    """All kernels of a process, cold and warm, by how many there are."""
+    """Tabulate all kernels of a process, cold and warm, by their number."""
     result = result_of("first_launch")
     columns = ("warm first", "cold first", "warm process", "cold process")
     lines = []
@@ -195,7 +195,7 @@ def modules() -> str:
 
 
 def whole_process() -> str:
-    """Whole processes and their parts, and as multiples of the least."""
+    """Tabulate whole processes and their parts, and their multiples of the least."""
     result = result_of("whole_process")
     columns = ("process", "import", "arrays", "first")
     least = median(result["samples"]["bare cuda.bindings, a cubin from a file"]["process"])
@@ -335,7 +335,7 @@ def launch() -> str:
 
 
 def import_time() -> str:
-    """Whole interpreters, without and with the package and three decorations."""
+    """Tabulate whole interpreters, without and with the package and three decorations."""
     result = result_of("import_time")
     rows = ((name, [cell(times)]) for name, times in result["samples"].items())
     return "\n".join([*table("whole process", ("ms",), rows), *footer(result)])

@@ -43,12 +43,12 @@ SHOWN = {
 
 
 def shown(name: str, rows: Any) -> dict[str, Any]:
-    """Of a result's systems those that its picture shows."""
+    """Select the systems of a result that its picture shows."""
     return {system: rows[system] for system in SHOWN[name] if system in rows}
 
 
 class Colours(NamedTuple):
-    """Of one kind of page."""
+    """The colours of one kind of page."""
 
     text: str
     grid: str
@@ -104,7 +104,7 @@ def _of_other(name: str, colours: Colours) -> str:
 
 
 def medians(rows: dict[str, Any], what: str, scale: float = 1e3) -> list[tuple[str, float]]:
-    """By system, the median of one column, smallest first."""
+    """Map each system to the median of one column, smallest first."""
     found = [(system, median(each[what]) * scale) for system, each in rows.items() if what in each]
     return sorted(found, key=lambda row: row[1])
 

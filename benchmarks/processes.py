@@ -49,7 +49,7 @@ def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | st
 def measure(
     count: int, states: Sequence[str], rounds: int, left_out: dict[str, str]
 ) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """By system, and "cold/warm last/all/compiles", after each start of as many ranks."""
+    """Map each system to its samples of "cold/warm last/all/compiles", for each number of ranks."""
     found: dict[str, dict[str, list[float]]] = {}
     script = str(Path(__file__).with_name("first_launch.py"))
     for _ in range(rounds):

@@ -254,7 +254,7 @@ def timed(work: Callable[[int], object], seconds: float, least: int = 30) -> lis
 
 
 def in_processes(count: int, work: Callable[[int], list[float]]) -> tuple[list[float], float]:
-    """All the times of `count` processes, sorted, and operations per second of all together."""
+    """Return all times of `count` processes, sorted, and the operations per second of all together."""
     if count == 1:
         times = work(0)
         return times, 1e6 * len(times) / sum(times)

@@ -209,7 +209,7 @@ ORDER = (
 
 
 def verdict(outcomes: list[str]) -> str:
-    """Tell if a system served code of before the change."""
+    """Check whether a system served the code from before the change."""
     words = [served(each) for each in outcomes if each != "–"]
     if not words or "not run" in words:
         return "not run"

@@ -72,7 +72,7 @@ def copied(driver: Any, y: int) -> list[float]:
 
 
 def run(arrays: Callable[[], Any], launch: Callable[[Any], Any]) -> None:
-    """Say what the parts after the imports take."""
+    """Measure the parts after the imports."""
     imported = time.time()
     given = arrays()
     ready = time.time()

@@ -275,7 +275,7 @@ def cub_pycuda() -> None:
 
 
 def refuse_compilers() -> None:
-    """From here on the compilers are not installed: cuda.pathfinder does not find them, and no other dlopen works."""
+    """Make the compilers unavailable: cuda.pathfinder does not find them, and dlopen fails."""
     from cuda import pathfinder
 
     real = pathfinder.load_nvidia_dynamic_lib

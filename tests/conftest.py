@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Of the lanes collect the files alone that have such tests: others import what a lane may lack."""
+    """Collect in a lane only files with lane tests: the others import packages that a lane may lack."""
     if config.option.markexpr != "lane" or collection_path.suffix != ".py":
         return None
     return True if "mark.lane" not in collection_path.read_text(encoding="utf-8") else None

@@ -209,7 +209,7 @@ def test_nothing_that_is_read_becomes_code_in_this_process() -> None:
 
 
 def test_modules_send_readers_to_modules_that_are_there() -> None:
-    """Whoever looks for what a module says it does not hold finds the module that does, under the name that it has."""
+    """Every module that a header names under `Not here` exists under that name."""
     assert not lost_pointers(HOUSE)
 
 
@@ -321,7 +321,7 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
 def test_rule_sees_its_offender(
     tmp_path: Path, rule: Callable[[Any], list[str]], files: dict[str, str], found: list[str]
 ) -> None:
-    """In a tree that is made for it, and nothing else in that tree."""
+    """Each rule finds the offender in a tree made for it, and nothing else in that tree."""
     for name, text in {"__init__.py": "", **files}.items():
         path = tmp_path / "numba_kcache" / name
         path.parent.mkdir(parents=True, exist_ok=True)

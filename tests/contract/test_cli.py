@@ -88,7 +88,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: str, form: tuple[str, ...]) -> None:
-    """On a laptop without them each verb that does not compile works, and says nothing on standard error."""
+    """Without CUDA and Numba each verb that does not compile works, and prints nothing on standard error."""
     directory = filled
     if verb == "clear":
         directory = tmp_path / "own"
@@ -219,7 +219,8 @@ def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys
 
 @pytest.mark.slow
 def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
+    """`warm` compiles for each target and hits the second time; with a failing kernel it exits with 1 and stores the
+    others."""
     path = tmp_path / "warm_module.py"
     path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
     words = (
@@ -268,7 +269,7 @@ def test_warm_ends_with_a_table_on_a_terminal(
 
 @pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
 def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what is missing."""
+    """The error names the missing kernel or entry."""
     code, printed = said(capsys, "explain", what)
 
     assert code == 1
@@ -301,7 +302,7 @@ def test_bundle_goes_from_one_cache_to_another(
 def test_push_and_pull_move_entries_between_stores(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To a directory and from there into an empty cache; what is there already is counted and left."""
+    """Entries go to a directory and from there into an empty cache; existing ones are counted and skipped."""
     (tmp_path / "team").mkdir(mode=0o700)
     team = f"{tmp_path / 'team'}?readonly=0"
     pushed = [said(capsys, "push", team, "--directory", str(filled)) for _ in range(2)]
@@ -362,7 +363,7 @@ def test_show_of_a_damaged_entry_leaves_it_and_says_so(tmp_path: Path, capsys: p
 
 
 def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By age, by size, all."""
+    """`prune` by age and by size, and `clear`, print the number of removed entries."""
     store = open_store(tmp_path)
     for number in range(6):
         store.put(small_entry(number))
@@ -386,7 +387,7 @@ def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_wrong_usage_exits_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """And says what would be right, on standard error."""
+    """Standard error has the correct usage."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 
@@ -433,7 +434,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
-    """And is as wide as the terminal there; in a pipe it is plain lines."""
+    """On a terminal a table is coloured and as wide as the terminal; in a pipe it is plain lines."""
     reader, writer = pty.openpty()
     surroundings = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
     subprocess.run(
@@ -481,7 +482,7 @@ def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str
 
 
 def test_list_shows_what_is_asked_for(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By a kernel's name, by target, by age; patterns are the shell's, and the text says how many match."""
+    """`list` filters by kernel name, target and age with shell patterns, and prints the number of matches."""
     where = ("--directory", str(filled))
 
     assert {each["target"] for each in said(capsys, "list", "--kernel", "sax*", *where)[1]} == {"sm_80", "sm_90"}
@@ -536,7 +537,7 @@ def test_remove_of_digits_that_several_have_removes_none(tmp_path: Path, capsys:
 
 
 def test_zero_begins_counts_and_troubles_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of all processes, those of days and kernels too; entries stay, and what comes later counts."""
+    """`--zero` resets the counts of all processes, days and kernels; entries stay, and later events count."""
     cache = KernelCache(tmp_path, durability="none")
     cache.get_or_build({"n": 1}, lambda: b"x", label="toy")
     with pytest.warns(KCacheWarning, match="odd"):
@@ -555,7 +556,7 @@ def test_zero_begins_counts_and_troubles_again(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_dir_prints_the_directory_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is printed if it is there or not; for `cd "$(numba-kcache dir)"`."""
+    """The path is printed even if the directory does not exist; for `cd "$(numba-kcache dir)"`."""
     assert main(["dir", "--directory", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'none'}\n"
 
@@ -563,7 +564,7 @@ def test_dir_prints_the_directory_and_nothing_else(tmp_path: Path, capsys: pytes
 def test_config_says_where_each_setting_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the command line, the environment or the default; no secret of an address is shown."""
+    """The origin is the command line, the environment or the default; no secret of an address is shown."""
     monkeypatch.setenv("NUMBA_KCACHE_MAX_SIZE", "512MB")
     monkeypatch.setenv("NUMBA_KCACHE_TIERS", "redis://user:hunter2@host/0?timeout=2")
     code, told = said(capsys, "config", "--directory", str(tmp_path))
@@ -582,7 +583,7 @@ def test_config_says_where_each_setting_comes_from(
 def test_config_names_variables_of_no_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the one that was probably meant; exit code 1."""
+    """Each unknown variable is listed with the most similar setting; the exit code is 1."""
     monkeypatch.setenv("NUMBA_KCACHE_MAXSIZE", "1GB")
 
     assert main(["config", "--directory", str(tmp_path)]) == 1
@@ -595,7 +596,7 @@ def test_config_names_variables_of_no_setting(
 def test_verb_that_says_what_is_wrong_runs_where_the_environment_names_a_file(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are what one asks then; others stop at NUMBA_KCACHE_DIR."""
+    """Verbs for diagnosis run with an invalid NUMBA_KCACHE_DIR; the others stop."""
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("NUMBA_KCACHE_DIR", str(tmp_path / "file"))
 
@@ -607,7 +608,7 @@ def test_verb_that_says_what_is_wrong_runs_where_the_environment_names_a_file(
 
 @pytest.mark.parametrize("verb", ["info", "list", "verify", "doctor", "config", "warm"])
 def test_directory_that_is_a_file_is_an_error(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said before anything else is looked at, and the file stays as it is."""
+    """The error comes before any other check, and the file is not changed."""
     (tmp_path / "file").write_text("mine")
 
     module = ["nowhere.py"] if verb == "warm" else []
@@ -621,7 +622,8 @@ def test_directory_that_is_a_file_is_an_error(tmp_path: Path, verb: str, capsys:
 
 @pytest.mark.slow
 def test_modules_of_the_working_directory_are_found(tmp_path: Path) -> None:
-    """By the installed command, whose path is that of its script; kernels in lists, dicts and classes with them."""
+    """The installed command, whose path is that of its script, also finds kernels in lists, dicts and classes of such a
+    module."""
     (tmp_path / "pk").mkdir()
     (tmp_path / "pk" / "__init__.py").touch()
     (tmp_path / "pk" / "kernels.py").write_text(
@@ -674,7 +676,7 @@ def test_arch_that_is_none_is_wrong_usage(arch: str, tmp_path: Path, capsys: pyt
 @pytest.mark.slow
 @needs_fake_driver
 def test_native_is_what_each_device_is(tmp_path: Path) -> None:
-    """All devices of the machine, each once; the kernel's own targets do not count."""
+    """`native` means all devices of the machine, each target once; the kernel's own targets do not count."""
     path = tmp_path / "kernels_of_devices.py"
     path.write_text(f"from numba_kcache import cached_kernel\nk = cached_kernel({EMPTY!r}, arch='sm_75')\n")
     words = ["warm", str(path), "--arch", "native", "--workers", "1", "--json", "--directory", str(tmp_path / "cache")]
@@ -691,7 +693,7 @@ def test_native_is_what_each_device_is(tmp_path: Path) -> None:
 
 
 def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Path) -> None:
-    """As bash would ask: the words of the line and which one is being completed."""
+    """The script gets the words of the line and the completed position, as from bash."""
     key = key_of_saxpy(filled)[:12]
     command = tmp_path / "numba-kcache"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m numba_kcache "$@"\n')

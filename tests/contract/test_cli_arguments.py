@@ -77,7 +77,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_odd_word_ends_in_a_message(
     verb: str, place: str, form: tuple[str, ...], cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a message and code 1 or 2, or a result: no exception, and nothing that a terminal would act on."""
+    """An odd argument gives a message with code 1 or 2, or a result: no exception, and no control characters."""
     for word in ODD:
         configured = KernelCache(cache)
         try:

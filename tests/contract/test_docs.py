@@ -61,7 +61,8 @@ def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs(tmp_path: Path, example: str) -> None:
-    """It exits with 0, having compiled what it says; without a GPU it says that launches are skipped."""
+    """The example exits with 0 after the compiles that it announces; without a GPU it prints that launches are
+    skipped."""
     done = run(ROOT / "examples" / example, tmp_path)
 
     assert done.returncode == 0, done.stderr
@@ -83,7 +84,7 @@ def test_tests_that_pages_name_are_there() -> None:
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/keys.md", "docs/format.md"])
 def test_files_that_pages_name_are_there(page: str) -> None:
-    """Whoever opens what a page says finds it: from the root of the repository, from the package, or by its room."""
+    """Every file that a page names exists, relative to the repository, the package or its room."""
     named = re.findall(r"`([\w./]+\.py)`", (ROOT / page).read_text())
     homes = [ROOT, ROOT / "tests/unit", *(each for each in (ROOT / "numba_kcache").rglob("*") if each.is_dir())]
     homes += [ROOT / "numba_kcache"]
@@ -92,15 +93,15 @@ def test_files_that_pages_name_are_there(page: str) -> None:
 
 
 def in_dockerfile(instruction: str) -> list[str]:
-    """Words after each such instruction, on one line."""
+    """List the words after each such instruction, on one line."""
     text = (ROOT / "examples/docker/Dockerfile").read_text().replace("\\\n", " ")
     return [line.partition(" ")[2].strip() for line in text.splitlines() if line.startswith(f"{instruction} ")]
 
 
 @pytest.mark.slow
 def test_commands_of_the_dockerfile_run(tmp_path: Path) -> None:
-    """Its own lines, without Docker, `pip install` aside, as a build and then as the user of a container: the kernels
-    are served from the image's directory, which nothing is written to, also where compiling is forbidden."""
+    """The Dockerfile's commands, except for `pip install`, run as a build and then as the user of a container: the
+    kernels are served from the image's directory, which nothing is written to, also in frozen mode."""
     image, home = tmp_path / "kernels", tmp_path / "home"
     app = tmp_path / "app"
     app.mkdir()
@@ -153,7 +154,7 @@ def test_no_example_is_left_out() -> None:
 
 @pytest.mark.slow
 def test_notebook_runs(tmp_path: Path) -> None:
-    """Its cells, one after another, twice with one cache: the second time nothing is compiled."""
+    """The cells run one after another, twice with one cache: the second time nothing is compiled."""
     cells = json.loads((ROOT / "examples/notebook.ipynb").read_text())["cells"]
     script = tmp_path / "notebook.py"
     script.write_text("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
@@ -171,7 +172,7 @@ HERE = r"https://(github|raw\.githubusercontent)\.com/numba-kcache/numba-kcache/
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_of_a_page_outside_the_site_lead_somewhere(page: str) -> None:
-    """To a file of this tree, also where they are absolute; those of docs/ are held by the site's build."""
+    """Relative and absolute links lead to a file of this tree; the site's build checks those of docs/."""
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / page).read_text(), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#]+)", prose) + re.findall(r'(?:src|srcset)="([^"]+)"', prose)
     ours = [re.sub(HERE, "", link) for link in links if "://" not in link or re.match(HERE, link)]

@@ -47,7 +47,7 @@ def test_every_table_is_what_its_result_says(load) -> None:  # type: ignore[no-u
 
 
 def test_every_picture_is_drawn_from_the_committed_result(load) -> None:  # type: ignore[no-untyped-def]
-    """It names the digest of the result that it was drawn from, on light pages and on dark ones."""
+    """Each picture, light and dark, names the digest of the committed result."""
     plots = load("plots")
 
     for name in plots.PICTURES:
@@ -60,7 +60,7 @@ def test_every_picture_is_drawn_from_the_committed_result(load) -> None:  # type
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_script_says_what_it_does_not_show(script: Path) -> None:
-    """In its docstring, and it begins with its question."""
+    """A script's docstring begins with its question and has `Not shown`."""
     said = ast.get_docstring(ast.parse(script.read_text())) or ""
 
     assert "\nNot shown   " in said
@@ -88,7 +88,7 @@ def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[n
 
 
 def test_one_entry_runs_every_script(load) -> None:  # type: ignore[no-untyped-def]
-    """None is forgotten where all are run."""
+    """run.py lists every script."""
     assert {script.name for script in load("run").SCRIPTS} == {path.stem for path in SCRIPTS}
 
 

@@ -112,7 +112,7 @@ def test_docs_and_code_name_the_same_components() -> None:
 
 
 def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
-    """As people know them: `global N of module`."""
+    """The names are those of explanations: `global N of module`."""
     rows = first_cells("part of `function` | what it holds | test")
 
     assert {kind_of(row, NUMBA_KINDS) for row in rows} == {NUMBA_KINDS[start] for start in PARTS}
@@ -140,7 +140,7 @@ OPTIONS = {row[0].strip("| `"): row for row in table("option | CUDA C++ | Numba 
 
 
 def test_each_option_of_the_contract_is_a_row() -> None:
-    """Those of `cached_kernel`, for both kinds, and of `cached_module`."""
+    """The rows are the options of `cached_kernel`, for both kinds, and of `cached_module`."""
     compiling = {"options" if name == "flags" else name for name in CompileOptions._fields} - {"base_dir"}
 
     assert OPTIONS.keys() == {*compiling, *OWN_OPTIONS, *NUMBA_OPTIONS, *DECORATOR_OPTIONS, "names", "lazy"}

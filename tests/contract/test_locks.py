@@ -87,7 +87,7 @@ def made() -> Iterator[str]:
 
 
 def test_each_lock_thread_and_connection_is_covered() -> None:
-    """Those of the package are those on the list."""
+    """The locks, threads and connections of the package are those of the list."""
     assert set(made()) == set(COVERED)
 
 

@@ -234,7 +234,7 @@ def test_snapshot_holds_with_another_compiler_s_words(tmp_path: Path) -> None:
 
 
 def test_words_that_no_compiler_said_stay() -> None:
-    """Words that we leave out, change or add to a compiler's are seen."""
+    """Normalisation removes only the compilers' words: a change of our own words shows in the snapshot."""
     log = 'k.cu(2): error: x is undefined\n  *x;\n   ^\n\n1 error in "k.cu".'
 
     assert without_words('why: HERE.py(7): error: x is undefined\n  *x;\n   ^\n\n1 error in "HERE.py".', [log]) == (

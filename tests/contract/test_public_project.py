@@ -42,7 +42,7 @@ def test_nothing_is_published_but_from_a_tag_that_was_imported_and_checked() -> 
 
 
 def test_hooks_are_local() -> None:
-    """They run out of the project's own environment, so that a commit is judged by the tools that CI has."""
+    """The hooks run in the project's own environment, so that a commit is checked by the same tools as in CI."""
     yaml = pytest.importorskip("yaml")
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
 
@@ -60,7 +60,8 @@ def test_extras_are_for_users_and_groups_for_developers() -> None:
 
 
 def test_readme_fits_a_sitting_and_has_the_commands() -> None:
-    """At most 200 lines; install, a kernel and `info()` before the first heading; demo and test as commands."""
+    """README has at most 200 lines; install, a kernel and `info()` precede the first heading; demo and test are
+    commands."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     first, _, rest = readme.partition("\n## ")
 

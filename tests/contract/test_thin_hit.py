@@ -76,7 +76,7 @@ OF_OTHERS = {
 
 @pytest.mark.slow
 def test_hit_imports_of_others_no_more_than_these(tmp_path: Path) -> None:
-    """From the import to the exit: no compression, no inspect, no subprocess, no NumPy, nothing of CUDA's."""
+    """From import to exit, a hit loads no compression, inspect, subprocess, NumPy or CUDA package."""
     for compiles in ("1", "0"):
         found, *names = in_python(START, "text", NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split("\n")[0].split()
         assert found == compiles
@@ -86,7 +86,7 @@ def test_hit_imports_of_others_no_more_than_these(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_text_that_includes_nothing_needs_no_scanner(tmp_path: Path) -> None:
-    """Neither to compile nor to be found: who has no header pays for none."""
+    """A source without includes loads no scanner, neither for a compile nor for a hit."""
     for _ in ("cold", "warm"):
         _, modules = in_python(START, "text", NUMBA_KCACHE_DIR=str(tmp_path / "mine")).splitlines()
         assert set(modules.split()) <= {"numba_kcache.headers.folders"}

@@ -126,7 +126,7 @@ def edit_unread(project: Project, chance: random.Random) -> object:
 
 
 def touch(project: Project, _chance: random.Random) -> object:
-    """All headers get new times."""
+    """Give all headers new times."""
     for path in (project.root / "toolkit").rglob("*.h"):
         path.touch()
     return project

@@ -77,7 +77,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_kernel_works_while_a_call_fails(tmp_path: Path, library: Path, call: str) -> None:
-    """Both kernels launch, at most one warning is given for all the failures, and then the store is whole again."""
+    """Both kernels launch with at most one warning for all failures, and the store is intact afterwards."""
     log = tmp_path / "log"
     env = environment(build(), log=log) | {"LD_PRELOAD": str(library), "NUMBA_KCACHE_DURABILITY": "data"}
     done = run(["-c", CHILD, str(tmp_path), str(CALLS.index(call)), ",".join(ERRORS)], env=env)

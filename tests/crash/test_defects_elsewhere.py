@@ -93,7 +93,7 @@ def write_at_once(directory: Path, orders: list[list[str]]) -> None:
 
 @pytest.mark.slow
 def test_numba_cuda_concurrent_writers_leave_another_signature_s_kernel(directory: Path) -> None:
-    """There an int8 kernel then ran on an int64 array; here each signature's key leads to its own code."""
+    """With Numba's cache an int8 kernel then ran on an int64 array; here each signature's key leads to its own code."""
     types = ["signed char", "long long", "float"]
     write_at_once(directory, [types, types[::-1], types[1:] + types[:1]])
 
@@ -108,7 +108,8 @@ def test_numba_cuda_concurrent_writers_leave_another_signature_s_kernel(director
 
 @pytest.mark.slow
 def test_numba_cuda_concurrent_writers_lose_index_updates(directory: Path) -> None:
-    """There the last writer of the index forgets the others' kernels; here all that was compiled is found."""
+    """With Numba's cache the last writer of the index drops the others' kernels; here every compiled kernel is
+    found."""
     orders = [[f"{sign} {size}" for size in ("char", "short", "int")] for sign in ("signed", "unsigned")]
     write_at_once(directory, orders)
 
@@ -121,7 +122,7 @@ def test_numba_cuda_concurrent_writers_lose_index_updates(directory: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_numba_cuda_truncated_or_empty_file_raises_out_of_the_launch(directory: Path, share: float) -> None:
-    """There EOFError; here one warning, and the kernel is compiled again."""
+    """Numba's cache raises EOFError; here there is one warning, and the kernel is compiled again."""
     kernel = compiled(open_cache(directory))
     path = path_of(directory, kernel)
     os.truncate(path, int(path.stat().st_size * share))
@@ -134,7 +135,7 @@ def test_numba_cuda_truncated_or_empty_file_raises_out_of_the_launch(directory: 
 
 @pytest.mark.slow
 def test_numba_cuda_bit_flipped_cubin_loads_silently(directory: Path) -> None:
-    """There the GPU runs what the bit made of it; here no flipped bit of the cubin is ever served."""
+    """With Numba's cache the GPU runs the changed code; here no flipped bit of the cubin is ever served."""
     kernel = compiled(open_cache(directory))
     path = path_of(directory, kernel)
     whole = path.read_bytes()
@@ -154,7 +155,7 @@ def test_numba_cuda_bit_flipped_cubin_loads_silently(directory: Path) -> None:
 def test_numba_cuda_full_disk_raises_out_of_the_launch(
     directory: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """There OSError; here the kernels work, with one warning for them all and nothing half written."""
+    """Numba's cache raises OSError; here the kernels work, with one warning for all and no partial file."""
 
     def full(fd: int, view: memoryview) -> None:
         raise OSError(error, os.strerror(error))
@@ -181,7 +182,7 @@ class _Bomb:
 
 
 def test_numba_cuda_unpickling_runs_planted_code(directory: Path, tmp_path: Path) -> None:
-    """There a planted file runs code in whoever launches; here it is damage, wherever it lies."""
+    """With Numba's cache a planted file runs code in the launching process; here it is damage, in any place."""
     kernel = compiled(open_cache(directory))
     open_cache(directory).info()
     bomb = tmp_path / "exploded"
@@ -210,7 +211,7 @@ def test_numba_cuda_unpickling_runs_planted_code(directory: Path, tmp_path: Path
 
 
 def test_jax_torn_entry_is_never_repaired(directory: Path) -> None:
-    """There it fails in every later process; here the first that meets it heals it for the others."""
+    """In JAX a torn entry fails in every later process; here the first process that reads it replaces it."""
     kernel = compiled(open_cache(directory))
     path = path_of(directory, kernel)
     os.truncate(path, path.stat().st_size // 2)
@@ -224,7 +225,7 @@ def test_jax_torn_entry_is_never_repaired(directory: Path) -> None:
 
 
 def test_pytorch_stale_lock_of_the_dead_hangs_for_ever(directory: Path) -> None:
-    """There the lock is a file, which outlives its owner; here a file without an owner holds nobody."""
+    """PyTorch's lock is a file that outlives its owner; here the lock of an ended process blocks nobody."""
     kernel = cached_kernel(EMPTY, arch="sm_90", cache=open_cache(directory))
     lock = directory / "v1" / "locks" / kernel.key()
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -280,7 +281,7 @@ def test_deepgemm_loser_of_a_rename_race_aborts(directory: Path, monkeypatch: py
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
 def test_triton_group_of_files_is_not_atomic(directory: Path, point: str) -> None:
-    """There PTX, cubin and JSON are files of their own; here a kill leaves all of the old or all of the new."""
+    """In Triton PTX, cubin and JSON are separate files; here a kill leaves the whole old group or the whole new one."""
     old, new = (
         StoredEntry(key_of(1), {"made": made}, {"cubin": made.encode() * 999, "ptx": made.encode() * 99})
         for made in ("old", "new")
@@ -295,7 +296,7 @@ def test_triton_group_of_files_is_not_atomic(directory: Path, point: str) -> Non
 
 
 def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -> None:
-    """There a cache that was moved or mounted elsewhere misses; here it hits, headers and all."""
+    """A Triton cache that was moved or mounted elsewhere misses; here it hits, with its headers."""
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "one.h").write_text("#define ONE 1\n")
     source, options = f'#include "one.h"\n{EMPTY}', {"include_dirs": [str(tmp_path / "include")]}
@@ -310,7 +311,7 @@ def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_numba_cuda_grows_without_bound(directory: Path) -> None:
-    """There nothing is ever removed; here bytes and files are limited, also where nobody says so."""
+    """Numba's cache never removes anything; here bytes and files are limited by default."""
     assert KernelCache(directory).session.store.max_size_bytes == 1 << 30
     assert KernelCache(directory).session.store.max_entries == 20_000
     cache = open_cache(directory, max_entries=4)
@@ -328,7 +329,8 @@ def test_numba_cuda_grows_without_bound(directory: Path) -> None:
 def test_cuda_core_clear_removes_the_directory_under_a_put(
     directory: Path, monkeypatch: pytest.MonkeyPatch, point: str, removed: str
 ) -> None:
-    """There `put` raises FileNotFoundError; here what vanished in the middle of it is made again, and it stores."""
+    """cuda.core's `put` raises FileNotFoundError; here a folder removed during a put is made again, and the put
+    succeeds."""
     store = open_store(directory)
     store.put(small_entry(1))
     store.wait_for_eviction()
@@ -364,7 +366,7 @@ def test_cuda_core_clear_races_with_put(directory: Path) -> None:
 
 
 def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the error takes the place of the code; here the code is used, also by the next kernel object."""
+    """In cuda.core the error replaces the code; here the code is used, also by the next kernel object."""
 
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -381,7 +383,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
 
 @pytest.mark.slow
 def test_cupy_import_fails_where_the_cache_directory_cannot_be_made() -> None:
-    """There `import` raises; here nothing is looked at before the first kernel, which then works."""
+    """CuPy's `import` raises; here the directory is first used by the first kernel, which then works without it."""
     code = """
 import sys, numba_kcache
 kernel = numba_kcache.cached_kernel(sys.argv[1], arch="sm_90")

@@ -34,7 +34,7 @@ def test_every_flipped_bit_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_truncation_is_found(name: str) -> None:
-    """At every length, with nothing, zeros or other bytes after it."""
+    """Truncation is found at every length, with nothing, zeros or other bytes after it."""
     kind, data = FILES[name]
     for length in range(len(data)):
         for torn in (data[:length], data[:length].ljust(len(data), b"\0"), data[:length] + data):

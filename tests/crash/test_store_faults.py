@@ -273,7 +273,7 @@ def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) ->
 
 
 def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -> None:
-    """Not even the tree can be made: the store goes elsewhere."""
+    """If the tree cannot be made, the store uses another directory."""
     point = mounted("-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "none")
     (point / "file").write_bytes(b"")
     events = Events()

@@ -90,7 +90,7 @@ def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
 def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """Its private file goes with the first pass that finds it old."""
+    """The first pass after its file is old enough removes the private file of a killed writer."""
     store = open_store(tmp_path / "cache")
     store.put(OLD)
     assert killed_at(point, lambda: store.put(NEW))

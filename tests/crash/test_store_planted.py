@@ -78,7 +78,8 @@ def plant(path: Path, target: Path) -> None:
 @pytest.mark.parametrize("place", [*FIXED, f"entries/{key_of(1)[:2]}", f"manifests/{key_of(1)[:2]}", "."])
 @pytest.mark.parametrize("was_open", [True, False])
 def test_planted_link_leads_nowhere(tmp_path: Path, foreign: Path, place: str, was_open: bool) -> None:
-    """In place of any folder, before a process starts or under it: every verb leaves the foreign files alone."""
+    """With a link in place of any folder, planted before or during a process, every verb leaves the foreign files
+    unchanged."""
     root = tmp_path / "cache"
     store = filled(root)
     plant(root / "v1" / place if place != "." else root / "v1", foreign)
@@ -160,7 +161,7 @@ def test_planted_file_is_neither_followed_nor_written(
 
 
 def test_planted_link_in_place_of_an_entry_is_a_miss_and_stays(tmp_path: Path) -> None:
-    """It is not followed to a whole entry; what is stored there moves it aside, and what it led to stays."""
+    """The link is not followed, even to a valid entry; a put moves it to quarantine, and its target stays."""
     events = Events()
     store = open_store(tmp_path / "cache", emit=events)
     store.put(small_entry(1))
@@ -178,7 +179,7 @@ def test_planted_link_in_place_of_an_entry_is_a_miss_and_stays(tmp_path: Path) -
 
 
 def test_files_of_others_are_left_and_reported(tmp_path: Path) -> None:
-    """In each folder `clear`, `prune` and `verify` leave what has no name of the store's form, and say its name."""
+    """In each folder `clear`, `prune` and `verify` keep and list files whose name is not of the store's form."""
     store = filled(tmp_path / "cache")
     theirs = [tmp_path / "cache" / "v1" / folder / "notes.txt" for folder in (*FIXED, f"entries/{key_of(1)[:2]}", ".")]
     for path in theirs:
@@ -280,7 +281,7 @@ def test_own_link_to_the_directory_is_followed_where_nobody_else_writes(tmp_path
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a link away")
 def test_stranger_s_link_in_a_sticky_folder_is_not_followed(tmp_path: Path) -> None:
-    """As in /tmp, where everybody may put one, and nobody can take away another's."""
+    """In a folder like /tmp anybody may create a link, and nobody can remove another user's."""
     open_store(tmp_path / "mine").put(small_entry(1))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
@@ -342,7 +343,7 @@ def test_descriptor_is_closed_with_its_store(tmp_path: Path) -> None:
 
 
 def test_kept_descriptor_is_no_standard_stream(tmp_path: Path) -> None:
-    """In a program that has closed them, C libraries still write to 1 and 2."""
+    """In a program that closed its standard streams, C libraries still write to descriptors 1 and 2."""
     open_store(tmp_path / "cache").put(small_entry(1))
 
     def work() -> None:

@@ -110,7 +110,7 @@ def test_synced_entries_survive_a_power_cut(disk: Disk) -> None:
 
 @pytest.mark.slow
 def test_no_entry_is_lost_with_full_durability(disk: Disk) -> None:
-    """With `full` each put that returned is there."""
+    """With `full` every entry whose put returned is present."""
     for _ in range(CUTS):
         assert read_after_cut(disk, "full") == (PUTS, 0)
 

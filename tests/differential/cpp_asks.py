@@ -61,7 +61,7 @@ def cache_of(call: Call) -> Any:
 
 
 def answer(cache: Any, ask: Callable[[], bytes | str]) -> Answer:
-    """Ask the cache, and say how it answered."""
+    """Request the code from the cache, and report the kind of answer."""
     from numba_kcache import UncacheableError
 
     before = cache.info("process").hits
@@ -84,7 +84,7 @@ def decorate(call: Call) -> None:
 
 
 def serve(call: Call) -> Answer:
-    """Ask the cache for the code."""
+    """Request the code from the cache."""
     call = {**call, "cache": "same"} if call.get("decorated") and "kernel" in kept else call
     world = enter(call)
     cache = cache_of(call)
@@ -188,7 +188,7 @@ def plain(call: Call) -> list[Answer]:
 
 
 def has_tables(given: dict[str, Any]) -> bool:
-    """Tell if the code has line tables or more for a debugger."""
+    """Check whether the code has line tables or more for a debugger."""
     raw = given.get("options", [])
     return bool(given.get("lineinfo") or given.get("debug") or "-lineinfo" in raw or "-G" in raw)
 

@@ -46,7 +46,7 @@ def decorate(call: Call) -> None:
 
 
 def serve(call: Call) -> Answer:
-    """Ask the cache for the PTX."""
+    """Request the PTX from the cache."""
     _use()
     return python_asks.serve(call)
 

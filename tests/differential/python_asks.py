@@ -130,7 +130,7 @@ def _kernel(call: Call) -> Any:
 
 
 def serve(call: Call) -> Answer:
-    """Ask the cache for the PTX."""
+    """Request the PTX from the cache."""
     call = {**call, "cache": "same"} if call.get("decorated") else call
     try:
         enter(call)

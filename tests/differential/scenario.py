@@ -144,7 +144,7 @@ class Run:
         self._imported = ""
 
     def call(self, ask: Edit) -> dict[str, Any]:
-        """All that an ask needs to be made in another process."""
+        """Return everything that another process needs to make the request."""
         ask = {**ask, "compiler": OTHER_NVRTC} if ask.get("compiler") else ask
         return {
             "folder": str(self.world.folder), "name": self.world.name, "directory": str(self.directory),
@@ -166,7 +166,7 @@ class Run:
             self.world.apply(edit)
 
     def ask(self, ask: Edit, cause: tuple[str, ...], at: int) -> Verdict:
-        """Ask the cache and the plain compilers."""
+        """Request the code from the cache and from the plain compilers."""
         module, call = KINDS[self.kind], self.call(ask)
         self._forget_registrations()
         truths = self.bench.plain(call, self.kind) if call.get("during") else []
@@ -232,7 +232,8 @@ class Run:
         return ("stale" if given.is_hit else "altered"), detail
 
     def _may_refuse(self, call: dict[str, Any]) -> bool:
-        """Tell if the program rests on what nobody can know: the clock, or state that typing code reads."""
+        """Check whether the program depends on state that cannot be known: the clock, or state that typing code
+        reads."""
         texts, has_absolute = [*self.world.texts()], any(str(self.world.root) in each for each in self.world.texts())
         # Beside an absolute name nothing can be compiled to find out, and a raw string hides what is a directive.
         texts = [text if has_absolute and 'R"' in text else re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in texts]

@@ -44,7 +44,7 @@ class World:
 
     @property
     def is_mapped(self) -> bool:
-        """Tell if a file is mapped for writing."""
+        """Check whether a file is mapped for writing."""
         return bool(self._mapped)
 
     def expand(self, text: str) -> str:
@@ -154,7 +154,7 @@ class World:
         return path.read_bytes().replace(str(self.root).encode(), CHECKOUT.encode())
 
     def says_place(self) -> bool:
-        """Tell if the location of a file can get into the code."""
+        """Check whether the path of a file can get into the code."""
         words = ("__FILE__", "__BASE_FILE__", "__builtin_FILE", "assert(")
         return any(word in text for text in self.texts() for word in words)
 

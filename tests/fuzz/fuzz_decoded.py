@@ -246,7 +246,7 @@ BY_NAME = {reader.__name__: reader for reader in READERS}
 
 
 def runs(folder: Path, reader: Callable[[Bases, random.Random], None], seeds: Iterator[int]) -> int:
-    """Have a reader read one mutation for each seed; how many there were."""
+    """Pass one mutation for each seed to a reader; return their number."""
     bases, count = Bases(folder), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

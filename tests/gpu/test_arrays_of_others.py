@@ -75,7 +75,8 @@ def test_work_of_their_current_stream_is_done_before_the_launch(cache: KernelCac
 
 
 def test_tensor_that_is_negated_or_conjugated_on_paper_is_refused(cache: KernelCache) -> None:
-    """At the first launch and at each later one, views of plain tensors among them; the same memory by itself goes."""
+    """Lazily negated or conjugated tensors are refused at the first launch and later, also as views; plain tensors on
+    the same memory are accepted."""
     torch: Any = pytest.importorskip("torch")
     kernel = cached_kernel('extern "C" __global__ void k(float *y) { y[0] += 1; }', cache=cache, strided=True)
     numbers = torch.zeros(4, dtype=torch.complex64, device="cuda")

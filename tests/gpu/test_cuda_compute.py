@@ -70,7 +70,7 @@ def test_fresh_process_is_served_what_another_built(tmp_path: Path) -> None:
 
 
 def test_other_operator_or_dtype_is_built_again(tmp_path: Path) -> None:
-    """And is right; the first is still served."""
+    """The new result is right, and the first entry is still served."""
     said(tmp_path, operator="MAXIMUM")
 
     assert said(tmp_path, operator="MAXIMUM", dtype="int64")[:2] == [1, 0]

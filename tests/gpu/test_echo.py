@@ -48,7 +48,7 @@ def test_kernel_sees_the_bytes_that_cxx_would_hold(cache: KernelCache, c_type: s
 
 
 def test_kernel_sees_many_parameters_each_in_its_place(cache: KernelCache) -> None:
-    """All kinds in one kernel: every offset that alignment makes is honoured."""
+    """One kernel with parameters of all kinds: every offset after alignment is correct."""
     cases = list({case.c_type: case for case in CASES}.values())
     kernel = cached_kernel(source(*cases), cache=cache)
 

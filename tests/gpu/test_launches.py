@@ -112,7 +112,7 @@ def test_cooperative_grid_synchronises(cache: KernelCache) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 2, 8, 16])
 def test_cluster_has_the_blocks_that_were_asked_for(cache: KernelCache, blocks: int) -> None:
-    """Also 16, which a kernel must be allowed."""
+    """Clusters of up to 16 blocks work; 16 needs a non-portable attribute of the kernel."""
     from numba import cuda
 
     if cuda.get_current_device().compute_capability < (9, 0):
@@ -245,7 +245,7 @@ def consumed(cache: KernelCache, make: Callable[[], Any], producer: Any, *, told
 
 
 def test_argument_of_another_numba_stream_is_waited_for(cache: KernelCache) -> None:
-    """By an event on the device; an address alone, which has no stream, shows that there was something to wait for."""
+    """The device waits by an event; an address alone, which has no stream, shows that the wait is needed."""
     from numba import cuda
 
     stream = cuda.stream()
@@ -331,7 +331,7 @@ def test_second_device_gets_the_launch_attributes(cache: KernelCache, two_device
 
 
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path) -> None:
-    """For a launch that was bound and for a new one; the parent goes on."""
+    """Both a bound and a new launch raise in the child; the parent works on."""
     script = """
 kernel, y = cached_kernel(SAXPY), cuda.to_device(np.ones(64, np.float32))
 for _ in range(12):

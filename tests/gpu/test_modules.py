@@ -77,7 +77,8 @@ def names_of_products() -> list[str]:
 @pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
 @pytest.mark.parametrize("name", names_of_products())
 def test_product_is_numpy_s(products: dict[bool, Any], name: str, lazy: bool) -> None:
-    """On odd sizes, with ties and infinities; each kernel compiled with the others, and linked by itself."""
+    """Results equal NumPy's on odd sizes, with ties and infinities, for kernels compiled together and linked
+    separately."""
     reference, module = products[lazy]
     reference.gemm = module
 
@@ -85,13 +86,13 @@ def test_product_is_numpy_s(products: dict[bool, Any], name: str, lazy: bool) ->
 
 
 def test_example_has_these_kernels(products: dict[bool, Any]) -> None:
-    """None is left out above."""
+    """The list above has every kernel of the example."""
     assert sorted(products[False][1]) == sorted(names_of_products())
     assert len(names_of_products()) == 31
 
 
 def test_example_says_that_it_launched(tmp_path: Path) -> None:
-    """And its second process compiles nothing."""
+    """The second process of the example compiles nothing."""
     script = str(ROOT / "examples/gemm_module.py")
     done = subprocess.run([sys.executable, script, "--lazy"], capture_output=True, text=True, check=False, cwd=tmp_path)
 
@@ -168,7 +169,7 @@ def test_values_of_a_template_reach_the_device(cache: KernelCache) -> None:
 
 @pytest.mark.parametrize("output", ["cubin", "ltoir", "ptx"])
 def test_code_that_was_made_before_runs(cache: KernelCache, tmp_path: Path, output: str) -> None:
-    """From bytes and from a file; with a signature its arguments are checked and converted."""
+    """Compiled code runs from bytes and from a file; with a signature its arguments are checked and converted."""
     from numba import cuda
 
     from tests.support.compiling import SAXPY, compiled

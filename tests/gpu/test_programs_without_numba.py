@@ -79,7 +79,7 @@ print(kernel.regs_per_thread > 0, kernel.max_threads_per_block, "numba" in sys.m
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_arrays_of_other_libraries_need_no_numba(tmp_path: Path, library: str) -> None:
-    """In their context, on their streams; the compiled module recognises them."""
+    """Arrays work in their library's context and on its streams; the compiled module recognises them."""
     pytest.importorskip(library)
     make = {
         "cupy": "import cupy as lib; x, y = lib.arange(N, dtype='f4'), lib.ones(N, 'f4'); stream = lib.cuda.Stream()",

@@ -78,7 +78,8 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", ["moved directory", "bundle", "frozen bundle", "image layer"])
 def test_warmed_cache_serves_this_device(warmed: Path, tmp_path: Path, way: str) -> None:
-    """At another path, for another checkout, by another patch of NVRTC: zero compiles, counted, and right results."""
+    """At another path, in another checkout and with another patch release of NVRTC there are no compiles, and results
+    are right."""
     project = shutil.copytree(warmed / "project", tmp_path / "elsewhere" / "checkout")
     given: list[str] = []
     settings: dict[str, Any] = {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}

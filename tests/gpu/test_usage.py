@@ -134,7 +134,8 @@ def test_texture_and_surface_of_cupy_are_read_and_written(cache: KernelCache) ->
 
 
 def test_complex_numbers_and_signed_arrays_arrive(cache: KernelCache) -> None:
-    """Both parts of a complex number in `double2` and `float2`; the bits of signed integers for unsigned pointers."""
+    """`double2` and `float2` get both parts of a complex number; pointers to unsigned integers get the bits of signed
+    ones."""
     torch = pytest.importorskip("torch")
 
     pairs = cached_kernel(

@@ -79,7 +79,7 @@ def test_nvrtc_that_is_loaded_between_two_kernels_invalidates_key(tmp_path: Path
 
 
 def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Path, other: Path) -> None:
-    """Of two in a process the one counts whose functions the bindings call."""
+    """Of two NVRTC libraries in a process, the one whose functions the bindings call is keyed."""
     clean = run(tmp_path)
     bound = "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()"
 

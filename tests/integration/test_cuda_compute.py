@@ -85,7 +85,7 @@ def frozen(directory: Path, program: str, **settings: str) -> list[Any]:
 
 
 def numbers_in(directory: Path, *numbers: float) -> list[list[float]]:
-    """Those of these numbers that are constants in the code of each entry, by the half of a double that code has."""
+    """List those of these numbers that are constants in the code of each entry, by the upper half of the double."""
     cache = KernelCache(directory)
     codes = [cache.session.store.get(each.key).payloads["built"] for each in cache.entries()]  # type: ignore[union-attr]
     return sorted([each for each in numbers if struct.pack("<d", each)[4:] in code] for code in codes)
@@ -126,7 +126,8 @@ say(is_served(lambda: transform(OpKind.NEGATE, capability=80)),
 
 
 def test_device_is_served_what_was_built_ahead(built: Path) -> None:
-    """Of a real array, loaded on the device, the same object for a second call and the same code for a thread."""
+    """An entry built ahead is loaded for a real array; a second call gets the same object, another thread the same
+    code."""
     program = """
 from threading import Thread
 from cuda.core import Device
@@ -172,7 +173,7 @@ say(*asked, is_served(lambda: transform(OpKind.NEGATE)))
 
 
 def test_every_algorithm_is_led_through_the_cache(tmp_path: Path) -> None:
-    """All that cuda.compute can serialise, each with the parameters that were read."""
+    """Every algorithm that cuda.compute can serialise is cached, with the expected parameters."""
     program = """
 from cuda.compute._serialization import Serializable
 from numba_kcache.adapters import cuda_compute
@@ -183,7 +184,8 @@ say(sorted(set(Serializable._registry) ^ set(cuda_compute._replaced)))
 
 @needs_mlir
 def test_operator_in_python_counts_by_its_code(built_of_python: Path) -> None:
-    """Not by its place or comments; a constant, a global and a function that it calls count. No compiler is loaded."""
+    """Location and comments of an operator do not count; constants, globals and called functions do. No compiler is
+    loaded."""
     program = """
 first = scale
 
@@ -265,7 +267,8 @@ say(is_served(lambda: transform(scale)))
 
 
 def test_arguments_that_cannot_be_told_are_built_as_ever(built: Path) -> None:
-    """With one event: an iterator of the user's, an operator that reads what no key can hold; frozen refuses both."""
+    """A user's iterator and an unkeyable operator are built by cuda.compute with one event; a frozen cache refuses
+    both."""
     program = """
 import os
 
@@ -295,7 +298,7 @@ say(*said)
 
 
 def test_error_of_cuda_compute_is_its_own(tmp_path: Path) -> None:
-    """Its type and text, and nothing is stored; a second call meets it again."""
+    """cuda.compute's error keeps type and text, nothing is stored, and a second call raises it again."""
     program = """
 said = []
 for _ in range(2):
@@ -309,7 +312,7 @@ say(*said, numba_kcache.info().entries)
 
 
 def test_block_asks_its_cache_alone(copy: Path, tmp_path: Path) -> None:
-    """Within `cached(cache)` that one; behind it the constructors are cuda.compute's own."""
+    """Within `cached(cache)` only that cache is used; afterwards the constructors are cuda.compute's own."""
     program = f"""
 numba_kcache.uninstall()
 from cuda.compute.algorithms._transform import _UnaryTransform
@@ -343,7 +346,7 @@ say(numba_kcache.info().entries)
 
 
 def test_warm_up_builds_algorithms_for_its_targets(copy: Path) -> None:
-    """As an object among kernels; what is there is a hit."""
+    """`Ahead` objects are accepted among kernels; stored algorithms are hits."""
     program = """
 from numba_kcache.adapters.cuda_compute import Ahead
 ahead = Ahead(compute.make_unary_transform, d_in=f, d_out=f, op=OpKind.NEGATE)
@@ -354,7 +357,7 @@ say(len(report.built), len(report.hit), len(report.failed))
 
 
 def test_bundle_carries_algorithms(built: Path, tmp_path: Path) -> None:
-    """They are entries like others, listed by the algorithm's name."""
+    """Algorithms are ordinary entries of a bundle, listed by the algorithm's name."""
     cache = KernelCache(built)
     report = cache.export_bundle(tmp_path / "all.kcache")
     program = f"numba_kcache.register_bundle({str(tmp_path / 'all.kcache')!r}); "

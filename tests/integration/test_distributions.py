@@ -59,7 +59,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_tree_without_git_has_the_fallback_version(tree: Path) -> None:
-    """In the metadata and in the package; and the wheel has every module, the stubs and no source in C."""
+    """Metadata and package have the fallback version; the wheel has every module and the stubs, and no C source."""
     wheel = built(tree, "wheel")
 
     assert metadata(wheel)["Version"] == version_inside(wheel) == "0.1.0.dev0"

@@ -52,7 +52,7 @@ def told(explanation: Explanation) -> set[tuple[ReasonKind, str, str | None, str
 
 @pytest.mark.slow
 def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> None:
-    """Of whichever file; comments and lines that moved are no difference."""
+    """Differences in any file are named; comments and moved lines are none."""
     numba_kernel(tmp_path).compile()
     assert numba_kernel(tmp_path).explain().is_hit
     assert numba_kernel(tmp_path, kernels="# moved\n\n" + KERNELS).explain().is_hit
@@ -148,7 +148,8 @@ print(json.dumps([before.outcome, event.kind, event.fields.get("reason", ""),
 @pytest.mark.slow
 @needs_fake_driver
 def test_launch_that_misses_says_why_in_its_event(tmp_path: Path) -> None:
-    """For the device at hand: cold, with another option, and warm."""
+    """The `miss` event of a launch on the device has the reason, cold and with another option; a warm launch has
+    none."""
 
     def launched(fastmath: str) -> Any:
         surroundings = {**environment(build()), "NUMBA_KCACHE_DIR": os.devnull}
@@ -333,7 +334,7 @@ def test_program_of_the_same_name_elsewhere_is_another_one(checkout: Checkout, t
 
 @pytest.mark.slow
 def test_worker_of_a_pool_is_the_same_program(checkout: Checkout) -> None:
-    """Its main module is `__mp_main__`."""
+    """The main module of a pool's worker is `__mp_main__`, and has the program's history."""
     checkout.write("train.py", POOL)
     assert checkout.run("train.py") == "__mp_main__\n"
     checkout.write("train.py", POOL, "fastmath=True")

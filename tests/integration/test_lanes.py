@@ -64,7 +64,7 @@ def child(tmp_path: Path, script: str, *events: str, **more: str) -> Any:
 
 
 def test_base_dependencies_bring_no_numba_and_no_numpy() -> None:
-    """Nor does what they depend on; each of the extras is asked for by name."""
+    """Neither do the dependencies' own dependencies; only extras bring them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     seen: set[str] = set()
     waiting = list(project["dependencies"])
@@ -249,7 +249,7 @@ def test_doctor_says_which_numbas_are_there(tmp_path: Path) -> None:
 
 
 def test_numba_of_the_maker_decides_nothing_where_any_compiler_will_do(tmp_path: Path) -> None:
-    """With another Numba, or none, an entry is another compiler's: a miss under `exact`, served under `any`."""
+    """An entry made with another Numba, or none, is a miss under `exact` and a hit under `any`."""
     for name in ("numba", "numba_cuda"):
         (tmp_path / "site" / f"{name}-99.9.dist-info").mkdir(parents=True)
         (tmp_path / "site" / f"{name}-99.9.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 99.9\n")
@@ -268,7 +268,7 @@ print(info("process").hits, info("process").misses)
 
 @pytest.mark.parametrize("use", ["launch", "compile"])
 def test_numba_kernel_without_numba_names_the_extra(tmp_path: Path, use: str) -> None:
-    """Also where the other Numba is installed."""
+    """The error names the extra, also if the other Numba is installed."""
     script = f"""
 import sys
 sys.modules["numba"] = None
@@ -319,7 +319,7 @@ array = cuda.device_array(N, np.float32)
 @needs_numba
 @needs_fake_driver
 def test_numba_kernel_and_cuda_kernel_share_arrays_and_cache(tmp_path: Path) -> None:
-    """Both are launched cold by one process and warm by the next; a variable is a Numba array there."""
+    """One process launches both cold and the next one warm; a variable is a Numba array there."""
     script = f"""{NUMBA}
 table = cached_module('__device__ float t[4]; extern "C" __global__ void one() {{ t[0] = 1; }}')
 for _ in range(12):
@@ -384,7 +384,8 @@ def simulated(tmp_path: Path, script: str, **more: str) -> str:
 @needs_numba
 @pytest.mark.parametrize("decorator", ["cached_kernel", "cached_kernel(max_registers=32)", "cached_kernel(cuda.jit)"])
 def test_numba_kernel_runs_in_the_simulator(tmp_path: Path, decorator: str) -> None:
-    """With the numbers of a run without this package: grids, `forall`, streams, shared memory, device functions."""
+    """Results in the simulator equal those without this package: grids, `forall`, streams, shared memory, device
+    functions."""
     script = f"""
 @cuda.jit(device=True)
 def half(x):
@@ -460,7 +461,7 @@ for use in (lambda: kernel[1, 32](2.0, array, array, 8), lambda: kernel.compile(
 @needs_mlir
 @needs_fake_driver
 def test_cuda_kernel_takes_arrays_and_streams_of_mlir(tmp_path: Path) -> None:
-    """In an environment with whatever NumPy that has; numba-cuda is not imported for it."""
+    """A CUDA C++ kernel takes them with the NumPy of that environment, without importing numba-cuda."""
     script = """
 import numpy as np
 from numba_cuda_mlir import cuda

@@ -188,7 +188,7 @@ for x in (arrays[0], arrays[0].view(np.int32)):
 
 
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path) -> None:
-    """For a launch that was bound, for a new one, and for a kernel that the parent never used."""
+    """A bound launch, a new one, and a kernel that the parent never used raise in the child."""
     script = """
 kernel = cached_kernel(SAXPY, cache=cache)
 for _ in range(12):

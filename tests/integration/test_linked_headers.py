@@ -161,7 +161,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("change", HEADERS)
 def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) -> None:
-    """It is compiled once, found again, and compiled again after the change; the change back is found, too."""
+    """An edit of the header compiles the kernel again; the reverted header is a hit."""
     for name, text in HEADERS[change].items():
         project.write(name, text)
     before = project.resolve()[0]
@@ -264,7 +264,7 @@ def test_link_input_that_includes_from_the_folder_in_its_name_is_refused(project
 
 
 def test_link_input_that_uses_its_path_is_not_served_elsewhere(tmp_path: Path, project: Project) -> None:
-    """Its folder is in the code, though it includes nothing."""
+    """The folder of the link input is in the code, although it includes nothing."""
     text = DEVICE.format(header="value.h") + "__device__ const char *where = __FILE__;\n"
     project.write("own/device.cu", text.partition("\n")[2].replace("VALUE", "1"))
     project.resolve()
@@ -300,7 +300,7 @@ def test_declared_function_brings_headers(project: Project, how: str) -> None:
 def test_numbas_runtime_is_tracked_where_it_is_linked(
     project: Project, monkeypatch: pytest.MonkeyPatch, is_needed: bool
 ) -> None:
-    """Its CUDA C++ includes headers of the toolkit; whether the kernel needs it shows when it is linked."""
+    """Numba's runtime in CUDA C++ includes headers of the toolkit; only the link shows whether a kernel needs it."""
     config = importlib.import_module("numba.cuda.core.config")
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
     project.link = [cuda.CUSource(DEVICE.partition("\n")[2].format().replace("VALUE", "1"), nrt=is_needed)]
@@ -386,7 +386,8 @@ def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how
 
 @pytest.mark.parametrize("project", ["mlir"], indirect=True)
 def test_code_is_that_of_numba_cuda_mlir_alone(project: Project, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With line tables, link-time optimisation and neither; an edited text is read again, though that keeps files."""
+    """The code is equal with line tables, with link-time optimisation and with neither; edited text is read again,
+    though numba-cuda-mlir keeps files in memory."""
     tools = importlib.import_module("numba_cuda_mlir.tools")
     jit = importlib.import_module("numba_cuda_mlir.cuda").jit
     read = importlib.import_module("numba_cuda_mlir.numba_cuda.utils").cached_file_read

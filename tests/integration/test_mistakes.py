@@ -53,7 +53,7 @@ of `numba_kcache` under `KCacheError`, with the three parts as `.what`, `.why` a
 
 @functools.cache
 def answered(group: str) -> list[dict[str, str]]:
-    """Answers to the mistakes of a group, with what differs between machines left out."""
+    """Collect the messages for the mistakes of a group, without differences between machines."""
     with tempfile.TemporaryDirectory() as folder:
         env = environment(build(), devices=() if group == "no driver" else (90,))
         env |= {"NUMBA_KCACHE_DIR": f"{folder}/cache", "COLUMNS": "400", "NO_COLOR": "1"}
@@ -130,6 +130,6 @@ def without_compilers(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def test_page_of_messages_has_all_groups() -> None:
-    """As many as it says, at least eighty, and the names that the lines use."""
+    """The page has the number of mistakes that it states, at least eighty, and defines the names that its lines use."""
     assert PAGE.read_text(encoding="utf-8").startswith(HEAD)
     assert len({each for group in MISTAKES.values() for each in group}) == COUNT >= 80

@@ -80,7 +80,7 @@ def test_hit_gives_the_warnings_of_the_compile(tmp_path: Path, way: str) -> None
 
 @pytest.mark.lane
 def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
-    """Neither NVVM, LLVM, NVRTC nor nvJitLink is mapped, no module imported and no registry read."""
+    """A warm start maps neither NVVM, LLVM, NVRTC nor nvJitLink, imports no compiler module and reads no registry."""
     said(mlir_programs.WARM, tmp_path)
 
     printed = said(mlir_programs.WARM, tmp_path)
@@ -89,7 +89,7 @@ def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
 
 
 def test_every_option_is_in_the_key(tmp_path: Path) -> None:
-    """Of a function and of a dispatcher alike; three targets are compiled without a device."""
+    """Options of a function and of a dispatcher are keyed alike; three targets are compiled without a device."""
     printed = said(mlir_programs.OPTIONS, tmp_path, devices=())
 
     assert printed == ["[]", "['sm_120', 'sm_80', 'sm_90']"]

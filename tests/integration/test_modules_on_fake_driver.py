@@ -52,7 +52,7 @@ print(cache.info("process").compiles, cache.info("process").hits, cache.info("pr
 
 
 def test_eager_module_is_loaded_once_for_all_its_kernels(tmp_path: Path) -> None:
-    """In the process that compiles it and in the next, which compiles nothing."""
+    """This holds in the process that compiles it and in the next, which compiles nothing."""
     for counts in ("1 0 1", "0 1 0"):
         said, events = seen(tmp_path, "LAZY = False" + LAUNCH_ALL, "load", "launch")
 
@@ -112,7 +112,7 @@ m.axpy[1, 1](1.0, m.symbol("ns::vector"), None)
 
 
 def test_module_that_cannot_be_keyed_is_loaded_once_too(tmp_path: Path) -> None:
-    """Its kernels share its variables, as they do in a module that is cached."""
+    """The kernels of an uncacheable module share its variables, as in a cached module."""
     script = """
 m = cached_module(SOURCE + "__device__ int size = sizeof(__TIME__);", NAMES, cache=cache)
 import warnings; warnings.simplefilter("ignore")
@@ -126,7 +126,7 @@ m.symbol("counter")
 
 
 def test_symbol_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
-    """And a dtype that does not fit says how many bytes there are."""
+    """A missing symbol lists the existing ones, and a wrong dtype is an error with the number of bytes."""
     script = """
 m = cached_module(SOURCE, NAMES, cache=cache)
 for use in (lambda: m.symbol("nope"), lambda: m.symbol("pair", "3f8"), lambda: m.symbol("pair", "nope"),
@@ -165,7 +165,7 @@ print(int(m.symbol("counter").copy_to_host()))
 
 
 def test_kernel_of_a_module_checks_its_arguments(tmp_path: Path) -> None:
-    """As a kernel of its own does, by the compiler's word; the message has its name."""
+    """A module's kernel checks arguments by the compiler's types, and the message has its name."""
     script = """
 for lazy in (False, True):
     m = cached_module(SOURCE, NAMES, lazy, cache=cache)
@@ -243,7 +243,7 @@ print(*asked, calls["call"], calls["c_call"])
 
 
 def test_kernel_launched_once_of_many_does_not_import_what_tells_their_types(tmp_path: Path) -> None:
-    """That takes as long as dozens of first launches; with hundreds it pays."""
+    """Importing `recognition` takes as long as dozens of first launches, and pays only for hundreds."""
     script = """
 for n in range(COUNT):
     m[f"k{n}"][1, 32](2.0, x, y)
@@ -256,7 +256,7 @@ for n in range(COUNT):
 
 
 def test_driver_is_asked_only_about_blocks_that_are_not_certain(tmp_path: Path) -> None:
-    """Within launch bounds nobody asks; beyond them the message has the driver's own number."""
+    """Blocks within launch bounds cause no query; beyond them the message has the driver's limit."""
     script = """
 m.k0[1, 32](2.0, x, y)
 asked.clear()

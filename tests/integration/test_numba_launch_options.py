@@ -167,7 +167,7 @@ except LaunchConfigError as error:
 
 
 def test_attributes_that_mean_nothing_are_refused_at_decoration(tmp_path: Path) -> None:
-    """As for CUDA C++; `launch_bounds` and `carveout` stay Numba's."""
+    """Invalid attributes are refused as for CUDA C++; `launch_bounds` and `carveout` stay Numba's."""
     script = """
 for options in ({"cooperative": 1}, {"cluster": 0}, {"max_dynamic_shared": -1}):
     try:

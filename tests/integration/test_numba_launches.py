@@ -97,7 +97,7 @@ assert not failed, failed
 
 
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path) -> None:
-    """For a launch that was bound, for a new grid, and for host arrays; the parent goes on."""
+    """A bound launch, a new grid and host arrays raise in the child; the parent works on."""
     script = """
 x, h = array(), np.ones(8, "f4")
 for _ in range(12):

@@ -62,7 +62,7 @@ def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
 
 
 def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
-    """Neither NVVM, NVRTC nor nvJitLink is mapped; Numba's typing and lowering registries stay unread."""
+    """A warm start maps neither NVVM, NVRTC nor nvJitLink, and does not read Numba's typing and lowering registries."""
     forked(WARM, tmp_path)
 
     said = child(WARM, tmp_path).splitlines()
@@ -117,7 +117,7 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
 
 
 def test_resources_of_each_signature_can_be_asked_for(tmp_path: Path) -> None:
-    """By signature, as Numba's own are; what the device decides comes from the driver."""
+    """Resources are given by signature, like Numba's own; those that the device determines come from the driver."""
     assert forked(RESOURCES, tmp_path).split() == ["done"]
 
 

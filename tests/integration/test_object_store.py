@@ -75,7 +75,7 @@ def test_what_is_put_is_what_is_got(place: Place) -> None:
 
 
 def test_what_is_too_large_is_not_fetched(place: Place) -> None:
-    """Nor put."""
+    """A payload above the limit is neither fetched nor uploaded."""
     place.tier().put(ENTRY, key_of(1), bytes(2000))
     with pytest.raises(ValueError, match="above the limit of 1000"):
         place.tier(limit_bytes=1000).get(ENTRY, key_of(1))
@@ -84,7 +84,7 @@ def test_what_is_too_large_is_not_fetched(place: Place) -> None:
 
 
 def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) -> None:
-    """By the settings; push and pull find it there too."""
+    """A tier set by the settings serves the entry; push and pull find it there too."""
     url = f"{place.url}?endpoint={place.endpoint}"
     first, second = (KernelCache(tmp_path / name, tiers=url, durability="none") for name in ("a", "b"))
     cached_kernel(EMPTY, cache=first).compile("sm_90")
@@ -177,7 +177,7 @@ def test_answer_that_is_not_whole_is_a_miss(place: Place, tmp_path: Path, fault:
 def test_wrong_secret_is_told_and_never_shown(
     place: Place, running: ObjectService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither read nor written; the message holds neither secret."""
+    """With a wrong secret nothing is read or written, and the message contains neither secret."""
     place.tier().put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     (name,) = (each for each in running.environment if "SECRET" in each or "ACCOUNT_KEY" in each)
     wrong = base64.b64encode(b"fiddlesticks").decode()

@@ -74,7 +74,7 @@ def launched(tmp_path: Path, code: str, **variables: str) -> tuple[int, str, lis
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["", CLOSED])
 def test_launch_without_any_place_works_from_memory_with_one_warning(tmp_path: Path, closed: str) -> None:
-    """It says what was tried; with the standard streams closed as well."""
+    """The warning lists the attempts; closed standard streams make no difference."""
     compiles, directory, said = launched(tmp_path, NOWHERE + closed + LAUNCH)
 
     assert (compiles, directory) == (1, "")
@@ -146,7 +146,8 @@ def test_what_stores_for_later_fails_where_the_directory_cannot_be_used(
 
 @pytest.mark.slow
 def test_what_stores_for_later_fails_where_there_is_memory_only(tmp_path: Path, module: Path, bundle: Path) -> None:
-    """Nobody asked for a directory, and there is none: what was stored would be gone when the verb ends."""
+    """Without a configured or default directory, stored entries would be lost at the end of the command, so it
+    fails."""
     for words in (["warm", str(module)], ["import", str(bundle)], ["pull", str(tmp_path / "full")]):
         done = shell("", *words, code=NOWHERE)
         assert done.returncode == 1, (words, done)
@@ -156,7 +157,8 @@ def test_what_stores_for_later_fails_where_there_is_memory_only(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_warm_without_standard_streams_stores(tmp_path: Path, module: Path) -> None:
-    """As a daemon starts it: files do not take the numbers of the streams, and the workers get theirs."""
+    """Under a daemon with closed standard streams, files do not take descriptors 0 to 2, and workers get their
+    streams."""
     done = shell(str(tmp_path / "cache"), "warm", str(module), code=f"import os, sys\n{CLOSED}")
 
     assert done.returncode == 0, done
@@ -164,7 +166,7 @@ def test_warm_without_standard_streams_stores(tmp_path: Path, module: Path) -> N
 
 
 def test_compile_and_warm_up_raise_where_the_directory_cannot_be_used(tmp_path: Path) -> None:
-    """And import and pull; a launch, and whatever only needs the code, goes on."""
+    """Import and pull raise too; launches, and calls that only need the code, work."""
     (tmp_path / "file").write_bytes(b"")
     cache = KernelCache(tmp_path / "file", durability="none")
     kernel = cached_kernel(EMPTY, arch="sm_90", cache=cache)

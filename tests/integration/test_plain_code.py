@@ -112,7 +112,7 @@ def module_of(program: Program, folder: Path, options: dict[str, Any], lazy: boo
 
 
 class Made(NamedTuple):
-    """What a program was compiled to, the folder of its headers, and what NVRTC was asked for it."""
+    """The compiled code of a program, the folder of its headers, and the calls of NVRTC."""
 
     artifact: Artifact
     folder: Path
@@ -166,7 +166,7 @@ def made_input(output: str, code: bytes) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ltoir_of_a_lazy_module_is_what_the_compiler_makes(name: str, spy: Spy, tmp_path: Path) -> None:
-    """From which each kernel is linked."""
+    """The LTO-IR from which each kernel is linked equals that of a plain compile."""
     program = PROGRAMS[name]
 
     made = module_of(program, tmp_path, {}, lazy=True)
@@ -178,7 +178,8 @@ def test_ltoir_of_a_lazy_module_is_what_the_compiler_makes(name: str, spy: Spy, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), [case for case in cases() if case[1] in ("default", *STANDARDS)])
 def test_types_are_told_in_the_compile(name: str, way: str, made_by: Callable[[str, str], Made]) -> None:
-    """Of every kernel and variable; without decltype, in C++03, of kernels whose types the text or the symbol tells."""
+    """One compile gives the types of every kernel and variable; in C++03, without decltype, those that the text or the
+    symbol shows."""
     program = PROGRAMS[name]
 
     made = made_by(name, way).artifact
@@ -204,7 +205,7 @@ def test_programs_have_enough_kernels() -> None:
 
 @pytest.mark.parametrize("name", ["saxpy", "ns::k<float>", None])
 def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
-    """By its name, as an instance, or as the only one."""
+    """A single kernel needs one compile, by its name, as an instance, or as the only one."""
     source = 'extern "C" __global__ void saxpy(float a, const float *x) {}\n'
     source += "namespace ns { template<class T> __global__ void k(T *x) {} }\n"
     entry = build(source, name).entries[0]
@@ -224,7 +225,7 @@ def test_single_kernel_of_many_is_the_code_of_all(spy: Spy) -> None:
 
 
 def test_signature_is_read_in_the_compile(spy: Spy) -> None:
-    """It costs no run of its own, and does not show in the code either."""
+    """Reading the signature needs no second compile, and does not change the code."""
     source = "struct Box { int a; };\n" + 'extern "C" __global__ void k(float a, Box *b) {}'
     made = build(source, signature="float, Box*")
 
@@ -251,7 +252,7 @@ def test_relocatable_code_is_linked(flag: str) -> None:
 
 
 def test_relocatable_code_that_lacks_a_function_is_refused() -> None:
-    """As the linker says it."""
+    """The error has the linker's message."""
     with pytest.raises(Exception, match="gone"):
         build('extern "C" __device__ int gone(int);\nextern "C" __global__ void k(int *x) { *x = gone(1); }',
               options=["-rdc=true"])  # fmt: skip
