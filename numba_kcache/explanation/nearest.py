@@ -71,8 +71,9 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         return name not in _LEARNED and not (evidence.any_compiler and names_a_compiler(name))
 
     def distance_of(then: Mapping[str, Any]) -> int:
-        changed = [name for name in then.keys() | now.keys() if is_compared(name) and then.get(name) != now.get(name)]
-        return sum(100 if name in _USUALLY_DIFFERENT else 1 for name in changed)
+        changed = [name for name, digest in now.items() if then.get(name) != digest]
+        changed += [name for name in then if name not in now]
+        return sum(100 if name in _USUALLY_DIFFERENT else 1 for name in changed if is_compared(name))
 
     now = digests_of(components, subject.kinds)
     ranked = [(distance_of(each["digests"]), each) for each in history_of(subject, evidence)]

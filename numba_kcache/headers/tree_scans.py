@@ -99,8 +99,7 @@ def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
 def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], None]) -> None:
     """Save the scans of these trees, by root, where some are new."""
     for root, each in scans.items():
-        name = _name(root)
-        if name and each.is_new():
+        if each.is_new() and (name := _name(root)):  # making the name reads the scanner's source
             save(name, each.record())
 
 

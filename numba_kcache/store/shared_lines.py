@@ -23,7 +23,8 @@ def share(variants: list[Variant]) -> Header:
 
     def pack(value: Any) -> Any:
         if type(value) is dict:
-            return {name: pack(each) for name, each in value.items()}
+            is_flat = not any(type(each) in (dict, list, tuple) for each in value.values())
+            return value if is_flat else {name: pack(each) for name, each in value.items()}
         if type(value) not in (list, tuple):
             return value
         if value and all(type(each) in (list, tuple) for each in value):

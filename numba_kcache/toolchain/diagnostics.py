@@ -10,6 +10,7 @@ Method      Each line of the source is searched for in the file; each match vote
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import re
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from ..model import NamedTuple
 from ..model.request import Origin
 
 _SHORT = 3
@@ -44,7 +46,7 @@ class _Overlay:
     """
 
     def __init__(self, source: str, origin: Origin) -> None:
-        self._shown = [line.strip() for line in linecache.getlines(origin.path)] if origin.path else []
+        self._file = _index_of(tuple(linecache.getlines(origin.path)) if origin.path else ())
         self._first = max(origin.line - 1, 0)
         lines = [line.strip() for line in source.splitlines()]
         self._wanted = [index for index, line in enumerate(lines) if line]
@@ -70,18 +72,7 @@ class _Overlay:
 
     def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
         """Lines of the file that contain each text: alone on a line, beside quotes, or through placeholders."""
-        alone: dict[str, set[int]] = {}
-        quoted: list[tuple[int, str]] = []
-        formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
-        for index, line in enumerate(self._shown):
-            alone.setdefault(line, set()).add(index)
-            if "'" in line or '"' in line:
-                quoted.append((index, re.sub(r"\\(['\"])", r"\1", line)))
-            start, template = _template(line)
-            if isinstance(template, str):
-                alone.setdefault(template, set()).add(index)
-            elif template is not None:
-                formatted.setdefault(start, []).append((index, template))
+        _lines, alone, quoted, formatted = self._file
 
         def lines_of(text: str) -> set[int]:
             found = alone.get(text, set())
@@ -108,7 +99,33 @@ class _Overlay:
         return None if best is None or self._votes[best] * 2 < len(self._wanted) else best
 
     def _fits(self, offset: int) -> bool:
-        return offset + self._wanted[0] < len(self._shown)
+        return offset + self._wanted[0] < self._file.lines
+
+
+class _Index(NamedTuple):
+    """The lines of a file, for `_Overlay`: their number, and where each text is, alone, quoted or formatted."""
+
+    lines: int
+    alone: dict[str, set[int]]
+    quoted: list[tuple[int, str]]
+    formatted: dict[str, list[tuple[int, re.Pattern[str]]]]
+
+
+@functools.lru_cache(maxsize=1)  # by the lines themselves; the sources of one file are mostly compiled in turn
+def _index_of(lines: tuple[str, ...]) -> _Index:
+    alone: dict[str, set[int]] = {}
+    quoted: list[tuple[int, str]] = []
+    formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
+    for index, line in enumerate(map(str.strip, lines)):
+        alone.setdefault(line, set()).add(index)
+        if "'" in line or '"' in line:
+            quoted.append((index, re.sub(r"\\(['\"])", r"\1", line)))
+        start, template = _template(line)
+        if isinstance(template, str):
+            alone.setdefault(template, set()).add(index)
+        elif template is not None:
+            formatted.setdefault(start, []).append((index, template))
+    return _Index(len(lines), alone, quoted, formatted)
 
 
 def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:

@@ -57,7 +57,7 @@ def entry_of(number: int, size_bytes: int = 64) -> StoredEntry:
     pattern = hashlib.sha256(b"payload %d" % number).digest()
     cubin = (pattern * (size_bytes // 32 + 1))[:size_bytes]
     return StoredEntry(
-        key_of(number), {"number": number, "log": "ü\n"}, {"cubin": cubin, "ptx": pattern.hex().encode() * 20}
+        key_of(number), {"number": number, "log": "ü\n"}, {"cubin": cubin, "ptx": pattern.hex().encode() * 64}
     )
 
 

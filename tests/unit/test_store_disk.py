@@ -151,7 +151,7 @@ def test_payload_lists_without_unpacking(root: Path) -> None:
 
     assert info.key == key_of(1)
     assert info.header == entry_of(1).header
-    assert info.payload_bytes == {"cubin": 1000, "ptx": 1280}
+    assert info.payload_bytes == {"cubin": 1000, "ptx": 4096}
     assert info.size_bytes == file_of(store, key_of(1)).stat().st_size
     assert info.used_s == clock()
 

@@ -113,6 +113,14 @@ def test_first_payload_up_to_64_kib_is_stored_as_it_is() -> None:
     assert [(record.name, record.codec) for record in records] == [("cubin", 0), ("ptx", 1)]
 
 
+def test_further_payloads_below_4_kib_are_stored_as_they_are() -> None:
+    """The compile of a small kernel needs no compression: that takes longer to import than its bytes to write."""
+    payloads = {"cubin": b"a" * 100, "ptx": b"b" * 4095, "report": b"c" * 4096}
+    records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY))
+
+    assert [(record.name, record.codec) for record in records] == [("cubin", 0), ("ptx", 0), ("report", 1)]
+
+
 def test_large_first_payload_is_compressed() -> None:
     """Above 64 KiB the bytes bind before the number of entries does."""
     assert len(encode_entry(entry_of(1, 1 << 20))) < 1 << 16
