@@ -249,7 +249,7 @@ def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Verify a bundle and add its entries, all or none.
 
-    What was there under the same key stays.
+    An entry that the cache has under the same key is not replaced.
     """
     cache.session.require_lasting("import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
@@ -269,7 +269,7 @@ def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Copy entries to a tier that lacks them.
 
     TIER is what the setting `tiers` takes; without it, the first that is set and written to.
-    Every entry is verified on its way. Exits with 1 if some could not go.
+    Every entry is verified on its way. Exits with 1 if some could not be copied.
     """
     return _moved("to", cache.push(arguments.tier))
 
@@ -279,17 +279,15 @@ def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Copy the entries of a tier into the cache.
 
     TIER is what the setting `tiers` takes; without it, the first that is set.
-    Every entry is verified on its way. Exits with 1 if some could not go.
+    Every entry is verified on its way. Exits with 1 if some could not be copied.
     """
     cache.session.require_lasting("pull")
     return _moved("from", cache.pull(arguments.tier))
 
 
 def _moved(way: str, moved: Any) -> Result:
-    went = f"{entries_text(moved.entries)} went {way} {moved.tier}, {bytes_text(moved.size_bytes)}"
-    text = (
-        f"{went}; {moved.present} {'was' if moved.present == 1 else 'were'} there already, {moved.failed} could not go"
-    )
+    done = f"copied {entries_text(moved.entries)} {way} {moved.tier}, {bytes_text(moved.size_bytes)}"
+    text = f"{done}; {moved.present} {'was' if moved.present == 1 else 'were'} there already, {moved.failed} failed"
     return Result(moved._asdict(), text, 1 if moved.failed else 0)
 
 

@@ -60,7 +60,7 @@ class OpenWatch:
             number = libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_OPEN)
             if number >= 0:
                 self._files[path] = number, _probe(path)
-        devices: dict[int, int] = {}  # each with a folder whose file is opened: a file system reports all, or none
+        devices: dict[int, int] = {}  # with the first folder on each: a file system reports all openings or none
         for place in (each for root in trees for each in _folders_of(root)):
             self._wanted += 1
             number = libc.inotify_add_watch(self._fd, os.fsencode(place.folder), _IN_OPEN)
@@ -129,7 +129,7 @@ class OpenWatch:
     def close(self) -> None:
         """End the watch.
 
-        The kernel takes milliseconds to end hundreds of watches, nearly all of which it waits: a thread waits with it.
+        The kernel takes milliseconds to end hundreds of watches, so a thread does it.
         """
         fd, self._fd = self._fd, -1
         if fd < 0:

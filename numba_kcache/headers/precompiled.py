@@ -49,7 +49,7 @@ class Precompiled:
 
     Attributes:
         root: The private folder that holds them, and their mirrors; "" while they are off.
-        mirrors: The root of each mirror that is kept, and its folders by those of the user.
+        mirrors: For each mirror that is kept its root, and its folders by the user's folders that they replace.
         most: Limit of their number; 0 if they belong to another process.
     """
 
@@ -109,7 +109,7 @@ class Precompiled:
             folder: The folder used in the compile.
             watches: Watches on all files that it may have opened.
             trees: Roots of the toolkit's trees, in which a new file may be found before another.
-            since_ns: When it began: a file changed later may have been read in its earlier state.
+            since_ns: Time at which the compile began: a file changed later may have been read in its earlier state.
         """
         known = self._opened.setdefault(folder, {})
         opened = [path for watch in watches for path in watch.opened() if path not in known]

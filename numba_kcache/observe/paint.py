@@ -19,7 +19,7 @@ _STYLES = (
     (r"^ *(?!\d+\.)[a-z][\w .-]{0,40}?(?=  )", "cyan"),  # the name at the start of a row
     (r"^fine\b|: hit\b|(?<!\S)(?:built|hit)$", "green"),
     (r"^note\b|: miss\b|\bwarning:", "yellow"),
-    (r"^wrong\b|\b(?!0 )\d+ (?:failed|damaged|could not go)\b|(?<!\S)failed$", "bold red"),
+    (r"^wrong\b|\b(?!0 )\d+ (?:failed|damaged)\b|(?<!\S)failed$", "bold red"),
     (r"^\s*error\b.*|^numba-kcache: cannot\b", "bold red"),
     (r"^ *hint:", "bold cyan"),
     (r"^(?:numba_kcache, .*|what to do|what else could be done|components of the key|compile log|kernel .*)$", "bold"),

@@ -90,7 +90,7 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
         package: Its folder.
         known: Digests of stats and of bytes, folders and files, from the record: while the stats are the same, no
             folder is listed and no file is read. A malformed value is ignored.
-        began_ns: When this process began: a file changed later may have been imported in its earlier state.
+        began_ns: Time at which this process began: a file changed later may have been imported in its earlier state.
 
     Returns:
         These four as they are now, and the identity of the package.
@@ -121,7 +121,7 @@ def _content(path: str) -> str:
 
 
 def _look(package: str, folders: str, files: str, *, of_tests: bool) -> tuple[str, tuple[int, int]]:
-    """Digest the stats of folders and files, tests among them or not; the times of the newest of each."""
+    """Digest the stats of folders and files. Returns it with the times of the newest folder and the newest file."""
     numbers, newest_ns, stat = list[int](), list[int](), os.stat
     for paths in (folders, files):
         start = len(numbers)

@@ -123,7 +123,7 @@ def test_verbs_move_and_say_so(
     assert main(["push", "--directory", filled.directory, "--json", tier]) == 0
     assert json.loads(capsys.readouterr().out)["entries"] == 3
     assert main(["pull", "--directory", str(tmp_path / "other"), tier]) == 0
-    assert "3 entries went from" in capsys.readouterr().out
+    assert "copied 3 entries from" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -75,9 +75,9 @@ def _replace(home: Any, every_kernel: bool) -> None:
     def attached(self: Any) -> MlirResolutions | None:
         if isinstance(self._cache, DispatcherCache):
             return self._cache.resolutions
-        if hasattr(self, "resolutions") or self.targetoptions.get(
-            "device"
-        ):  # one made by this package, or a device function
+        if hasattr(self, "resolutions"):  # a dispatcher made by this package
+            return None
+        if self.targetoptions.get("device"):
             return None
         is_wanted = every_kernel or isinstance(self._cache, surface().MLIRCache)
         return _attach(self, self._cache) if is_wanted else None
@@ -125,7 +125,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
 
 def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
-    """Do as `dispatcher.specialize(*arguments)`, but let the new dispatcher use this cache."""
+    """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
     parts = surface()
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
     key = parts.current_device().compute_capability, types

@@ -214,7 +214,7 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """Run `dispatcher.specialize(*arguments)`, and give the new dispatcher this cache, which Numba would drop."""
+    """Make what `dispatcher.specialize(*arguments)` makes, but with this cache, which Numba would drop."""
     from numba.cuda.api import get_current_device
     from numba.cuda.dispatcher import CUDADispatcher
 

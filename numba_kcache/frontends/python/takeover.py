@@ -35,9 +35,7 @@ def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: Mutab
             continue
         try:
             kernel.enable_caching()
-        except (
-            RuntimeError
-        ):  # Numba finds no folder for its cache; without `install`, the decorator would have raised this
+        except RuntimeError:  # no folder for Numba's cache: without `install`, the decorator would have raised this
             kernel._cache = null_cache()
     caches.clear()
 
@@ -48,7 +46,7 @@ class Takeover:
     Args:
         home: The module with the dispatcher class.
         package: The package of this compiler.
-        sign: A module that only this compiler has.
+        sign: A module that only this compiler has, which tells that it is installed.
         replace: Replaces methods of the class; called with the module, and whether all kernels are affected.
         restore: Undoes `replace`.
     """
@@ -102,9 +100,7 @@ class Takeover:
     def _wait(self, act: Callable[[Any], None]) -> None:
         self._arrival = _Arrival(self._home, act)
         sys.meta_path.insert(0, self._arrival)
-        atexit.register(
-            self._leave
-        )  # CPython keeps `sys.meta_path`, and objects that it refers to, longer than modules
+        atexit.register(self._leave)  # at exit, CPython keeps `sys.meta_path` and its finders longer than modules
 
     def _leave(self) -> None:
         if self._arrival in sys.meta_path:

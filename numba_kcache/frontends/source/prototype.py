@@ -84,7 +84,7 @@ class Probe(NamedTuple):
     def text(self) -> str:
         """Text to append to the source; two newlines first, since its last line may end in a backslash or a comment.
 
-        Each line contains a name of this package, so its messages can be found from those about the source.
+        Each line contains a name of this package, which distinguishes NVRTC's messages about it from others.
         """
         if not self.asked:
             return ""
