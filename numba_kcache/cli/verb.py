@@ -44,7 +44,7 @@ VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}
 """Each verb by its name, with its arguments."""
 
 DIAGNOSING: set[str] = set()
-"""Verbs for diagnosis, which also run where the configured directory cannot be used."""
+"""Verbs for diagnosis, which also run if the configured directory cannot be used."""
 
 
 def verb(*arguments: Argument, is_diagnosing: bool = False) -> Callable[[Verb], Verb]:

@@ -52,7 +52,7 @@ _EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 """Optional compilers of Numba kernels, and the extra that installs each."""
 
 _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
-"""Distributions that count only where one of the others named is installed."""
+"""Distributions that count only if one of the others named is installed."""
 
 
 _CLOSING = {
@@ -190,7 +190,7 @@ def judged_launches(way: str) -> Finding:
 
 
 def judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
-    """Judge the driver's version against NVRTC's; `why` is the reason where no device can be used."""
+    """Judge the driver's version against NVRTC's; `why` is the reason if no device can be used."""
     if driver is None:
         advice = "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); "
         return Finding("driver", NOTE, f"none: {why}", advice + "compiling with an explicit arch works without")
@@ -228,7 +228,7 @@ def judged_compilers(compilers: Compilers) -> Iterable[Finding]:
 
 
 def judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding:
-    """Judge if the installed NVRTC compiles for a device."""
+    """Judge whether the installed NVRTC compiles for a device."""
     subject, number = f"device {ordinal}", device.major * 10 + device.minor
     says = f"{device.name}, compute capability {device.major}.{device.minor}"
     if not compilers.targets or number in compilers.targets:
@@ -318,7 +318,7 @@ def _clock(tree: Tree) -> Finding:
 
 
 def judged_clock(skew_s: float) -> Finding:
-    """Judge how far the filesystem\'s clock is ahead of this machine\'s."""
+    """Judge how far the filesystem's clock is ahead of this machine's."""
     if abs(skew_s) > _MOST_SKEW_S:
         says = f"the directory's filesystem is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
         return Finding("clock", WRONG, says, "set the clocks of this machine and the file server by NTP")

@@ -4,7 +4,7 @@ Promise     Every component that differs has at least one reason. If its values 
             differs: each option, each library, each variable. No value from a store raises an exception here.
 Method      A table has the kind of reason for each component; another lists those whose values have named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
-            only where none of them differs.
+            only if none of them differs.
 Not here    The words (text), and the choice of the two requests (nearest).
 """
 
@@ -83,13 +83,15 @@ def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason
         changed = [each for each in dict.fromkeys((*was, *now)) if was.get(each) != now.get(each)]
         if changed:
             return [Reason(kind, name, each, was.get(each), now.get(each)) for each in changed]
-    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):  # a place or a whole text: not shown
+    if before == after or (
+        kind is ReasonKind.SOURCE_CHANGED and name != "kind"
+    ):  # a place, or a whole text, is not shown
         before = after = None
     return [Reason(kind, name, part, _whole(old, before), _whole(new, after))]
 
 
 def _parts(name: str, value: Any) -> dict[str, str]:
-    """Divide a component's value into named parts, without those that are None; empty where it has no parts."""
+    """Divide a component's value into named parts, without those that are None; empty if it has no parts."""
     prefix = f"{name.split()[0]}.config." if name.endswith((" settings", " toolkit")) else ""
     suffix = name.removeprefix("options") if name.startswith("options of ") else ""
     if value is None or not (prefix or suffix or name in _WITH_PARTS):

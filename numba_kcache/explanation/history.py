@@ -86,7 +86,7 @@ class Evidence(NamedTuple):
 def history_name(subject: Subject) -> str:
     """Name the manifest that is the history of a kernel, from its file, its name there, and the requested entry.
 
-    Where there is no file (a notebook, a prompt) the working directory is used instead.
+    If there is no file (a notebook, a prompt), the working directory is used instead.
     """
     entry = next((each.value for each in subject.components if each.name == "entry"), None)
     wanted = entry.get("name") if isinstance(entry, dict) else None

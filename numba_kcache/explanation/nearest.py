@@ -122,7 +122,7 @@ def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evide
 
 
 def _with_python(reasons: list[Reason], old: Any) -> list[Reason]:
-    """Replace a changed function by Python's version where only the bytecode differs, not the source."""
+    """Replace a changed function by Python's version if another Python compiled it to other bytecode."""
     new = sys.implementation.cache_tag
     others = [each for each in reasons if each.component != "function"]
     if old == new or len(others) == len(reasons):
@@ -152,7 +152,7 @@ def _placed(text: str, origin: Origin) -> Origin:
 
 
 def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason]:
-    """List the changes in the headers of an entry; none where the headers are no longer recorded."""
+    """List the changes in the headers of an entry; empty if the headers are no longer recorded."""
     if not subject.headers:
         return []
     from ..headers.check import Change, differences

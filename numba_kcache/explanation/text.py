@@ -50,7 +50,7 @@ class Explanation(NamedTuple):
         reasons: Reasons for a miss: every difference from `nearest`.
         nearest: The stored entry that is most like it.
         compiled_for: The reasons for which this process compiled it.
-        entry: The entry itself, where it is stored.
+        entry: The entry itself, if it is stored.
         others: Other stored entries of the same kernel, each with the differences from it to this one.
     """
 

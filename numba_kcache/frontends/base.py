@@ -146,7 +146,7 @@ class Definition:
 
         Args:
             target: The target to build for.
-            ptx_target: The virtual target to compile to first, where the user gave one.
+            ptx_target: The virtual target to compile to first, if the user gave one.
             variant: The variant.
 
         Raises:
@@ -175,7 +175,7 @@ class Definition:
         return (None,)
 
     def native(self, device: Target) -> Target:
-        """The target to compile for on a device where `arch` names none."""
+        """The target to compile for on a device if `arch` names none."""
         return device
 
     def check_target(self, target: Target) -> None:
@@ -331,7 +331,7 @@ class Resolutions:
 
         Raises:
             FrozenCacheError: The mode forbids to compile; the message names the entry.
-            KCacheError: `error`, where the code was compiled by this process.
+            KCacheError: `error`, if the code was compiled by this process.
         """
         if resolution.source == "compiled" or not resolution.key:
             raise error

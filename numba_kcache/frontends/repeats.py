@@ -1,6 +1,6 @@
 """Recognise repeated calls of `get_or_compile`: one kernel for the same source, name and options.
 
-Promise     Two calls share a kernel only where kernels decorated with the same arguments would be equal: values are
+Promise     Two calls share a kernel only if kernels decorated with the same arguments would be equal: values are
             compared with their types, lists and mappings by their present contents, and the caller's file where
             relative paths and quoted includes refer to it, or line tables contain it. The number of kernels kept is
             bounded; at least those of the last `CROWDED` calls are kept.
@@ -66,7 +66,7 @@ _WRITTEN = PLAIN | {_Sign}
 
 
 def written(source: Any, name: str | None, caller: str, options: Mapping[str, Any]) -> Hashable:
-    """Name a call by its arguments as written, where these are plain values, lists and dicts; None for others.
+    """Name a call by its arguments as written, if these are plain values, lists and dicts; None for others.
 
     Equivalent calls may have different names; different calls never share one. All parts go into a single list,
     because this function takes most of the time of a repeated call.
@@ -128,7 +128,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _place_of(source: Any, options: Mapping[str, Any], caller: str) -> str:
-    """The caller's file where the kernel depends on it; "" if it does not."""
+    """The caller's file if the kernel depends on it; "" if it does not."""
     is_text = isinstance(source, (str, bytes))
     include = b"include" if isinstance(source, bytes) else "include"
     return "" if is_text and include not in source and _WITH_PLACES.isdisjoint(options) else caller

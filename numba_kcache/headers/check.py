@@ -1,6 +1,6 @@
 """Compare the headers on record for a compile with the file system: the check of every warm start.
 
-Promise     `Match` only where everything in the record is unchanged; otherwise the first difference. A file that cannot
+Promise     `Match` only if everything in the record is unchanged; otherwise the first difference. A file that cannot
             be read is a difference, never an exception. Nothing is written.
 Method      One complete loop per kind of fact, with no state between the loops. (sccache's check returned early; the
             comparisons that it skipped let stale objects through.) tests/unit/test_header_check.py removes each
@@ -45,7 +45,7 @@ class Change(StrEnum):
 
 
 class Match(NamedTuple):
-    """The headers are unchanged. `refreshed` has newer stats, where contents had to be read to find that."""
+    """The headers are unchanged. `refreshed` has newer stats if contents had to be read to find that."""
 
     refreshed: HeaderSet | None = None
 

@@ -112,7 +112,7 @@ class TrackedCompile:
         return [list(each) for each in found]
 
     def _from_mirror(self) -> _Found | None:
-        """Compile from a mirror; None if there can be none, or where its result may differ from a plain compile."""
+        """Compile from a mirror; None if there can be none, or if its result may differ from a plain compile."""
         self._survey(is_thorough=False)
         if any(query.has_lines for query in self._queries):
             return None

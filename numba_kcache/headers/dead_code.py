@@ -48,7 +48,7 @@ def live(data: bytes) -> bytes | None:
 
 
 def without_dead(bare: bytes) -> bytes:
-    """Remove branches under `#if 0`, up to their `#else`, `#elif` or `#endif`; nothing where `#` is written as a
+    """Remove branches under `#if 0`, up to their `#else`, `#elif` or `#endif`; nothing if `#` is written as a
     trigraph."""
     if b"??" in bare or not re.search(rb"(?m)^\s*(?:#|%:)\s*if\s+0\s*$", bare):
         return bare

@@ -28,7 +28,7 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class HeaderFile(NamedTuple):
-    """A header that was read: its place, its digest, and its stat where an equal stat implies equal content."""
+    """A header that was read: its place, its digest, and its stat if an equal stat implies equal content."""
 
     place: Place
     sha256: str

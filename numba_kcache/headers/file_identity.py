@@ -1,4 +1,4 @@
-"""Recognise an unchanged file by its stat, where that is reliable, and digest its content otherwise.
+"""Recognise an unchanged file by its stat, if that is reliable, and digest its content otherwise.
 
 Promise     A file with an equal `FileStat` has the content it had then, if `is_settled` was true then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so a
@@ -141,7 +141,7 @@ def _kind_of_folder(folder: str) -> tuple[str, int]:
 
 @functools.cache
 def _mounts() -> dict[str, str]:
-    """The type of file system at each mount point; empty where the platform does not list them."""
+    """The type of file system at each mount point; empty if the platform does not list them."""
     kinds = {}
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

@@ -78,7 +78,7 @@ class IncludeNames:
         self._is_condition = False
 
     def asked(self, condition: str) -> set[Include | None]:
-        """List the files for whose existence a condition may ask; {None} where they cannot be enumerated."""
+        """List the files for whose existence a condition may ask; {None} if they cannot be enumerated."""
         self._steps, self._is_condition, found = 0, True, set[Include | None]()
         try:
             for tokens in self._expanded(_tokens(condition), 0):
@@ -90,7 +90,7 @@ class IncludeNames:
         return found
 
     def listed(self, operand: str) -> set[Include | None]:
-        """List the files that an operand may name; {None} where they cannot be enumerated.
+        """List the files that an operand may name; {None} if they cannot be enumerated.
 
         Args:
             operand: The text after `include` or in the parentheses of `__has_include`, as the scanner returns it.

@@ -5,7 +5,7 @@ Promise     A key is returned only if every file that the compile depended on, a
             that matches.
 Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
             is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has its own set. Code
-            that may contain the path of an include folder is a hit only where the same folder is searched again.
+            that may contain the path of an include folder is a hit only if the same folder is searched again.
 Not here    The contents of a header set (dependencies), comparing it (check), and recording it (compile).
 """
 
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
     Args:
         key: The key derived from the header sets that match; None if none match.
-        renewed: The manifest variant of these sets with newer stats, where contents had to be compared.
+        renewed: The manifest variant of these sets with newer stats if contents had to be compared.
         variant: The manifest variant of these sets, as it is stored.
     """
 

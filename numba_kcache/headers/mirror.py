@@ -1,7 +1,7 @@
 """Make a private copy of the user's headers, from the bytes that were surveyed, for the compiler to read instead.
 
 Promise     The user's headers that the compiler reads have the bytes that the survey read. Two paths are one file in
-            the mirror exactly where the survey found one file, since `#pragma once` compares inodes. Where that is not
+            the mirror exactly if the survey found one file, since `#pragma once` compares inodes. Where that is not
             possible there is no mirror.
 Method      A mirror reproduces the part of the file system that the survey's paths lead through, below a root of its
             own: folders as folders, links as links, so that `..`, siblings and `#include_next` have the same meaning
@@ -142,9 +142,9 @@ class Mirror(Folders):
             shutil.rmtree(self.root, ignore_errors=True)
 
     def run(self, of: LinkInput | None, source: str, program: str, flags: Sequence[str], *more: Any) -> NvrtcResult:
-        """Run NVRTC on a text, with precompiled headers where they are allowed.
+        """Run NVRTC on a text, with precompiled headers if they are allowed.
 
-        Sets `is_left` where NVRTC opened a file outside the mirror by an absolute name that is in no text.
+        Sets `is_left` if NVRTC opened a file outside the mirror by an absolute name that is in no text.
         """
         folder = precompiled.folder(self.root, source, flags) if self.may_precompile else ""
         if folder and self.precompiled in ("", folder):
@@ -303,7 +303,7 @@ class _File(NamedTuple):
 
 
 def make_root(place: str, name: str) -> str:
-    """Make the root of a mirror; a number is appended to its name where another compile uses the same name."""
+    """Make the root of a mirror; a number is appended to its name if another compile uses the same name."""
     private = _private_folder(place)
     for number in range(1 << 16):
         root = os.path.join(private, f"{name}-{number}" if number else name)
@@ -316,7 +316,7 @@ def make_root(place: str, name: str) -> str:
 
 
 def _private_folder(place: str) -> str:
-    """Make this user's private folder for mirrors; under another name where that one is taken."""
+    """Make this user's private folder for mirrors; under another name if that one is taken."""
     path = os.path.join(place, f"numba_kcache-headers-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)

@@ -144,7 +144,7 @@ class OpenWatch:
             self._opened.update(self._events())
 
     def _events(self) -> Iterator[int | tuple[int, str]]:
-        """Yield each opening as a watch, or as (watch, name within its folder); -1 where events may have been lost."""
+        """Yield each opening as a watch, or as (watch, name within its folder); -1 if events may have been lost."""
         while True:
             try:
                 data = os.read(self._fd, _BUFFER_BYTES)

@@ -60,7 +60,7 @@ class Precompiled:
         self._places: dict[str, set[str]] = {}
 
     def begin(self, parent: str | None = None) -> None:
-        """Enable them, where NVRTC supports them, in a private folder of this user."""
+        """Enable them, if NVRTC supports them, in a private folder of this user."""
         from ..toolchain.nvrtc import reserve_precompiled
 
         if not self.root and reserve_precompiled():

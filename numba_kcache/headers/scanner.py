@@ -241,7 +241,7 @@ def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
 def _without_comments(data: bytes, scan: Scan, *, is_joined: bool) -> Scan:
     """Clear the marks of a scan that only comments and strings had caused.
 
-    All marks stay where the text is ambiguous: an unmatched quote (an apostrophe in `#error`), raw strings, and
+    All marks stay if the text is ambiguous: an unmatched quote (an apostrophe in `#error`), raw strings, and
     line endings that compilers treat differently.
     """
     bare = _bare(data)
@@ -323,7 +323,7 @@ def defined_names(data: bytes) -> set[bytes]:
 def unconditional_includes(source: str) -> tuple[Include, ...]:
     """List the includes that the compiler must have executed in a source: literal, and outside any `#if`.
 
-    Empty where comments and strings cannot be removed with certainty.
+    Empty if comments and strings cannot be removed with certainty.
     """
     data = joined(encoded(source))
     if b"include" not in data or _bare(data) is None:

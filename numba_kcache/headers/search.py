@@ -5,7 +5,7 @@ Promise     `candidates` lists every path that NVRTC may try for a name, in the 
             checkout that has moved.
 Method      A name among the in-memory headers is taken from there. Quoted: the folder of the including file,
             by the path under which it was found (symlinks not resolved), then the folders given with `-I`. The
-            source's own folder is that of its program's name, the working directory where the name has none.
+            source's own folder is that of its program's name, the working directory if the name has none.
             Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
 Not here    Reading the files (survey) and comparing them (check).
 Source      strace of NVRTC 13.5.37. `--no-source-include` disables the search in the folder of the including file for
@@ -81,7 +81,7 @@ class HeaderQuery(NamedTuple):
 
     Args:
         text: CUDA C++.
-        folders: The user's folders in order, the text's own first, or last where `toolkit` is given.
+        folders: The user's folders in order, the text's own first, or last if `toolkit` is given.
         of: The link input that it is; None for the kernel's source.
         definitions: Macros given by options; None means no value.
         forced: Files that options include before the text.
@@ -104,7 +104,7 @@ class HeaderQuery(NamedTuple):
         """List the folders in which the compiler searches for the files that the text includes.
 
         Args:
-            toolchain: Provides the toolkit's folders; None for the user's folders alone, where code of any compiler is
+            toolchain: Provides the toolkit's folders; None for the user's folders alone, if code of any compiler is
                 accepted, whose toolkit's headers belong to it.
             is_fresh: Find the folders of `toolkit` again instead of taking them from the record.
         """
@@ -157,7 +157,7 @@ def _plain(name: str) -> str:
 
 
 def _working(search: Search, name: str) -> Place:
-    """The place of a file in the working directory; where that is one of the user's folders, relative to the folder,
+    """The place of a file in the working directory; if that is one of the user's folders, relative to the folder,
     so that the place does not depend on the working directory."""
     for index, (folder, (tree, _rest)) in enumerate(zip(search.folders, search.layout(), strict=True)):
         if tree < 0 and folder == search.working_folder:

@@ -26,7 +26,7 @@ class TreePart(NamedTuple):
         tree: Its index in the search.
         identity: Digest of the contents at its paths.
         paths: Paths below the tree's root, sorted.
-        stat: Digest of their stats, where an equal one implies equal contents; "" if it would not.
+        stat: Digest of their stats, if an equal one implies equal contents; "" if it would not.
     """
 
     tree: int
@@ -50,7 +50,7 @@ def part_of(tree: int, seen: Mapping[str, Seen], now_ns: int) -> TreePart:
 
 
 def again(part: TreePart, root: str, now_ns: int) -> TreePart:
-    """Observe the paths of a part again; they are read only where their stats differ."""
+    """Observe the paths of a part again; they are read only if their stats differ."""
     places = [os.path.join(root, path) for path in part.paths]
     if part.stat and _digest_of_stats(list(map(_stat, places))) == part.stat:
         return part

@@ -56,7 +56,7 @@ class TreeScans:
         self._is_changed = False
 
     def look(self, inside: str, path: str, now_ns: int) -> Row:
-        """The row of the file at `path`, whose path below the root is `inside`; it is read where the stat differs.
+        """The row of the file at `path`, whose path below the root is `inside`; it is read if the stat differs.
 
         Raises:
             OSError: It cannot be read.
@@ -97,7 +97,7 @@ def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
 
 
 def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], None]) -> None:
-    """Save the scans of these trees, by root, where some are new."""
+    """Save the scans of these trees, by root, if some are new."""
     for root, each in scans.items():
         if each.is_new() and (name := _name(root)):  # making the name reads the scanner's source
             save(name, each.record())

@@ -124,7 +124,7 @@ class Breaker:
             return None
 
     def _mark(self, name: str, now_s: float) -> None:
-        """Set the time of a file, creating the file; where that fails, `_until_s` alone records a failure."""
+        """Set the time of a file, creating the file; if that fails, `_until_s` alone records a failure."""
         if self._folder is None:
             return
         with suppress(OSError):

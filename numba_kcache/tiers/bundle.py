@@ -55,7 +55,7 @@ class BundleReport(NamedTuple):
         entries: Number of entries.
         size_bytes: Bytes of the file.
         targets: The targets of its code.
-        signed_by: Name of the key that signed it, or the key's id where no key is trusted here; "" if unsigned.
+        signed_by: Name of the key that signed it, or the key's id if no key is trusted here; "" if unsigned.
     """
 
     path: str

@@ -1,6 +1,6 @@
 """The local store with tiers behind it: asked in order, verified on arrival, kept locally from then on.
 
-Promise     The methods of the local store keep their meaning, except that `get` asks the tiers where the local store
+Promise     The methods of the local store keep their meaning, except that `get` asks the tiers if the local store
             has no entry.
 Method      A hit in a tier is written to the local store, with its variant of the manifest, so that the tier is asked
             only once. A put goes to the local store, then to every tier that accepts entries.

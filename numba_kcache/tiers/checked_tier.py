@@ -150,7 +150,7 @@ class CheckedTier:
         self._keep(lambda: self._local.add_variant(family, variant), 0)
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Write a hit to the local store: in the background, or now where the queue is full."""
+        """Write a hit to the local store: in the background, or now if the queue is full."""
         if not (self._local.readonly or self._keeping.add(work, size_bytes)):
             work()
 
@@ -189,7 +189,7 @@ class CheckedTier:
                 return
 
     def _trusted_variants(self, family: str, data: bytes | None) -> list[Variant]:
-        """The variants in the manifest; where this process will sign the result, only those that its own key signed."""
+        """The variants in the manifest; if this process will sign the result, only those that its own key signed."""
         if data is None or self._trust is None or self._trust.demands or not self._trust.signs:
             return self._variants(family, data)
         record = self._read(MANIFEST + SIGNATURE, family) or b""

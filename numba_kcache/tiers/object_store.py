@@ -4,7 +4,7 @@ Promise     A request ends within `timeout_s`, connecting and body included, and
             limit is fetched: its size is checked before its body is read. Errors and reports hold no secret.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
-            A manifest is replaced by a conditional put, where the service supports it (S3, Google and Azure do).
+            A manifest is replaced by a conditional put, if the service supports it (S3, Google and Azure do).
 Not here    Leases: not every object store has the conditional put that they need. A tier of Redis beside it has them.
 Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object

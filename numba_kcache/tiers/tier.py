@@ -24,7 +24,7 @@ class Tier(Protocol):
         name: Its name in reports; holds no secret.
         readonly: Writing is refused. From such a tier code of any compiler, and for a lower target, is accepted.
         is_remote: It may be slow or unreachable: writes happen in the background, and it has a breaker.
-        is_trusted: Its files need no signature of their own, even where keys are trusted.
+        is_trusted: Its files need no signature of their own, even if keys are trusted.
     """
 
     name: str

@@ -26,7 +26,7 @@ class Trial(NamedTuple):
     Args:
         seconds: Duration of the slower of writing and reading.
         why: The failure; "" for none.
-        hint: The next step for the user, where the tier's error has one.
+        hint: The next step for the user, if the tier's error has one.
     """
 
     seconds: float

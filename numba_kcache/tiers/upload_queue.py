@@ -26,7 +26,7 @@ MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
 HURRIED_S = 1.0
-"""Used instead of `FLUSH_S` where the server is slow, in seconds."""
+"""Used instead of `FLUSH_S` if the server is slow, in seconds."""
 
 
 class UploadQueue:

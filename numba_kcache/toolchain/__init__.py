@@ -197,7 +197,7 @@ class Toolchain:
         return f"{version} {self._contents[package]}"
 
     def include_dirs(self) -> tuple[str, ...]:
-        """List the toolkit's own header folders, CCCL's first; empty where no headers are installed."""
+        """List the toolkit's own header folders, CCCL's first; empty if no headers are installed."""
 
         def find() -> list[str]:
             nvrtc = self.library("nvrtc", saves=False)
@@ -394,7 +394,7 @@ def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
 
 def installed_include_dirs(nvrtc: str = "") -> list[str]:
-    """List the header folders of the toolkit, CCCL's first; `nvrtc` is the path of NVRTC where that is known."""
+    """List the header folders of the toolkit, CCCL's first; `nvrtc` is the path of NVRTC if that is known."""
     from .locating import header_folders
 
     return header_folders(nvrtc)

@@ -1,6 +1,6 @@
 """Identify the build of a library by the GNU build-id in its ELF notes, and read its SONAME.
 
-Promise     A file has one identity at any path: its build-id, or its content's digest where it has none. Nothing is
+Promise     A file has one identity at any path: its build-id, or its content's digest if it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
 Source      ELF gABI "Note Section", "Program Header", "Dynamic Section".
 """
@@ -45,7 +45,7 @@ def build_at(address: int, path: str) -> str:
 
     Args:
         address: Address of its ELF header.
-        path: Its file; its content is used where there is no build-id and the file is still the one mapped.
+        path: Its file; its content is used if there is no build-id and the file is still the one mapped.
     """
     import ctypes
 

@@ -1,6 +1,6 @@
 """Rewrite positions in a compiler's log to lines of the user's file, and add the chain of includes to an error.
 
-Promise     A position is rewritten only where the file has this text of the source at that line; otherwise the log
+Promise     A position is rewritten only if the file has this text of the source at that line; otherwise the log
             is unchanged.
 Method      Each line of the source is searched for in the file; each match votes for the offset between the two. A line
             gets the offset with most votes among its matches; a line without a match, that of its neighbours. This
@@ -85,7 +85,7 @@ class _Overlay:
         return {text: sorted(lines_of(text)) for text in texts}
 
     def _fill(self) -> None:
-        """Place lines without a match between their neighbours, where these are adjacent in the file as well."""
+        """Place lines without a match between their neighbours, if these are adjacent in the file as well."""
         known = sorted(self.place_of)
         for before, after in pairwise(known):
             if self.place_of[after] - self.place_of[before] == after - before:
@@ -132,7 +132,7 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
     """Interpret a line of a string literal: `{{` as `{`, two backslashes as one, `{n}` as any text.
 
     Returns:
-        The known start of the text; and the text itself where there is no placeholder, a pattern where there is one,
+        The known start of the text; and the text itself if there is no placeholder, a pattern if there is one,
         None if it is too short to match.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
@@ -183,7 +183,7 @@ def for_user(log: str, program_name: str, source: str, origin: Origin, label: st
 
 
 def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
-    """The log with each `program_name(line)` turned into `file(line)` of the user's file, where it is known."""
+    """The log with each `program_name(line)` turned into `file(line)` of the user's file, if it is known."""
     lines = _user_lines(source, origin)
     if not lines:
         return log
@@ -303,7 +303,7 @@ def bounded(log: bytes) -> bytes:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """At most `limit` lines of a log; where it is longer, errors come first. Long lines are folded, not cut."""
+    """At most `limit` lines of a log; if it is longer, errors come first. Long lines are folded, not cut."""
     lines = log.splitlines()
     if len(lines) > limit:
         blocks = re.split(r"\n[ \t]*\n", log)
@@ -315,7 +315,7 @@ def excerpt(log: str, limit: int = 20) -> str:
 
 def _folded(lines: Sequence[str]) -> Iterator[str]:
     """Fold lines to `_COLUMNS`; a caret stays below the text that it marks."""
-    from textwrap import wrap  # here: not needed where a compile succeeds
+    from textwrap import wrap  # here: not needed if a compile succeeds
 
     carets = False
     for line, below in pairwise([*lines, ""]):

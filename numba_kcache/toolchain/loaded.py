@@ -1,6 +1,6 @@
 """Identify the compiler libraries mapped into this process by the functions that the CUDA bindings call; load them.
 
-Promise     A library is the one whose code runs when the bindings call it, also where a process has two NVRTCs. Its
+Promise     A library is the one whose code runs when the bindings call it, also if a process has two NVRTCs. Its
             build is read from memory. Only `begin_loading` and `load_compilers` load anything.
 Method      The bindings look a function up in the global scope of the process, else in the library that
             cuda.pathfinder gives them, which prefers one that is mapped under a known name. Once they have their

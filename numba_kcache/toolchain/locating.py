@@ -1,7 +1,7 @@
 """Find the files of the compiler libraries that this process would load, without loading them.
 
 Promise     The file found is the one that the bindings would load: cuda.pathfinder's own search steps are used. Only
-            where those find nothing on disk, the library is loaded as the bindings do, since only the system's loader
+            if those find nothing on disk, the library is loaded as the bindings do, since only the system's loader
             can find it then.
 Source      cuda-pathfinder 1.9, `load_nvidia_dynamic_lib`: `EARLY_FIND_STEPS` (wheels, conda) come before the system's
             loader. These names are private: in a version that lacks them, the library is loaded.

@@ -1,4 +1,4 @@
-"""Give a hint where a compile failed for a missing header or an undeclared name: what to write or to install.
+"""Give a hint if a compile failed for a missing header or an undeclared name: what to write or to install.
 
 Method      NVRTC has no headers of the host compiler. CCCL has the device versions of C++ library headers under
             `cuda/std/`, so a header is looked up there. NVIDIA's other headers are known by name and package.

@@ -1,4 +1,4 @@
-"""Call the mapped NVRTC by ctypes with the interface of the CUDA bindings, where these are not imported.
+"""Call the mapped NVRTC by ctypes with the interface of the CUDA bindings, if these are not imported.
 
 Promise     The functions are those of the library in which the bindings would look first. They take and return the same
             as the bindings' own: a tuple of the status and the results. The GIL is released meanwhile.

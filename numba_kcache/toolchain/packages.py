@@ -1,4 +1,4 @@
-"""Find the version of a Python distribution: in its metadata, or by its content where the metadata cannot be trusted.
+"""Find the version of a Python distribution: in its metadata, or by its content if the metadata cannot be trusted.
 
 Promise     A package imported from a folder that no installer wrote (an editable install, a checkout on `PYTHONPATH`)
             is identified by the content of its files, without folders of tests while no test is imported. If a file
@@ -84,7 +84,7 @@ def normal_version(version: str) -> str:
 
 
 def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], str]:
-    """Digest the files of an imported package that may be imported or read; tests only where some are imported.
+    """Digest the files of an imported package that may be imported or read; tests only if some are imported.
 
     Args:
         package: Its folder.

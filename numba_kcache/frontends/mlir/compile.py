@@ -57,7 +57,7 @@ def build(
         found: Its fingerprint.
         types: Types of its arguments.
         target: The target to build for.
-        ptx_target: The virtual target to compile to first, where the user gave one.
+        ptx_target: The virtual target to compile to first, if the user gave one.
         runtime_build: Build of the device runtime in the key; None for none.
         headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
@@ -96,7 +96,7 @@ def compile_kernel(
         declared: The function with its options (`Declared`).
         types: Types of the arguments, in order.
         target: A real target.
-        ptx_target: The virtual target to generate code for, where the user requested one.
+        ptx_target: The virtual target to generate code for, if the user requested one.
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains the PTX, as it is before linking.

@@ -265,7 +265,7 @@ class MlirResolutions(PythonResolutions):
         return found
 
     def compiles_uncached(self) -> bool:
-        """Check whether an uncacheable kernel is compiled here: not where its code may depend on the launch."""
+        """Check whether an uncacheable kernel is compiled here: not if its code may depend on the launch."""
         return not (has_planners() or self.definition.declared.targetoptions.get("extensions"))
 
     def forget(self) -> None:

@@ -118,7 +118,7 @@ def compile_numba(
         dispatcher: A dispatcher of `cuda.jit`, with its options.
         argument_types: Numba types, in order.
         target: A real target.
-        ptx_target: The virtual target to generate PTX for, where the user requested one (then without LTO).
+        ptx_target: The virtual target to generate PTX for, if the user requested one (then without LTO).
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains Numba's PTX, as it is before linking.

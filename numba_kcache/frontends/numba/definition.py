@@ -224,7 +224,7 @@ def is_simulated() -> bool:
 
 
 def _without_numba(problem: ImportError | None = None) -> ToolchainMissingError:
-    """Make the error for a Numba kernel where Numba cannot be imported or only simulates."""
+    """Make the error for a Numba kernel if Numba cannot be imported or only simulates."""
     if is_simulated():
         why = "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing"
         return ToolchainMissingError("cannot compile a Numba kernel", why, "unset it to compile; a launch is simulated")

@@ -11,7 +11,7 @@ Method      Numba's `compile` calls `load_overload` of the dispatcher's cache be
 Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
             arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
-            cuda.core's LaunchConfig counts the grid in clusters where there are any.
+            cuda.core's LaunchConfig counts the grid in clusters, if there are any.
 """
 
 from __future__ import annotations

@@ -32,25 +32,25 @@ _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
 _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", -1)
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-_OF_CLASS = tuple(
-    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
-)  # names that the body of a class may read implicitly
+_OF_CLASS = tuple(dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap)
+"""Instructions that read a name in the body of a class, where it may be local or global."""
+
 _OF_CLASS_CELLS = tuple(dis.opmap[name] for name in ("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if name in dis.opmap)
 _CELLS = (_LOAD_DEREF, *_OF_CLASS_CELLS)
 _READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _IMPORT_NAME, *_OF_CLASS, *_CELLS))) + b"]", re.DOTALL)
 _USING = re.compile(b"[" + re.escape(bytes(each for each in dis.hasconst if each < 256)) + b"]", re.DOTALL)
-_OPTIMIZED, _VARIADIC, _VARIADIC_KEYWORDS = 0x01, 0x04, 0x08  # flags as of inspect
-_HAS_DOCSTRING = 0x4000000  # of 3.13 on
+_OPTIMIZED, _VARIADIC, _VARIADIC_KEYWORDS = 0x01, 0x04, 0x08  # in `co_flags`, as named by `inspect`
+_HAS_DOCSTRING = 0x4000000  # in `co_flags` from Python 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
 _WORDS = rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
-_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir"  # most kernels have none: then the expression is not compiled
+_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir"  # in each match of `_WORDS`; most kernels have none of them
 
 
 class Read(NamedTuple):
-    """A name from outside that code reads: `scope` is "global", "closure" or "import"; `attributes` are read from
-    it."""
+    """A name that code reads from outside: `scope` is "global", "closure" or "import". Of its value, `attributes` are
+    read, each from the one before."""
 
     scope: str
     name: str

@@ -307,7 +307,7 @@ def kernel_request(
         found: Its fingerprint (`read_function`).
         types: Numba types of its arguments.
         target: The target to build for.
-        ptx_target: The virtual target to compile to first, where the user gave one.
+        ptx_target: The virtual target to compile to first, if the user gave one.
     """
     inputs = definition.inputs
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""

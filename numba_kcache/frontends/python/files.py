@@ -76,7 +76,7 @@ def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Pl
 def source_text(code: CodeType) -> str:
     """Read the source of a function; "" if its file does not contain it, or changed since it was compiled.
 
-    Not by `inspect.getsource`, which searches all modules of the program for the file: 50 ms where there are many.
+    Not by `inspect.getsource`, which searches all modules of the program for the file: 50 ms if there are many.
     """
     linecache.checkcache(code.co_filename)
     try:

@@ -4,7 +4,7 @@ Promise     A change of any of these changes the digest: the code, constants and
             of every function it calls, in any file; the globals, closure variables and attributes of
             modules they read; decorator options; the content of linked files; Python's minor version.
             Nothing else does: not process, hash seed, module name, checkout path, comments or lines (unless
-            lines are requested). An input that cannot be captured gives `Uncapturable`, and is never left out; where
+            lines are requested). An input that cannot be captured gives `Uncapturable`, and is never left out; if
             the user gives `depends`, it represents the content of such inputs, and only of such.
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
@@ -116,7 +116,7 @@ class Fingerprint(NamedTuple):
         return "this_grid" in edges or COOPERATIVE in edges
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
-        """The Python source of the kernel and of `device_functions`, by component, where a file contains it."""
+        """The Python source of the kernel and of `device_functions`, by component, if a file contains it."""
         from .files import source_text
 
         found = {}
@@ -139,10 +139,10 @@ def fingerprint(
     Args:
         function: A Python function, or a dispatcher of the dialect, whose options then count.
         dialect: The dialect of the kernel's compiler.
-        with_lines: Whether file and lines count, as they do where line tables or exceptions are compiled in.
+        with_lines: Whether file and lines count, as they do if line tables or exceptions are compiled in.
             For functions whose own options request lines, they always count.
-        depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
-            the function's own) whose content counts; where any is given, values that cannot be read are accepted.
+        depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
+            the function's own) whose content counts; if any is given, values that cannot be read are accepted.
     """
     depends, plain = tuple(depends), _undecorated(function, dialect)
     try:

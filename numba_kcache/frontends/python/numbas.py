@@ -34,7 +34,7 @@ class Names(NamedTuple):
         home: The package with its `cuda`: `numba.cuda`.
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
         target: The object with the typing context and the target context.
-        holders: Registries, read where the module is loaded.
+        holders: Registries, read if the module is loaded.
         models: Managers of data models.
         owned: Top-level name of its own modules, in which its types are defined.
         making: Prefixes of `__module__` of the classes that it registers itself.

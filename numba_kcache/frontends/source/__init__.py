@@ -180,7 +180,7 @@ class SourceFrontEnd:
     kinds = SOURCE_KINDS
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> SourceDefinition | None:
-        """Define a kernel; any function is a source where `kind` names a kind of source."""
+        """Define a kernel; any function is a source if `kind` names a kind of source."""
         source = _source_of(thing, options.get("kind"), depth + 1)
         return source and SourceDefinition(thing, source, options)
 

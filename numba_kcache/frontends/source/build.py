@@ -367,7 +367,7 @@ def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
 
 
 def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> dict[str, str]:
-    """The mangled type of the user's signature, for compiled code; empty where there is no signature."""
+    """The mangled type of the user's signature, for compiled code; empty if there is no signature."""
     if request.signature is None:
         return {}
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))

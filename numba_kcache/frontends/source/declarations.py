@@ -377,7 +377,7 @@ def _parameters(tokens: list[str]) -> tuple[str, ...]:
 
 
 def _joined(tokens: list[str]) -> str:
-    """Join tokens to a text, with blanks where they would run together."""
+    """Join tokens to a text, with a blank if they would run together."""
     text = ""
     for token in tokens:
         text += f" {token}" if re.match(r"[\w$]", token) and re.search(r"[\w$]\Z", text) else token

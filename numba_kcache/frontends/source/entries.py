@@ -1,7 +1,7 @@
 """Choose the kernel of a source that a request means, and describe its parameters.
 
 Promise     The entry is the requested one, or the only one in the source; otherwise EntryError lists the candidates.
-            Its parameters have the types that the compiler reports, or those of the user's signature where they do not
+            Its parameters have the types that the compiler reports, or those of the user's signature if they do not
             contradict the compiler.
 Method      The cubin lists the kernels that exist. A scan of the text only guesses which one to ask NVRTC about, finds
             the names of parameters, and in C++03, which has no decltype, the types of `extern "C"` kernels, where all

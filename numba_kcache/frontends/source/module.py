@@ -135,7 +135,9 @@ class LinkedResolutions(Resolutions):
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
-        except Exception as error:  # stored LTO-IR may be damaged: compile it again and link; a user's error recurs
+        except (
+            Exception
+        ) as error:  # stored LTO-IR may be damaged: compile again and link; if the user is at fault, that raises too
             if whole.source == "compiled":
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))

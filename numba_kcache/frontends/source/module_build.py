@@ -45,7 +45,7 @@ _COMPILERS_OWN = (
 """Prefixes of the names of the toolkit's own variables (tables, texts, constants), which are never written to."""
 
 _COMPILERS_SCOPES = r"(?:4cuda|3cub|6thrust|3std|18cooperative_groups)L?\d"
-"""The namespaces among them in a mangled name after `_ZN`, followed by the length of a member's name."""
+"""The namespaces of `_COMPILERS_OWN` in a mangled name, after `_ZN` and before the length of a member's name."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
@@ -107,7 +107,7 @@ def _eager(
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
     found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
-    found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # drops local variables
+    found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # without local variables
     variables = []
     for name, each in found.items():
         code, shape, _const = read_variable(compiled.types.get(name, ""), each.size_bytes)
@@ -133,7 +133,7 @@ def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled) -> 
     ptx = link([code], request.target.name, ["-lto", "-ptx", "-O0"], "ptx")[0]
     kernels = tuple(CubinKernel(symbol, (), 0, 0, 0) for symbol in _entries_of(ptx))
     chosen = _chosen(request, module, Cubin(0, kernels, 0), result.lowered)
-    told = {each.symbol: types.get(name) or types.get(each.symbol) for name, each in chosen.items()}
+    prototypes = {each.symbol: types.get(name) or types.get(each.symbol) for name, each in chosen.items()}
     found = filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace")))
     return Artifact(
         kind=request.kind,
@@ -141,7 +141,7 @@ def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled) -> 
         entries=tuple(Entry(name, kernel.symbol) for name, kernel in chosen.items()),
         cubin=b"",
         attributes={
-            "prototypes": {symbol: each for symbol, each in told.items() if each},
+            "prototypes": {symbol: each for symbol, each in prototypes.items() if each},
             "constants": [each for each in found if read_variable(types.get(variable_name(each), ""), 0)[2]],
         },
         extras={"ltoir": code.data, **extras_of(request, result, "")},

@@ -1,7 +1,7 @@
 """Get the types of kernels and variables from NVRTC, in the same run that compiles the code.
 
 Promise     The reported types are those that the compiler resolved, typedefs and templates included, and agree
-            in number, order and size with the cubin; where the two disagree, or the name cannot be parsed, only
+            in number, order and size with the cubin; if the two disagree, or the name cannot be parsed, only
             the cubin's offsets and sizes are reported and the entry is not `typed`. The appended text leaves cubin,
             PTX and LTO-IR unchanged, byte by byte.
 Method      A template (the probe) is declared after the source, and never defined: the name expression
@@ -12,7 +12,7 @@ Method      A template (the probe) is declared after the source, and never defin
             Names are parsed with itanium_demangler. A variable template, and a definition of the function, were tried
             and dropped: they put their own symbols into the code.
 Source      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
-            [namespace.qual], 2: using-directives count only where a namespace itself does not declare the name.
+            [namespace.qual], 2: using-directives count only if a namespace itself does not declare the name.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def variable_name(symbol: str) -> str:
 def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], bool]:
     """(code of the element, shape, whether it is const) of a variable, from the probe's lowered name.
 
-    `"o"`, () where its type has no code, or sizes disagree.
+    `"o"`, () if its type has no code, or sizes disagree.
     """
     found = _probed_type(_parse(lowered))
     if found is None:

@@ -41,7 +41,7 @@ def source_request(
         definition: The kernel.
         text: Its source; bytes for compiled code.
         target: The target to build for.
-        ptx_target: The virtual target to compile to first, where the user gave one.
+        ptx_target: The virtual target to compile to first, if the user gave one.
 
     Raises:
         OptionError: A link input or dependency cannot be read.
