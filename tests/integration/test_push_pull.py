@@ -54,7 +54,7 @@ def counts(cache: KernelCache) -> tuple[int, int]:
 
 
 def test_tier_that_was_pushed_to_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection ends with the push, and not when the process does; `pull` ends its own as well."""
+    """`push` and `pull` close their connections at once, not at the end of the process."""
     closed: list[DirectoryTier] = []
     monkeypatch.setattr(DirectoryTier, "close", lambda tier: closed.append(tier))
     cache = KernelCache(tmp_path / "own", durability="none")
@@ -147,7 +147,7 @@ def test_info_verb_shows_whether_each_tier_answers(
 
 
 def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
-    """Neither set nor named; read-only; away; a mode that writes nothing."""
+    """It is an error if no tier is set or named, if it is read-only or unreachable, or if the mode forbids writing."""
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
     with pytest.raises(KCacheError, match="cannot push: no tier is set that is written to"):
         cache.push()

@@ -45,7 +45,7 @@ def redirected(masters: list[RedisServer]) -> int:
 
 
 def slot_of(name: str) -> int:
-    """By the algorithm of the cluster's specification: CRC16 modulo the number of slots."""
+    """Compute the slot of a key as the cluster's specification does: CRC16 modulo the number of slots."""
     return crc_hqx(name.encode(), 0) % 16384
 
 
@@ -110,7 +110,7 @@ def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> N
 
 
 def test_kernel_of_one_node_is_a_hit_on_another(masters: list[RedisServer], tmp_path: Path) -> None:
-    """By the settings, each with another master in its URL."""
+    """The URL of each node names another master."""
     first, second = (
         KernelCache(tmp_path / name, tiers=master.url, durability="none")
         for name, master in zip("ab", masters, strict=False)
@@ -142,7 +142,7 @@ def test_redirections_end(tmp_path: Path, masters: list[RedisServer]) -> None:
     [("MOVED 5 10.0.0.7:6380", "10.0.0.7", 6380), ("ASK 5 fe80::1:6380", "fe80::1", 6380), ("MOVED 5 :1", "seed", 1)],
 )
 def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) -> None:
-    """By the same user, with the same password, over TLS if that was requested; no host means the same host."""
+    """Redirected requests use the URL's user, password and TLS; a redirection without a host keeps the host."""
     asked = server_of("rediss://user:word@seed:6379/0")
 
     assert Redirection(line).server(asked) == asked._replace(host=host, port=port)

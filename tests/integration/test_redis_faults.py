@@ -77,7 +77,7 @@ class Cut:
 
 
 def test_proxy_without_a_fault_is_the_server(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
-    """Or the tests below would show nothing."""
+    """Without a fault the proxy changes nothing, so the tests below measure the faults."""
     assert node(tmp_path, proxy.url, events).get(key_of(1)) == LARGE
     assert events.of(EventKind.TROUBLE) == []
 
@@ -211,7 +211,7 @@ def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monk
 
 
 def test_rank_that_dies_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lock goes with it."""
+    """The lock of the rank is released when it dies."""
     path = folder_of(tmp_path, TIERS)
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
     with another_asks(path):
@@ -229,7 +229,7 @@ def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_answer_of_one_lets_the_others_ask(tmp_path: Path) -> None:
-    """Not one after the other; and a failure keeps them away, though there was an answer before."""
+    """After one answer all other ranks ask at once; after a failure none asks, even if there was an answer before."""
     path = folder_of(tmp_path, TIERS)
     first, second, third = Breaker(path, LABEL), Breaker(path, LABEL), Breaker(path, LABEL)
     assert is_asked(first)
@@ -332,7 +332,7 @@ def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None
 
 
 def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
-    """Of eight processes one asks in each period."""
+    """In each period one of eight processes sends a request."""
     clock, path = Clock(), folder_of(tmp_path, TIERS)
     node = [Breaker(path, LABEL, clock=clock) for _ in range(8)]
     assert is_asked(node[0], OSError("away"))
@@ -365,7 +365,7 @@ def test_without_a_directory_each_process_has_its_own(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_server_do_not_open_the_breaker(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
-    """It is there and answers: the next question may have a better answer."""
+    """A server that answers with an error is reachable, and is asked again."""
     proxy.fault = lambda data: b"-ERR unknown command\r\n"
     chain = node(tmp_path, proxy.url, events)
     assert chain.get(key_of(1)) is None

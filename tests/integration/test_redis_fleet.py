@@ -179,7 +179,7 @@ def test_build_longer_than_the_lease_is_not_taken_over(
 
 
 def test_failed_build_lets_the_others_try_at_once(server: RedisServer, tmp_path: Path) -> None:
-    """Not one after the other: what fails here may well fail there."""
+    """After a failed build all others build at once, not one after another."""
     fleet = Fleet(tmp_path, server.url)
     broken = fleet.node(0)
     with pytest.raises(ValueError), broken.elected(key_of(1)):

@@ -114,7 +114,7 @@ def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
 
 
 def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events: Events) -> None:
-    """Nor does a token appear there."""
+    """Neither entries nor lease tokens are written to a read-only tier."""
     node = chain(tmp_path, RedisTier(server.url, readonly=True), events)
     node.put(entry_of(1))
     node.add_variant(key_of(9), VARIANT)
@@ -135,7 +135,7 @@ def test_ttl_is_the_server_s(server: RedisServer) -> None:
 
 
 def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
-    """Neither put nor taken; one byte above the limit travels, however much there is."""
+    """A payload above the limit is neither stored nor read, whatever its size; one at the limit is."""
     server.told("SET", f"numba_kcache:1:entry:{key_of(1)}", b"x" * 1_000_000)
     before = server.told("INFO", "stats")
     tier = RedisTier(server.url, limit_bytes=1000)
@@ -395,7 +395,7 @@ def test_refused_url_shows_no_secret(url: str) -> None:
 
 @pytest.mark.slow
 def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Path) -> None:
-    """By workers, which end when there is nothing more to do: what waits behind their last compile goes first."""
+    """Workers end after their last compile, and first send their queued writes."""
     cache = KernelCache(tmp_path, durability="none", tiers=server.url)
     sources = [f'extern "C" __global__ void k{number}() {{}}' for number in range(3)]
     report = cache.warm_up([cached_kernel(text, cache=cache) for text in sources], "sm_90", workers=2, progress=False)

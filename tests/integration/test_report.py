@@ -161,7 +161,7 @@ def test_report_reads_well(browser: Any, written: Path, form: str, scheme: str) 
 
 
 def smallest_contrast(view: Any, ground: str) -> float:
-    """Of text and bars against the page."""
+    """Compute the smallest contrast of text and bars with the page."""
     colours = view.evaluate(
         """[...document.querySelectorAll('p,td,th,dt,dd,.ends span,figcaption,rect')].map(each => {
             const style = getComputedStyle(each);

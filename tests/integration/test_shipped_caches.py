@@ -194,7 +194,7 @@ print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
 
 
 def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
-    """Nor CUDA's runtime, of whose version Numba makes defaults for what it compiles."""
+    """A hit needs no CUDA runtime, whose version determines Numba's defaults for a compile."""
     (tmp_path / "kernel.py").write_text(
         "from numba_kcache import cached_kernel\n"
         "@cached_kernel(signature='void(float32[::1], float64)')\n"
@@ -209,7 +209,7 @@ def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> Non
 
 
 def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> None:
-    """It serves what was compiled of these files, and nothing else."""
+    """An entry is served only for the headers that it was compiled with."""
     project = shutil.copytree(warmed / "project", tmp_path / "checkout")
     (project / "include" / "factor.h").write_text("#define FACTOR 4.0f\n")
 
@@ -259,7 +259,7 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Pat
 
 @pytest.mark.parametrize("device", [75, 80, 86, 89, 90, 100, 103, 120, 121])
 def test_every_device_of_these_majors_is_served(warmed: Path, tmp_path: Path, device: int) -> None:
-    """By its own code, or that of a lower minor."""
+    """A device is served its own code, or code of a lower minor."""
     found = launched(
         warmed / "project", "none", str(warmed / "all.kcache"), device=device, NUMBA_KCACHE_DIR=str(tmp_path)
     )
@@ -268,7 +268,7 @@ def test_every_device_of_these_majors_is_served(warmed: Path, tmp_path: Path, de
 
 
 def test_warm_up_again_finds_everything(warmed: Path, tmp_path: Path) -> None:
-    """In the moved cache, for the moved project: nothing is compiled twice."""
+    """A second warm-up of the moved project with the moved cache compiles nothing."""
     project = shutil.copytree(warmed / "project", tmp_path / "checkout")
     code = f"""
 import sys, numba_kcache

@@ -111,7 +111,7 @@ print(cache.info("process").compiles)
 
 
 def test_what_was_counted_before_a_fork_is_saved_once(tmp_path: Path) -> None:
-    """By the process that did it; the child saves what it did itself."""
+    """The parent saves its counts from before the fork; the child saves only its own."""
     done = run(["-c", FORKING, str(tmp_path)], env=environment(build()))
     saved = KernelCache(tmp_path).info().to_dict()
 

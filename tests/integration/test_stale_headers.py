@@ -30,7 +30,7 @@ def header(spelling: str) -> str:
 
 
 def code(directory: Path, options: dict[str, Any], *, is_cached: bool = True) -> tuple[bytes, int]:
-    """Ask as a new process would; return the code and the number of compiles."""
+    """Request the code as a new process would; return it with the number of compiles."""
     cache = KernelCache(directory) if is_cached else KernelCache(directory / "none", mode="off")
     options = dict(options)
     source, target = options.pop("source", '#include "value.h"\n' + KERNEL), options.pop("target", "sm_90")
@@ -205,7 +205,7 @@ def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> No
     ],
 )
 def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path, text: str) -> None:
-    """In a header as in the source: the second process compiles nothing."""
+    """In a header as in the source, such words cause no compile in the second process."""
     (tmp_path / "value.h").write_text(text)
     lines = {"include_dirs": [tmp_path], "lineinfo": True}  # compiled from the user's folders
     absolute = {"source": f'#include "{tmp_path}/value.h"\n' + KERNEL}
@@ -220,7 +220,7 @@ def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path
 @pytest.mark.filterwarnings("ignore:.*is not cached")
 @pytest.mark.parametrize("options", [{}, {"lineinfo": True}])
 def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: dict[str, Any]) -> None:
-    """From the mirror or from the user's folders; the name of the header in the code makes no difference."""
+    """This holds for the mirror and for the user's folders, also if the header's name is in the code."""
     text = "#define VALUE value(*out)\n__device__ inline long value(int x) { return __TIME__[x] + __FILE__[x]; }\n"
     (tmp_path / "value.h").write_text(text)
     options = {"source": '#include "value.h"\n' + KERNEL, "include_dirs": [tmp_path], "arch": "sm_90", **options}
@@ -315,7 +315,8 @@ def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
 def test_header_that_comes_and_goes_while_it_is_compiled_in_place_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With line tables the compiler reads the user's folders: a file that shadowed another meanwhile leaves a trace."""
+    """With line tables the compiler reads the user's folders: a file that shadowed another during the compile is
+    noticed."""
     near, far = tmp_path / "near", tmp_path / "far"
     near.mkdir()
     far.mkdir()

@@ -72,7 +72,7 @@ def test_toy_is_launched_checked_and_served_from_disk(toys: Toys) -> None:
 
 
 def test_explain_names_the_component_that_changed(toys: Toys) -> None:
-    """By the kinds that the toy gives its components, in the program and in the shell."""
+    """The explanation uses the kinds of the toy's components, in the program and in the shell."""
     toys.python("scale.compile()")
     assert "hit, from disk" in toys.shell("explain", f"{toys.root}/toys.py:scale", "--arch", "sm_90")
 
@@ -83,7 +83,7 @@ def test_explain_names_the_component_that_changed(toys: Toys) -> None:
 
 
 def test_frozen_cache_refuses_a_toy_that_it_does_not_hold(toys: Toys) -> None:
-    """And serves the one that it holds."""
+    """A stored toy is served."""
     script = "try:\n    scale[1, 1](None, 1)\n    print('launched')\nexcept numba_kcache.FrozenCacheError as error:\n"
     script += "    print(error)"
     assert "does not hold it" in toys.python(script, NUMBA_KCACHE_MODE="frozen")

@@ -44,7 +44,7 @@ def events(tmp_path: Path, script: str, devices: tuple[int, ...] = (90,)) -> lis
 
 
 def test_dropped_module_is_unloaded_at_the_next_load(tmp_path: Path) -> None:
-    """Not when its kernel goes, by a collection or by the end of its name; once the next kernel is loaded."""
+    """The module stays loaded when its kernel is collected, until the next kernel is loaded."""
     script = """
 kernel = made(1)
 kernel[1, 32](None)
@@ -70,7 +70,7 @@ for number in range(5):
 
 
 def test_threads_that_load_and_drop_at_once_have_all_unloaded(tmp_path: Path) -> None:
-    """Once each, by whichever thread loads later; no launch meets a module that is gone."""
+    """Each module is unloaded once, by the thread that loads next; no launch uses an unloaded module."""
     script = """
 def work(first):
     driver.cuCtxSetCurrent(contexts[0])
@@ -94,7 +94,8 @@ load(1)
     "how", ["launch = kernel[1, 32]", "handle = kernel.handle", "kernel[1, 32, int(stream)](None)"]
 )
 def test_module_that_is_held_or_given_out_stays(tmp_path: Path, how: str) -> None:
-    """By a bound launch, as a handle, or launched on a stream of which only the handle is known."""
+    """A module stays if a bound launch or a handle refers to it, or if it was launched on a stream known only by its
+    handle."""
     script = f"""
 _, stream = driver.cuStreamCreate(0)
 kernel = made(1)
@@ -152,7 +153,7 @@ cuda.current_context().deallocations.clear()
 
 
 def test_nothing_is_unloaded_while_a_stream_is_captured(tmp_path: Path) -> None:
-    """Of a stream that anything was launched on before."""
+    """A capture of any stream with earlier launches delays unloading."""
     script = """
 from numba import cuda
 stream = cuda.stream()
@@ -195,7 +196,7 @@ load(4)
 
 
 def test_module_of_a_context_that_was_reset_is_left_alone(tmp_path: Path) -> None:
-    """Its handle died with the context: the driver is not asked to unload it."""
+    """The handle is invalid after the reset, so the driver is not called to unload it."""
     script = """
 load(1)
 driver.cuDevicePrimaryCtxReset(0)

@@ -35,7 +35,7 @@ def seen(tmp_path: Path, script: str, *events: str) -> Any:
 
 
 def test_source_kernel_takes_arguments_by_name(tmp_path: Path) -> None:
-    """Of a text, an instance of a template, a module and `forall`; what a later process finds stored, too."""
+    """Names work for a text, an instance of a template, a module and `forall`, also in a later process."""
     script = """
 @cached_kernel(cache=cache)
 def fill(T: str = "float") -> str:
@@ -61,7 +61,7 @@ saxpy[1, 1](**dict(inspect.signature(saxpy).bind(2.0, x=None, y=None, n=3).argum
 
 @pytest.mark.parametrize("home", ["numba", "numba_cuda_mlir"])
 def test_numba_kernel_takes_arguments_by_name(tmp_path: Path, home: str) -> None:
-    """Those of the Python function, with its defaults, at the first launch of a signature and at later ones."""
+    """The names and defaults are those of the Python function, at the first launch of a signature and later."""
     pytest.importorskip(f"{home}.cuda" if home == "numba" else home)
     script = f"""
 from {home} import cuda

@@ -122,7 +122,7 @@ print("numba" in sys.modules)
 
 
 def test_context_is_made_where_there_is_none(tmp_path: Path) -> None:
-    """In the main thread, and in another one: the primary context of device 0, as Numba does it."""
+    """The primary context of device 0 is used, as by Numba, in the main thread and in another one."""
     script = """
 import threading
 kernel = cached_kernel(SAXPY)
@@ -164,7 +164,7 @@ except ArgumentError as error:
 
 @pytest.mark.slow
 def test_module_outlives_that_numba_is_imported(tmp_path: Path) -> None:
-    """It is not loaded a second time: its variables would have two places. Arrays of Numba are taken from then on."""
+    """The module is not loaded again, which would duplicate its variables; Numba's arrays are accepted afterwards."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)
@@ -250,7 +250,7 @@ REFUSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_in_the_way_is_said(tmp_path: Path, case: str) -> None:
-    """In words, before anything is compiled, and still without Numba."""
+    """The error comes before any compile, and without an import of Numba."""
     devices, before, kind, message = REFUSED[case]
     script = f"""
 {before}
@@ -268,7 +268,7 @@ except KCacheError as error:
 
 
 def test_missing_driver_library_is_no_device(tmp_path: Path) -> None:
-    """On a machine without a driver at all."""
+    """A machine without a driver gets the error for a missing device."""
     script = """
 try:
     cached_kernel(SAXPY)[1, 32](2.0, None, None, 0)
@@ -286,7 +286,7 @@ except NoDeviceError as error:
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["ours", "the program's own"])
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path, user: str) -> None:
-    """Whoever had used CUDA before it; the parent goes on."""
+    """The error does not depend on the library that used CUDA before the fork; the parent works on."""
     script = f"""
 import os
 kernel = cached_kernel(SAXPY)

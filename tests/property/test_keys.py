@@ -423,7 +423,7 @@ def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) 
     ],
 )
 def test_flag_that_includes_or_defines_is_read(flag: str, forced: object, definitions: object) -> None:
-    """In each spelling that NVRTC takes: what is included so is tracked, and so is what a macro names."""
+    """In each spelling that NVRTC accepts, files included by flags are tracked, also those named by a macro."""
     (found,) = request_of('#include "x.h"\n', options=[flag]).headers
 
     assert (found.forced, found.definitions) == (forced, definitions)

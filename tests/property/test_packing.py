@@ -162,7 +162,7 @@ CODES = [*SCALAR_SIZES, *POINTERS, "v2f4", "v3i4", "v4f4", "v2f8", "v4u1"]
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(CODES), ANYTHING)
 def test_compiled_module_takes_and_refuses_what_the_interpreted_path_does(code: str, argument: Any) -> None:
-    """For any value and any parameter, both paths give the driver the same bytes or raise the same words."""
+    """For any value and any parameter, both paths pass the driver the same bytes or raise the same error."""
     parameters = (Parameter(0, CODE_SIZES[code] or 8, code, "T", "p"),)
     outcomes = []
     for native in (False, True):

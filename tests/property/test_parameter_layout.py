@@ -149,7 +149,7 @@ def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, value
 @settings(max_examples=1, deadline=None)
 @given(st.data())
 def test_every_scalar_and_vector_type_arrives_in_one_kernel(values: st.DataObject) -> None:
-    """All of them at once, so that none depends on being drawn."""
+    """One kernel has all types, so that none depends on the random draw."""
     test_launch_lays_parameters_out_as_the_compiler_does.hypothesis.inner_test(  # type: ignore[attr-defined]
         Program([], LEAVES), values
     )

@@ -92,7 +92,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        """As a new process would."""
+        """Open the store as a new process would."""
         self.events = Events()
         self.store = open_store(
             self.root / "cache", max_size_bytes=6000, max_entries=8, clock=self.clock, emit=self.events
@@ -144,7 +144,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(family=FAMILIES)
     def get_manifest(self, family: int) -> None:
-        """In order."""
+        """Return the variants of a manifest in order."""
         self.clock.now_s += 2 * HOUR_S
         assert self.store.get_manifest(key_of(family)) == self.model.get_manifest(key_of(family))
 

@@ -149,7 +149,7 @@ def test_twelve_processes_have_their_programs(tmp_path: Path, cubin: Path) -> No
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda.compute") is None, reason="cuda-cccl is not installed")
 def test_twelve_processes_build_an_algorithm_once(tmp_path: Path, cubin: Path) -> None:
-    """Of cuda.compute: one builds where there is nothing, and one where it is damaged."""
+    """One process builds a missing algorithm of cuda.compute, and one replaces a damaged one."""
     folder = fake_driver.build()
     if folder is None:
         pytest.skip("no C compiler for the fake driver")

@@ -68,14 +68,14 @@ def run(log: Path, directories: Sequence[Path], tiers: str = "", threads: int = 
 
 
 def test_twelve_processes_of_four_threads_build_once(tmp_path: Path) -> None:
-    """All forty-eight have the same bytes; one of them was built, the others waited or found it."""
+    """All forty-eight threads get the same bytes; one built them, the others waited or had a hit."""
     noted = run(tmp_path / "log", [tmp_path / "cache"] * 12, threads=4)
     assert noted["built"] == 1
     assert sum(count for text, count in noted.items() if text.startswith("True")) == 48
 
 
 def test_twelve_processes_heal_a_damaged_entry_once(tmp_path: Path) -> None:
-    """All find the damage at once; none is given a wrong byte, and one builds."""
+    """All processes detect the damage at once; none gets a wrong byte, and one builds."""
     cache = KernelCache(tmp_path / "cache", durability="none")
     key = cache.get_or_build({"a": 1}, lambda: {"code": b"code" * 10_000}).key
     file = file_of(cache.session.local, key)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_nodes_of_one_tier_build_once(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 def test_dead_tier_costs_a_build_and_no_error(tmp_path: Path) -> None:
-    """Nobody answers at the tier's address: what is asked for is built, and found in the directory afterwards."""
+    """No server listens at the tier's address: the result is built, and is in the directory afterwards."""
     cache = KernelCache(tmp_path, durability="none", tiers=[f"redis://127.0.0.1:{free_port()}/0"])
     assert cache.get_or_build({"a": 1}, lambda: b"code").payloads == {"data": b"code"}
     assert KernelCache(tmp_path).get_or_build({"a": 1}, lambda: b"other").payloads == {"data": b"code"}
@@ -156,7 +156,7 @@ KernelCache(sys.argv[1]).get_or_build({"a": 1}, build)
 
 
 def test_failing_build_fails_for_each_that_asks(tmp_path: Path) -> None:
-    """Nobody waits for ever for one that failed, and nobody is given its failure: each builds for itself."""
+    """After a failed build no caller waits or gets its error: each builds for itself."""
     cache, barrier, raised = KernelCache(tmp_path), threading.Barrier(6), list[Any]()
 
     def fail() -> bytes:

@@ -70,7 +70,7 @@ print(*built, cache.info("process").hits, "hits")
 
 
 def ranks(folder: Path, *tiers: str, are_nodes: bool = False, first: str = "builder") -> list[list[str]]:
-    """Words of the builder of the first kernel and of the one that has to wait for it."""
+    """Give the output of the builder of the first kernel and of the rank that waits for it."""
     held, freed = folder / "held", folder / "freed"
     for each in (held, freed):
         os.mkfifo(each)
@@ -94,7 +94,7 @@ def test_rank_that_waits_builds_the_next_kernel_whose_signature_is_given(tmp_pat
 
 
 def test_rank_that_built_ahead_succeeds_a_builder_that_was_killed(tmp_path: Path) -> None:
-    """It compiles what it waited for by itself, and keeps what it built meanwhile."""
+    """The waiting rank compiles the kernel itself, and keeps those that it built while waiting."""
     killed, waiter = ranks(tmp_path, first="killed")
 
     assert killed == []
@@ -102,7 +102,7 @@ def test_rank_that_built_ahead_succeeds_a_builder_that_was_killed(tmp_path: Path
 
 
 def test_node_that_waits_builds_the_next_kernel_whose_signature_is_given(tmp_path: Path) -> None:
-    """With a directory for each, over Redis."""
+    """This holds between nodes with separate directories and a common Redis."""
     with redis_server(tmp_path / "redis") as server:
         builder, waiter = ranks(tmp_path, server.url, are_nodes=True)
 
@@ -186,7 +186,7 @@ def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
 
 
 def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
-    """As many compilers as cores hold their places: who waits only waits."""
+    """If as many compilers run as there are cores, a waiting rank only waits."""
     *others, locks = [KernelCache(tmp_path / "cache").session.store.locks for _ in range(cores() + 1)]
     with ExitStack() as stack:
         assert all(stack.enter_context(each.place(cores())) for each in others)
@@ -221,7 +221,7 @@ print(len(report.results), len(report.failed), cache.info("process").compiles, r
 
 @pytest.mark.parametrize("workers", [2, 0])
 def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path, workers: int) -> None:
-    """All report all of them, whoever compiles one; and one alone has workers, unless their number is given."""
+    """All ranks report all kernels; only one has workers, unless `workers=` is given."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", WARM_UP, tmp_path / "cache", str(workers)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -34,7 +34,7 @@ def in_a_thread(work):
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of a process on the fake driver with its own cache and a table with one toy."""
+    """Make the environment of a process on the fake driver with its own cache and a table with one toy."""
     return prepared(tmp_path)
 
 
@@ -45,7 +45,7 @@ def test_package_survives_what_comes_at_any_instant(environ: dict[str, str], kin
 
 
 def test_subscriber_may_use_the_very_kernel(environ: dict[str, str]) -> None:
-    """At each event of its first launch it is launched again, and asked about: nobody waits for itself."""
+    """At each event of its first launch the kernel is launched again and explained, without a deadlock."""
     script = """
 heard, depth = [], []
 def on_event(event):
@@ -212,7 +212,7 @@ assert status == 0, status
 
 
 def test_handler_may_come_as_a_subscriber_returns(environ: dict[str, str]) -> None:
-    """It launches right where the interrupted event has ended its call of subscribers: both end theirs."""
+    """A handler launches at the moment when an event ends its call of subscribers: both calls are ended correctly."""
     script = """
 from numba_kcache import model
 class Marks(dict):
@@ -284,7 +284,7 @@ assert came and numba_kcache.info("process").entries == 3
 
 
 def test_launch_at_the_end_of_the_stack_is_a_recursion_error(environ: dict[str, str]) -> None:
-    """At whatever depth Python stops it: no other error, nothing in quarantine, and the next launch works."""
+    """At every depth of the stack there is no other error, nothing in quarantine, and the next launch works."""
     script = """
 ended = set()
 def at(depth, kernel):

@@ -34,7 +34,7 @@ def note(path: Path, number: int) -> None:
 
 
 def noted(path: Path) -> list[int]:
-    """All the numbers."""
+    """Read all numbers."""
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
@@ -90,7 +90,7 @@ def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
 
 
 def _build_in_child(root: Path, number: int) -> bool:
-    """In a process of any start method: find what the parent stored, and store one more."""
+    """Find the parent's entry and store another one, in a child of any start method."""
     store = open_store(root)
     return store.get(key_of(0)) == small_entry(0) and store.put(small_entry(number))
 
@@ -218,7 +218,7 @@ def test_other_keys_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
-    """It gets the entry, does not build, and says how long it waited."""
+    """A waiting process gets the entry without building, and reports its waiting time."""
     store = open_store(tmp_path / "cache")
     ready, started = os.pipe()
 

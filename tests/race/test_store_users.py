@@ -208,7 +208,8 @@ def test_directory_of_a_builder_serves_readers_as_a_tier(place: Path) -> None:
 
 @pytest.mark.slow
 def test_intruder_who_swaps_the_directory_gets_nothing_touched_and_nothing_served(place: Path) -> None:
-    """For three seconds a second user puts links and directories of his in place of ours, under six processes."""
+    """For three seconds a second user replaces our directories by links and directories of their own, under six
+    processes."""
     parent, precious, poisoned = place / "parent", place / "precious", place / "poisoned"
     parent.mkdir()
     parent.chmod(0o777)
@@ -295,7 +296,7 @@ def test_directory_of_root_is_believed_as_a_tier_and_not_where_others_write(plac
 
 @pytest.mark.slow
 def test_member_who_plants_links_in_a_shared_directory_gets_nothing_touched(team: Path, place: Path) -> None:
-    """For three seconds he puts links and second names of another member's files in place of folders and files."""
+    """For three seconds a member replaces folders and files by links and hard links to another member's files."""
     precious = place / "precious"
     precious.mkdir()
     named = (key_of(1)[2:], f"{key_of(1)[2:]}.0a0a0a0a", f"7.{'0a' * 8}", key_of(5), "total", "evict.lock", "fold.lock")

@@ -165,7 +165,7 @@ class Chaos:
         return folder
 
     def state(self) -> dict[str, Any]:
-        """All that can be seen of the foreign folders, but the number of their links."""
+        """Describe everything visible in the foreign folders except for the number of their links."""
         found: dict[str, Any] = {}
         for folder in self.foreign:
             for root, folders, files in os.walk(folder):

@@ -303,7 +303,7 @@ def retarget(project: Project, chance: random.Random) -> object:
 
 
 def touch(project: Project, _chance: random.Random) -> object:
-    """All headers get new times."""
+    """Give all headers new times."""
     for path in _headers(project):
         path.touch()
     return project

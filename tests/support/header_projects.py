@@ -269,7 +269,7 @@ def has_include_target_appears(project: Project) -> None:
 
 
 def asks_through_a_macro(project: Project) -> None:
-    """As CCCL of CUDA 12 does."""
+    """Test for a header through a macro, as CCCL of CUDA 12 does."""
     project.source = '#include "ask.h"\n#if ASK("extra.h")\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n' + KERNEL
     project.write("source/ask.h", "#define ASK(_X) __has_include(_X)\n")
 
@@ -447,7 +447,7 @@ def toolkit_header_shadowed(project: Project) -> None:
 
 
 def in_tree_computed(project: Project) -> None:
-    """As CCCL's thrust does; no scanner can tell which header that is."""
+    """Include a computed name, as CCCL's thrust does; no scanner can determine that header."""
     in_tree(project)
     project.write("tree/include/kit/kit.h", "#define PICK(name) <kit/name>\n#include PICK(value.h)\n")
 
@@ -551,7 +551,7 @@ def header_of_an_in_memory_header_edited(project: Project) -> None:
 
 
 def linked(project: Project) -> None:
-    """As CUDA C++ that a Numba kernel links: its own folder is the last one, but the first for its quoted names."""
+    """Link CUDA C++ to a Numba kernel: its own folder is the last one, but the first for quoted names."""
     one_header(project)
     project.folders = ["first", "second", "own"]
     project.more = {"source_base": 2}

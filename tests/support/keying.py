@@ -20,7 +20,7 @@ VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
 
 
 class MadeUpToolchain:
-    """Answers as toolchain.Toolchain does, from two tables."""
+    """A replacement of toolchain.Toolchain that answers from two tables."""
 
     is_dirty = False
 

@@ -43,7 +43,7 @@ _CALLED = {
 
 
 class Driver:
-    """Answers as the driver does and keeps every launch.
+    """A fake driver that records every launch.
 
     Attributes:
         launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
@@ -199,7 +199,7 @@ class Kernel:
 
     @property
     def untouched(self) -> bool:
-        """Tell if nothing reached the driver, no wait either."""
+        """Check that no call, not even a wait, reached the driver."""
         return not self.driver.launches and not self.waits
 
 

@@ -43,7 +43,7 @@ class Events(list[Event]):
         self.append(event)
 
     def of(self, kind: EventKind) -> list[Event]:
-        """Those of one kind."""
+        """List the events of one kind."""
         return [event for event in self if event.kind is kind]
 
 

@@ -94,7 +94,7 @@ def lines(count: int, dice: random.Random) -> None:
 
 
 def signals(count: int, dice: random.Random) -> None:
-    """Have a timer interrupt launches, and what it interrupted a second time."""
+    """Interrupt launches by a timer, and some of the interrupting launches a second time."""
     kernel, done, depth = new_kernel(), 0, 0
 
     def handle(_number: int, _frame: object) -> None:

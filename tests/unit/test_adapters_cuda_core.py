@@ -52,7 +52,7 @@ def compiled(cache: Any, source: str = SAXPY, target_type: str = "cubin") -> byt
 
 
 def test_it_is_a_program_cache_resource(open_programs: Open) -> None:
-    """By class, as a context, and with `update` and `get` as cuda.core has them."""
+    """The class has cuda.core's base class, is a context manager, and has `update` and `get`."""
     from numba_kcache.adapters import ProgramCache
 
     assert issubclass(ProgramCache, utils.ProgramCacheResource)
@@ -85,7 +85,7 @@ def test_last_writer_wins(open_programs: Open) -> None:
 
 
 def test_key_that_is_not_there_is_a_key_error(open_programs: Open) -> None:
-    """To get and to delete; and gone after it was deleted, also from memory."""
+    """Reading and deleting a missing key raise KeyError, also after a deletion with the code in memory."""
     programs = open_programs()
     with pytest.raises(KeyError):
         programs["k"]
@@ -211,7 +211,7 @@ def test_modes_mean_what_they_mean_for_kernels(open_programs: Open, open_cache: 
 
 
 def test_lists_and_reports_name_the_program(open_cache: Open) -> None:
-    """By the name that it has in cuda.core, with the kind of its code."""
+    """A program is listed by its name in cuda.core, with the kind of its code."""
     cache = open_cache()
     compiled(programs_in(cache))
     (entry,) = cache.entries()

@@ -17,7 +17,7 @@ from tests.unit.test_store_locks import Time
 
 
 class SlowTier(MemoryTier):
-    """Answers after a while."""
+    """A tier that answers after a delay."""
 
     def __init__(self, time: Time, answer_s: float) -> None:
         super().__init__(is_remote=True)

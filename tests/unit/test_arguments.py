@@ -61,7 +61,7 @@ def test_kernel_without_parameters_launches(native: bool) -> None:
 
 @pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
 def test_compiled_module_makes_every_launch_but_the_first_two(numba: Numba) -> None:
-    """It learns types from what was settled; the interpreted path comes back for what it does not know."""
+    """The module learns types from earlier launches, and passes unknown arguments to the interpreted path."""
     kernel, array = Kernel(), numba.array(ADDRESS)
     kernel.bind(native=True)
     launch = kernel.launcher.bind(SHAPE)
@@ -308,7 +308,7 @@ def test_complex_number_goes_where_the_kernel_takes_a_pair(
 
 @PATHS
 def test_complex_number_does_not_fit_pairs_of_others(native: bool) -> None:
-    """Nor does a part that is too large for a float."""
+    """A complex number is refused for pairs of other types, and if a part is too large for a float."""
     for code, argument in (("v2i4", 1j), ("v4f4", 1j), ("v2f4", 1e39j)):
         kernel = Kernel(one(code))
         with pytest.raises(ArgumentError, match=r"vector of|too large"):
@@ -406,7 +406,7 @@ def test_refusal_of_a_later_argument_queues_no_wait(native: bool) -> None:
 
 @PATHS
 def test_array_of_another_device_is_refused(numba: Numba, native: bool) -> None:
-    """With several devices an address is looked up, unless Numba's own array says it is at home."""
+    """With several devices the driver reports the device of an address, except for Numba arrays, which know it."""
     home, away = (
         numba.array(ADDRESS),
         numba.array(ADDRESS + 64, context=object.__new__(type("Other", (), {}))),
@@ -460,7 +460,8 @@ def test_wait_before_a_launch_needs_the_context_of_one_device_too(native: bool) 
 
 
 def test_driver_is_asked_for_the_current_device_where_there_are_several(numba: Numba) -> None:
-    """With one device the launch itself says whether it can be made; with several each launch asks before."""
+    """With one device the launch itself fails if it must; with several, each launch queries the current device
+    first."""
     for device_of, questions in ((None, 0), (lambda address: 0, 1)):
         kernel = Kernel(device_of=device_of, context=numba.context)
         launch = kernel.bind()

@@ -126,7 +126,8 @@ def test_virtual_artifact_needs_no_cubin() -> None:
 
 
 def test_entry_is_found_by_name_and_symbol() -> None:
-    """By what the user calls it, spaces aside, and by what the driver calls it; by its bare name where it is alone."""
+    """An entry is found by the user's name, ignoring spaces, by the driver's name, and by its bare name if that is
+    unique."""
     assert ARTIFACT.entry("axpy<float>", "m") is ARTIFACT.entry("_Z4axpyIfEvv", "m") is ARTIFACT.entry("axpy", "m")
     assert ARTIFACT.entry("axpy< float >", "m") is ARTIFACT.entry("axpy<float>", "m")
     with pytest.raises(EntryError, match=r"'gemm' of m: there are axpy<float>"):
@@ -146,7 +147,7 @@ def test_variables_survive_and_are_checked() -> None:
 
 
 def test_lazy_module_has_ltoir_in_place_of_a_cubin() -> None:
-    """Its kernels are linked from it; a real target with neither is no artifact."""
+    """Kernels are linked from the LTO-IR; an artifact for a real target without cubin and LTO-IR is invalid."""
     kept = artifact_header(ARTIFACT._replace(cubin=b"", extras={"ltoir": b"ir"}))
 
     assert artifact_from_header(kept, {"cubin": b"", "ltoir": b"ir"}).extras["ltoir"] == b"ir"

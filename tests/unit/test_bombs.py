@@ -50,7 +50,7 @@ def peak_of(directory: Path, *words: str) -> tuple[int, str]:
 
 
 def squeezed(size_bytes: int) -> bytes:
-    """So many zeros, in a few bytes."""
+    """Compress a number of zeros to a few bytes."""
     packer = zstandard.ZstdCompressor(level=3).compressobj(size=size_bytes)
     zeros = bytes(MIB)
     return b"".join([*(packer.compress(zeros) for _ in range(size_bytes // MIB)), packer.flush()])
@@ -92,7 +92,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_entry_is_shown_within_256_mib_more_than_its_size(tmp_path: Path, bomb: str) -> None:
-    """Or refused, within the same."""
+    """`show` succeeds or refuses the entry within that limit."""
     data = BOMBS[bomb]()
     store = open_store(tmp_path)
     assert store.put_encoded(KEY, data)
@@ -150,7 +150,7 @@ MANIFESTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", BUNDLES)
 def test_bundle_is_imported_within_256_mib_more_than_its_size(tmp_path: Path, bomb: str) -> None:
-    """Or refused, within the same; nothing of it was added."""
+    """`import` succeeds, or refuses the bundle and adds nothing, within that limit."""
     path = BUNDLES[bomb](tmp_path / "x.kcache")
     peak, said = peak_of(tmp_path / "cache", "import", str(path))
 

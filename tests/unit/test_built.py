@@ -343,7 +343,7 @@ def test_miss_names_the_file_of_a_folder_that_differs(directory: Path, tmp_path:
 
 
 def test_dependency_that_changes_under_a_served_result_is_noticed(directory: Path, tmp_path: Path) -> None:
-    """Also what this process has in memory is of the files as they are now."""
+    """A result in memory is also checked against the current files."""
     cache, file = open_cache(directory), tmp_path / "a.toy"
     file.write_text("1")
     found = [cache.get_or_build({"a": 1}, Builder(), depends=[file]) for _ in range(3)]
@@ -352,7 +352,7 @@ def test_dependency_that_changes_under_a_served_result_is_noticed(directory: Pat
 
 
 def test_dependency_that_changes_while_it_is_built_is_not_stored(directory: Path, tmp_path: Path) -> None:
-    """Nobody knows which of the two contents the result is of: it is given, and not kept."""
+    """The result may belong to either content of the file: it is returned and not stored."""
     cache, file = open_cache(directory), tmp_path / "a.toy"
     file.write_text("1")
     found = cache.get_or_build({"a": 1}, lambda: b"%d" % file.write_text("22"), depends=[file])
@@ -373,7 +373,7 @@ def test_dependency_that_cannot_be_read_is_refused(directory: Path, tmp_path: Pa
 
 
 def test_relative_dependency_is_in_the_folder_of_the_caller(directory: Path) -> None:
-    """As for kernels: beside the file that calls."""
+    """As for kernels, a relative path starts from the calling file's folder."""
     here = key_of(directory, {"a": 1}, depends=[Path(__file__).name])
     assert here == key_of(directory, {"a": 1}, depends=[__file__])
 
@@ -476,7 +476,7 @@ def test_miss_names_the_line_of_a_text_and_each_component_that_differs(directory
 
 
 def test_bundle_carries_it_and_targets_keep_it(directory: Path, tmp_path: Path) -> None:
-    """It goes into a bundle, also of one target alone, and is served from there, mounted or imported."""
+    """The result is in a bundle, even one for a single target, and is served from it, mounted or imported."""
     open_cache(directory).get_or_build({"a": 1}, Builder(), label="toy")
     path = tmp_path / "kernels.kcache"
     report = open_cache(directory).export_bundle(path, arch="sm_90")

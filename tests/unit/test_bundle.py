@@ -338,7 +338,7 @@ def target_of(number: str) -> str:
 
 
 def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
-    """At every length, and with bytes behind it."""
+    """A bundle is refused at every shorter length, and with additional bytes."""
     data = small_bundle(tmp_path)
     path = tmp_path / "cut.kcache"
     for size in range(len(data)):
@@ -437,7 +437,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
 
 
 def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Path) -> None:
-    """It would be evicted again."""
+    """Its entries would be evicted at once."""
     cache = open_cache(tmp_path / "new", max_size_bytes=5000)
     with pytest.raises(BundleError, match="above the limit of 5000"):
         cache.import_bundle(bundle)

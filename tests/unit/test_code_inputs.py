@@ -45,7 +45,7 @@ def kernel_of(cache: KernelCache, thing: Any, arch: str = "sm_90", **options: An
 
 @pytest.mark.parametrize("kind", MADE)
 def test_code_is_told_by_its_first_bytes(cache: KernelCache, kind: str) -> None:
-    """Its parameters have sizes; types where a signature says them."""
+    """Parameters of such code have sizes, and types only by a signature."""
     plain, typed = kernel_of(cache, MADE[kind]()), kernel_of(cache, MADE[kind](), signature=SIGNATURE)
 
     assert [(each.offset, each.size, each.code) for each in plain.params] == [
@@ -58,7 +58,7 @@ def test_code_is_told_by_its_first_bytes(cache: KernelCache, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MADE)
 def test_code_in_a_file_is_told_by_its_suffix(cache: KernelCache, tmp_path: Path, kind: str) -> None:
-    """And keyed by its content, not by its place; `kind=` overrules the suffix."""
+    """Code in a file is keyed by its content, not its path; `kind=` overrides the suffix."""
     for name in (f"a.{kind}", "b.bin"):
         (tmp_path / name).write_bytes(MADE[kind]())
     by_suffix = kernel_of(cache, tmp_path / f"a.{kind}")
@@ -123,7 +123,7 @@ def test_damaged_fatbin_has_no_cubin() -> None:
 
 
 def test_device_functions_that_were_linked_in_are_no_kernels(cache: KernelCache) -> None:
-    """They have a section of code and of attributes as kernels do."""
+    """Device functions have sections of code and attributes as kernels do."""
     source = """
 extern "C" __device__ __noinline__ int f(int x) { return x * 3; }
 extern "C" __global__ void k(int *x) { x[0] = f(x[0]); }"""
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_code_are_refused(cache: KernelCache, case: str) -> No
 
 
 def test_options_that_made_code_does_not_take_are_refused(cache: KernelCache) -> None:
-    """Its options were those of its compile; a function and a str are no code."""
+    """Compiled code accepts no compile options; a function or a str is not compiled code."""
     with pytest.raises(OptionError, match="takes no compile options"):
         kernel_of(cache, MADE["cubin"](), fastmath=True)
     with pytest.raises(OptionError, match="does not take it"):
@@ -162,7 +162,7 @@ def test_options_that_made_code_does_not_take_are_refused(cache: KernelCache) ->
 
 
 def test_linker_options_reach_ltoir(cache: KernelCache) -> None:
-    """It is compiled when it is linked."""
+    """LTO-IR is compiled when it is linked."""
     keys = {kernel_of(cache, MADE["ltoir"](), **options).key() for options in ({}, {"opt": 0}, {"max_registers": 16})}
 
     assert len(keys) == 3
@@ -201,7 +201,7 @@ def test_fast_compile_takes_its_levels_alone(cache: KernelCache, given: Any) -> 
 
 
 def test_fast_compile_is_refused_where_it_does_nothing(cache: KernelCache) -> None:
-    """With lto the time goes into linking; the raw flag would slip past the option."""
+    """With lto the time is spent in linking; the raw flag would bypass the option."""
     with pytest.raises(OptionError, match="it is the linker"):
         kernel_of(cache, SAXPY, fast_compile="max", lto=True)
     with pytest.raises(OptionError, match="not taken") as caught:

@@ -107,12 +107,12 @@ def test_unhashable_configuration_is_bound_each_time() -> None:
 
 @pytest.mark.parametrize("config", [1, (1,), (1, 1, 0, 0, 0), "ab", None])
 def test_wrong_number_in_the_brackets_is_said(config: Any) -> None:
-    """Neither too few nor too many, whatever it is."""
+    """Too few and too many values are refused, whatever they are."""
     with pytest.raises(LaunchConfigError, match=r"a launch takes \[grid, block\]"):
         Counting()[config]
 
 
 def test_launch_without_brackets_is_said() -> None:
-    """As in Numba."""
+    """The error is the same as in Numba."""
     with pytest.raises(LaunchConfigError, match=r"counting\[grid, block\]"):
         Counting()(1, 2)

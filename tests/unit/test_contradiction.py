@@ -38,7 +38,7 @@ def artifact(target: str = "sm_90") -> Artifact:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_compiled_artifact_fits_its_code(target: str) -> None:
-    """As a whole and kernel by kernel, also where a name is the end of another."""
+    """The check passes for the whole artifact and for each kernel, also if a name is the end of another."""
     made = artifact(target)
 
     assert len(made.entries) == 4
@@ -47,7 +47,7 @@ def test_compiled_artifact_fits_its_code(target: str) -> None:
 
 
 def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out() -> None:
-    """Their sections are listed once; a name that is the end of another's is found all the same."""
+    """Sections are listed once for all kernels; a name that is the end of another's is found too."""
     made = artifact()
     places: dict[str, Any] = {}
 
@@ -81,7 +81,7 @@ def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], t
 
 
 def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
-    """Nobody would ask the driver before such a launch."""
+    """The driver would not be queried before such a launch."""
     source = 'extern "C" __global__ void __launch_bounds__(64) k(int *out) { out[threadIdx.x] = 1; }'
     entry = Entry("k", "k", (Parameter(0, 8, "*i4"),), safe_threads=64)
     made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
@@ -123,7 +123,7 @@ def test_variable_of_another_size_is_found_out() -> None:
 
 
 def test_cubin_cut_or_flipped_anywhere_is_text_and_no_exception() -> None:
-    """Both checks answer with a reason, for a cubin damaged or cut at any place."""
+    """Both checks return a reason for a cubin that is damaged or truncated at any position."""
     made = artifact()
     (table,) = struct.unpack_from("<Q", made.cubin, 40)
     places = [*range(64), *range(table, len(made.cubin), 3)]

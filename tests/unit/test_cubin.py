@@ -32,7 +32,7 @@ TARGETS = ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_103f", "sm_120", 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> None:
-    """Of Turing to Blackwell: all kernels with C's offsets and sizes, their resources, the module's constants."""
+    """Cubins for Turing to Blackwell: kernels with C's offsets and sizes, resources, and the module's constants."""
     cubin = read_cubin(compiled(SOURCE, "cubin", target))
     kernels = {each.symbol: each for each in cubin.kernels}
 

@@ -26,7 +26,7 @@ def scale(x: float) -> float:
 
 
 def test_block_without_cuda_cccl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was requested, so its absence is an error and no silence."""
+    """The package was explicitly requested, so its absence is an error."""
     monkeypatch.setitem(sys.modules, "cuda.compute", None)
     with pytest.raises(ToolchainMissingError, match="cuda-cccl"), cuda_compute.cached():
         pass
@@ -49,7 +49,7 @@ def test_installing_waits_for_the_import_and_leaves_no_trace(monkeypatch: pytest
 
 
 def test_finder_that_has_found_cuda_compute_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of others stay where they are."""
+    """The finder removes itself and no other finder."""
     pytest.importorskip("cuda.compute", exc_type=ImportError)
     for name in [name for name in sys.modules if name.startswith("cuda.compute")]:
         monkeypatch.delitem(sys.modules, name)
@@ -83,7 +83,7 @@ def test_layout_of_a_struct_is_in_its_form(other: Any) -> None:
 
 
 def test_array_of_objects_has_no_form() -> None:
-    """It cannot be on a device."""
+    """An array of Python objects cannot be on a device."""
     with pytest.raises(Unkeyed, match="Python objects"):
         dtype_form(np.dtype(object))
 
@@ -102,7 +102,7 @@ def test_python_operator_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) 
 def test_installed_package_is_known_by_what_its_installer_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not imported; a list of files that names another package's is not taken for its own."""
+    """The package is not imported; a file list that names another package's files is not used."""
 
     def digest_of(name: str, record: str) -> str:
         (tmp_path / name).mkdir()

@@ -63,7 +63,7 @@ def found(source: str) -> str:
     ],
 )  # fmt: skip
 def test_declarations_are_found(source: str, names: str) -> None:
-    """With their namespaces; in bodies, classes, comments and strings there are none."""
+    """Kernels are found with their namespaces, and none in bodies, classes, comments and strings."""
     assert found(source) == names
 
 
@@ -78,7 +78,7 @@ def test_parameters_are_those_of_the_text_alone() -> None:
 
 
 def test_headers_are_read_where_they_are_included() -> None:
-    """Their macros serve the source; one that includes itself, or that is closed against it, ends."""
+    """Macros of headers apply to the source; recursive and guarded includes end."""
     texts = {
         "a.h": '#pragma once\n#include "b.h"\n#define MADE(n) __global__ void n() {}',
         "b.h": '#include "a.h"\n__constant__ int v;',
@@ -99,7 +99,7 @@ def test_headers_are_read_where_they_are_included() -> None:
 
 
 def test_macros_of_the_options_are_known() -> None:
-    """As `-D` gives them."""
+    """Macros of `-D` options apply."""
     named = declarations("MADE(k) __global__ void NAME() {}", [("MADE(n)", "__global__ void n##_1();"), ("NAME", "l")])
 
     assert [each.name for each in named] == ["k_1", "l"]

@@ -125,7 +125,8 @@ def test_source_without_a_file_is_named_with_its_line() -> None:
 
 
 def test_cell_of_a_notebook_is_named_with_its_line() -> None:
-    """As Python's tracebacks name it. It is in no key, not with `lineinfo` either: it is another in each session."""
+    """The name is that of Python's tracebacks. It is in no key, even with `lineinfo`, since it differs in each
+    session."""
     keys = []
     for name in ("/tmp/ipykernel_1/2345.py", "/tmp/ipykernel_2/99.py"):
         text = MODULES["raw"]
@@ -179,7 +180,7 @@ ORIGIN_TEXT = "a = 1\nb = 2\ncode = '''\n  one();\n  two();\n  three();\n'''\n"
     ],
 )
 def test_first_line_is_where_most_lines_agree(tmp_path: Path, source: str, line: int, found: int | None) -> None:
-    """At least half of the lines, from the definition on; otherwise no line is claimed."""
+    """At least half of the lines must agree, from the definition on; otherwise no position is given."""
     path = tmp_path / "user.py"
     path.write_text(ORIGIN_TEXT)
     linecache.checkcache()
@@ -188,7 +189,7 @@ def test_first_line_is_where_most_lines_agree(tmp_path: Path, source: str, line:
 
 
 def test_remap_touches_nothing_but_positions(tmp_path: Path) -> None:
-    """Words that look like the program's name, other files' positions and numbers stay."""
+    """Words that look like the program's name, and positions in other files, are unchanged."""
     path = tmp_path / "user.py"
     path.write_text(ORIGIN_TEXT)
     linecache.checkcache()

@@ -26,7 +26,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 def test_hands_over_the_files_as_they_are(filled: Path) -> None:
-    """And None for what is not there."""
+    """A missing file gives None."""
     tier = DirectoryTier(str(filled))
 
     assert tier.get(ENTRY, key_of(1)) == encode_entry(entry_of(1))
@@ -35,7 +35,7 @@ def test_hands_over_the_files_as_they_are(filled: Path) -> None:
 
 
 def test_path_that_is_no_utf_8_is_a_tier_like_another(tmp_path: Path) -> None:
-    """Its name stands in no file and in no key of a counter as it is."""
+    """The raw name is in no file and in no key of a counter."""
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff\xfe")
     open_store(Path(path)).put(entry_of(1))
     chain = Chain(open_store(tmp_path / "local"), [DirectoryTier(path)], Events())
@@ -64,7 +64,7 @@ def test_absent_directory_is_trouble_each_time(tmp_path: Path) -> None:
 
 
 def test_directory_that_others_can_write_is_refused_unless_shared(filled: Path) -> None:
-    """Its content becomes code on the GPU."""
+    """The contents of the directory become code on the GPU."""
     filled.chmod(0o777)
     with pytest.raises(PermissionError, match="can be written by others"):
         DirectoryTier(str(filled)).get(ENTRY, key_of(1))
@@ -97,6 +97,6 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
 
 
 def test_key_that_is_a_path_never_reaches_the_disk(filled: Path) -> None:
-    """Whoever asks."""
+    """Every operation refuses such a key."""
     with pytest.raises(ValueError, match="cannot use"):
         DirectoryTier(str(filled)).get(ENTRY, "../" * 20 + "etc/passwd")

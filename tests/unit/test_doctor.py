@@ -50,7 +50,7 @@ def states(findings: Any) -> dict[str, str]:
     ],
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
-    """And the advice is the command that mends it."""
+    """The advice is the command that installs a compatible version."""
     findings = list(doctor.judged_versions(GOOD | {name: found}))
     (one,) = [each for each in findings if each.subject == name]
 
@@ -200,7 +200,7 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
 
 
 def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it: the server may well be there."""
+    """The finding names the extra; the server itself may be available."""
     monkeypatch.setitem(sys.modules, "redis", None)
     cache = KernelCache(tmp_path / "cache", tiers=["redis://127.0.0.1:1/0"])
     (finding,) = doctor.judged_tiers(cache.session)
@@ -229,7 +229,7 @@ def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:
 
 
 def test_compiler_that_cannot_be_loaded_is_wrong() -> None:
-    """It is there, so what is cached is not all that could be had; the loader's own words say why."""
+    """An installed compiler that does not load is a fault, with the loader's message."""
     broken = WHOLE._replace(version=None, troubles={"nvrtc": "libc.so.6: version `GLIBC_2.99' not found"})
     found = {each.subject: each for each in doctor.judged_compilers(broken)}
 
@@ -258,7 +258,7 @@ def test_compiler_that_loads_and_does_not_compile_is_wrong(tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
-    """It is named, and its disk is not what is short."""
+    """The finding names the path, and does not report a full disk."""
     (tmp_path / "file").touch()
     found = directory_findings(tmp_path / "file")
 
@@ -304,7 +304,7 @@ def test_diagnosis_ends_with_what_to_do() -> None:
 def test_doctor_asks_the_driver(
     tmp_path: Path, devices: tuple[int, ...], version: int, code: int, words: list[str]
 ) -> None:
-    """Its version and its devices, without any CUDA package; what is wrong is exit code 1."""
+    """The driver's version and devices are found without any CUDA package; a fault exits with 1."""
     done = subprocess.run(
         [sys.executable, "-m", "numba_kcache", "doctor", "--directory", str(tmp_path / "cache")],
         env=environment(build(), devices=devices, driver_version=version),
@@ -320,7 +320,7 @@ def test_doctor_asks_the_driver(
 
 @pytest.mark.parametrize(("way", "state"), [("compiled", FINE), ("interpreted", NOTE)])
 def test_interpreted_launches_are_a_note(way: str, state: str) -> None:
-    """With what to install; they are no error."""
+    """The note says what to install; it is not a fault."""
     found = doctor.judged_launches(way)
 
     assert found.state == state

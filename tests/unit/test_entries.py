@@ -67,7 +67,7 @@ def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> Non
     ],
 )  # fmt: skip
 def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol: str) -> None:
-    """By name, by the function's name, or because it is the only one; namespaces, templates and macros included."""
+    """An entry is found by name, by the function's name, or as the only one, with namespaces, templates and macros."""
     entry = build(source, name, guess).entries[0]
 
     assert entry.symbol == symbol
@@ -75,7 +75,7 @@ def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol
 
 
 def test_template_instance_has_its_own_types() -> None:
-    """Its types are those of `axpy<double>`, not what `axpy<T>` is written with."""
+    """An instance has the types of `axpy<double>`, not those written in `axpy<T>`."""
     entry = build(TEMPLATES, "axpy<double>").entries[0]
 
     assert entry.name == "axpy<double>"
@@ -130,7 +130,7 @@ def test_overloads_are_untyped_but_usable_by_symbol() -> None:
 
 
 def test_ptx_entry_is_found() -> None:
-    """By name, or as the only one; several are listed."""
+    """An entry is found by name, or as the only one; several are listed in the error."""
     one = compiled('extern "C" __global__ void k(int a) {}', "ptx").decode().rstrip("\0")
     two = compiled(TWO, "ptx").decode().rstrip("\0")
 

@@ -21,7 +21,7 @@ from tests.support.compiling import EMPTY, ROOT
 
 
 def test_listener_gets_every_event_until_it_ends() -> None:
-    """In order; not after unsubscribing; others go on."""
+    """Events arrive in order until the listener unsubscribes; other listeners stay subscribed."""
     events, first, second = Events(), list[Event](), list[Event]()
     end = events.subscribe(first.append)
     events.subscribe(second.append)
@@ -36,7 +36,7 @@ def test_listener_gets_every_event_until_it_ends() -> None:
 
 
 def test_failing_listener_is_logged_and_the_others_hear(caplog: pytest.LogCaptureFixture) -> None:
-    """Its exception goes to the log with its traceback and no further."""
+    """The exception is logged with its traceback and not raised."""
     events, heard = Events(), list[Event]()
 
     def fails(event: Event) -> None:
@@ -118,7 +118,7 @@ def test_one_cause_of_many_troubles_warns_once() -> None:
 
 
 def test_uncacheable_warns_once_for_each_kernel() -> None:
-    """With the kernel's name and the reason."""
+    """The warning has the kernel's name and the reason."""
     events = Events()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -132,7 +132,7 @@ def test_uncacheable_warns_once_for_each_kernel() -> None:
 
 
 def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
-    """Under `-W error` the warning goes to the log; a launch must not fail by it."""
+    """Under `-W error` the warning is logged; a launch must not fail by it."""
     events = Events()
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "numba_kcache"):
         warnings.simplefilter("error")
@@ -352,7 +352,7 @@ def test_failed_compile_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_is_out_of_the_ordinary_is_a_line(
     kind: EventKind, fields: dict[str, object], line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In words."""
+    """Each such event is one log line."""
     assert logged(caplog, (kind, fields)) == [line]
 
 

@@ -248,7 +248,7 @@ def test_variable_has_its_initial_bytes(tour: Child) -> None:
 
 
 def test_occupancy_is_an_h200s(tour: Child) -> None:
-    """For a kernel with a bound of 256 threads and 256 bytes of shared memory."""
+    """A kernel with a bound of 256 threads and 256 bytes of shared memory has the occupancy of an H200."""
     assert tour.facts["occupancy"] == [16, [1056, 256], 48896]
 
 
@@ -445,7 +445,7 @@ def test_call_before_init_is_refused(strict: Child) -> None:
 
 @pytest.mark.parametrize("image", ["sm_90", "sm_90a", "of CUDA 12, sm_90"])
 def test_image_for_this_gpu_is_taken(strict: Child, image: str) -> None:
-    """It loads as a library and as a module, with its kernels and its variable."""
+    """The image loads as a library and as a module, with its kernels and its variable."""
     assert strict.facts["images"][image] == [0, 0, 0, 3, 0]
 
 
@@ -464,7 +464,7 @@ def test_truncated_cubin_is_refused_at_once(strict: Child) -> None:
 
 
 def test_eager_loading_refuses_at_load(start: Start) -> None:
-    """With CUDA_MODULE_LOADING=EAGER a cubin for another GPU fails at the load, and not at the first use."""
+    """With CUDA_MODULE_LOADING=EAGER a cubin for another GPU fails at the load, not at first use."""
     child = start(
         'begin(); facts["codes"] = [code(load(CUBIN[arch])) for arch in ("sm_90", "sm_80")]',
         eager_loading=True,
@@ -532,7 +532,7 @@ def test_destroyed_handles_are_refused(strict: Child) -> None:
 
 
 def test_unloaded_library_is_dead(strict: Child) -> None:
-    """Its kernels do not launch, it has no kernels, it does not unload twice; another library goes on."""
+    """An unloaded library has no kernels, does not launch and cannot be unloaded again; other libraries work on."""
     assert strict.facts["unload"] == [0, 400, 400, 400, 0]
 
 
@@ -737,7 +737,7 @@ def test_builders_at_once_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
 def test_fake_is_seen_by_its_children_alone(name: str) -> None:
-    """Under both names that are requested; other children and this process keep what they had."""
+    """Children find the fake under both library names; other children and this process find the real one."""
     script = f"import ctypes\ntry: ctypes.CDLL('{name}')\nexcept OSError: pass\n"
     script += "print(any('kcache-fake-driver' in line for line in open('/proc/self/maps')))"
 

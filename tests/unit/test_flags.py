@@ -107,7 +107,7 @@ def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple
 def test_edit_of_a_file_that_a_flag_includes_invalidates_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, is_one: bool
 ) -> None:
-    """In either spelling the compiler reads the file that was keyed."""
+    """In both spellings the compiler reads the keyed file."""
     monkeypatch.chdir(tmp_path)
     source = 'extern "C" __global__ void k(int *x) { *x = VALUE; }'
 
@@ -151,7 +151,7 @@ def test_linker_is_not_in_the_key_of_what_is_not_linked(flags: tuple[str, ...]) 
 
 
 def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
-    """Its content counts like flags on the line."""
+    """The file's options count like flags on the line."""
     file = tmp_path / "o.txt"
     file.write_text("-c")
 
@@ -164,7 +164,7 @@ def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
      "--maxrregcount=\x7f32"],
 )  # fmt: skip
 def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
-    """Its content counts like flags on the line."""
+    """The file's options count like flags on the line."""
     file = tmp_path / "o.txt"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -202,7 +202,7 @@ def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
 def test_raw_flag_for_line_tables_keys_where_the_source_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    """As lineinfo=True and debug=True do: paths are in the code."""
+    """As with lineinfo=True and debug=True, paths are in the code."""
     monkeypatch.chdir(tmp_path)
     here = key_of(request_of(SAXPY, options=[flag]))
     (tmp_path / "other").mkdir()

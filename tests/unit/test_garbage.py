@@ -14,7 +14,7 @@ from numba_kcache.frontends.python.garbage import uncollected
 
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_collection_is_afterwards_as_it_was(was_enabled: bool) -> None:
-    """On where it was on, off where the program has switched it off, also where the compiler fails."""
+    """Collection is on or off as before, also after a failed compile."""
     before, seen = gc.isenabled(), []
 
     @uncollected()
@@ -33,7 +33,7 @@ def test_collection_is_afterwards_as_it_was(was_enabled: bool) -> None:
 
 
 def test_objects_that_a_program_froze_stay_frozen() -> None:
-    """They are of another generation, which nothing here gives back."""
+    """The program's frozen objects are not unfrozen."""
     script = "import gc; from numba_kcache.frontends.python.garbage import uncollected; gc.freeze()\n"
     script += "before = gc.get_freeze_count()\nwith uncollected(): pass\nprint(before == gc.get_freeze_count() > 0)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

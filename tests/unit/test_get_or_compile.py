@@ -51,7 +51,7 @@ def test_code_for_a_named_target_is_there_when_it_returns(cache: KernelCache, tm
 
 
 def test_list_of_targets_is_compiled_for_each(cache: KernelCache) -> None:
-    """As many entries as targets."""
+    """There is one entry for each target."""
     cache.get_or_compile(SAXPY, arch=["sm_80", "sm_90"])
     assert sorted(each.target for each in cache.entries()) == ["sm_80", "sm_90"]
 
@@ -70,7 +70,8 @@ def test_frozen_cache_refuses_there(tmp_path: Path) -> None:
 
 
 def test_without_target_and_device_it_is_lazy_and_imports_nothing(tmp_path: Path) -> None:
-    """As a decorator: nothing is compiled, no error of the source, no CUDA; and still one kernel."""
+    """As for a decorator, nothing is compiled, source errors are not raised and CUDA is not imported; equal calls give
+    one kernel."""
     code = """
 import sys, numba_kcache
 kernel = numba_kcache.get_or_compile("nonsense", "k")
@@ -81,7 +82,7 @@ print(sorted(name for name in sys.modules if name.startswith(("cuda", "numba."))
 
 
 def test_numba_kernel_is_compiled_where_its_signature_is_known(cache: KernelCache) -> None:
-    """With `signature=` when it is returned; without, at the first launch."""
+    """With `signature=` it is compiled before it is returned; otherwise at the first launch."""
 
     def fill(out: Any) -> None:
         out[0] = 1
@@ -125,7 +126,8 @@ def test_code_for_a_current_device_is_there_when_it_returns(tmp_path: Path) -> N
 
 
 def test_same_call_gives_the_same_kernel(cache: KernelCache) -> None:
-    """In any order of options, by position or keyword, with equal lists and mappings, from any file and thread."""
+    """This holds for any order of options, by position or keyword, with equal lists and mappings, from any file and
+    thread."""
     defines, folders = {"A": 1, "B": None}, ["/nowhere"]
     first = cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", opt=3, defines=defines)
     found = [
@@ -241,7 +243,7 @@ def test_threads_that_ask_at_once_get_one_kernel_compiled_once(cache: KernelCach
 
 @pytest.mark.slow
 def test_kernels_that_are_kept_are_bounded(cache: KernelCache) -> None:
-    """Of five thousand sources the first kernels are gone, and one that was asked for all along is the same."""
+    """After five thousand sources the first kernels are dropped; one that was requested again and again is the same."""
     used, alive = cache.get_or_compile(EMPTY), list[Any]()
     for number in range(5000):
         alive.append(weakref.ref(cache.get_or_compile(f"// {number}\n{EMPTY}")))

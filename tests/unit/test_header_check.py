@@ -73,7 +73,7 @@ def test_every_comparison_is_taken_out_once() -> None:
 
 @pytest.mark.parametrize("field", FileStat._fields)
 def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: str) -> None:
-    """Then the content is read: here it is another one than was recorded."""
+    """The content is read instead, which differs from the record here."""
     (tmp_path / "h").write_text("new")
     now = stat_of(os.stat(tmp_path / "h"))
     search = Search((str(tmp_path),))
@@ -88,7 +88,7 @@ def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: s
 
 
 def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
-    """Within two seconds another write could leave the same stat; no time is enough where ctime is not the kernel's."""
+    """A write within two seconds could leave the same stat; without the kernel's ctime no age suffices."""
     path = tmp_path / "h"
     path.write_text("")
     reading = read_steady(str(path))

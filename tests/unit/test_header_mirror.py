@@ -238,7 +238,7 @@ def test_mirror_is_named_by_its_content(tmp_path: Path) -> None:
 
 
 def test_mirror_is_private_and_goes_away(tmp_path: Path) -> None:
-    """Nobody else may look into it, and nothing stays."""
+    """No other user may read the mirror, and it is removed completely."""
     project = Project(tmp_path)
     one_header(project)
     mirror = mirror_of(project)
@@ -315,7 +315,7 @@ def test_where_nothing_can_be_written_there_is_no_mirror(tmp_path: Path, monkeyp
 
 
 def test_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made the folder of that name first could put headers into a mirror."""
+    """A user who created the folder of that name first could put headers into the mirror."""
     folder = tmp_path / f"numba_kcache-headers-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o777)

@@ -115,7 +115,7 @@ THE_17 = {
 
 
 def test_each_of_the_17_scenarios_is_tried() -> None:
-    """With a mirror and without, with NVRTC 13 and 12.9."""
+    """Each is tried with and without a mirror, with NVRTC 13 and 12.9."""
     assert len(THE_17) == 17
     assert {each for each in THE_17.values() if each} <= set(SCENARIOS)
 
@@ -156,7 +156,7 @@ def test_search_path_variables_of_host_compilers_change_nothing(
 
 
 def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
-    """Nobody opened its header in the mirror: an edit of it costs nothing."""
+    """The header in an inactive branch is not opened in the mirror; an edit of it causes no compile."""
     project = Project(tmp_path)
     one_header(project)
     project.source = '#if 0\n#include "other.h"\n#endif\n' + project.source
@@ -420,7 +420,7 @@ def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: P
 
 
 def test_header_that_asks_for_a_next_one_breaks_when_that_appears(tmp_path: Path, how: str) -> None:
-    """Also where this NVRTC does not know the question: another may, and the text of the header is the same."""
+    """This holds also if this NVRTC does not support `__has_include_next`, since the text of the header is the same."""
     project = Project(tmp_path)
     one_header(project)
     asked = "#ifdef __has_include_next\n#if __has_include_next(<extra.h>)\n#endif\n#endif\n#define VALUE 1\n"

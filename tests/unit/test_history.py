@@ -84,7 +84,7 @@ def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     "name", ["hits/../../etc", "hits/", "day/x/hits", "day/2026-11-21", "reason/", "unknown/a", "hits"]
 )
 def test_name_of_no_known_form_is_passed_over(name: str) -> None:
-    """Of a later version, or forged."""
+    """Names of a later version, and forged ones, are ignored."""
     found = history_of({name: 1.0})
 
     assert (found.hits, found.reasons) == ({}, {})

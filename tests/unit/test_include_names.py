@@ -58,7 +58,7 @@ FILES = ["a.h", "b.h", "sub/a.h", "ab.h", "N.h", " a.h", "_own.h", "a/b.h"]
 
 @pytest.mark.parametrize(("operand", "text", "names"), NAMES)
 def test_names_that_macros_form_are_listed(operand: str, text: str, names: set[str | None]) -> None:
-    """By each definition of each macro, and with none; None means what cannot be told."""
+    """Names are listed for each definition of each macro and for none; None means that they cannot be listed."""
     found = IncludeNames(lambda: [text.encode()]).listed(operand)
 
     assert {each and each.name for each in found} == names

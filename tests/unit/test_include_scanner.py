@@ -176,7 +176,7 @@ def test_questions_and_computed_includes_are_listed() -> None:
 
 
 def test_uses_of_a_wrapped_question_are_listed() -> None:
-    """As CCCL of CUDA 12 writes it; a use that names no file, or hands the macro on, is a doubt."""
+    """The macro is written as in CCCL of CUDA 12; a use without a file name, or in another macro, is uncertain."""
     text = b"#ifdef __has_include\n#  define ASK(_X) __has_include(_X)\n#else\n#  define ASK(_X) 0\n#endif\n"
     scan = scan_includes(text)
     assert scan.wrappers == ("ASK",)
@@ -200,13 +200,13 @@ def test_uses_of_a_wrapped_question_are_listed() -> None:
      "P(__##FILE##__)"],
 )  # fmt: skip
 def test_location_is_noticed(word: str) -> None:
-    """Words that put a file's name into the code are seen; the number of a line is its content's."""
+    """Words that put a file's name into the code are noticed; line numbers depend on the content only."""
     assert scan_includes(f"int x = {word};").has_location
     assert not scan_includes("int x = __LINE__ + __builtin_LINE();").has_location
 
 
 def test_assert_is_noticed() -> None:
-    """It puts the name into the code, where it is not compiled out."""
+    """An active `assert` puts the file's name into the code."""
     assert scan_includes("assert(x);").has_assert
     assert not scan_includes("static_assert(true); my_assert(1);").has_assert
 

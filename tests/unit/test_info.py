@@ -34,7 +34,7 @@ def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
     ids=["nothing yet", "high rate", "too few to say", "low rate", "half", "evictions", "errors"],
 )
 def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], words: list[str]) -> None:
-    """In text, HTML and JSON alike; nothing where all is well."""
+    """Text, HTML and JSON have the next step; without a problem there is none."""
     found = info(**counts)
 
     assert bool(found.advice) == bool(words)
@@ -79,7 +79,7 @@ def test_figures_are_written_as_people_read_them(text: str, wanted: str) -> None
 
 @pytest.mark.parametrize("way", ["compiled", "interpreted"])
 def test_info_names_the_way_that_launches_take(way: str) -> None:
-    """In text and JSON; text of elsewhere, that does not know it, has no row."""
+    """Text and JSON have it; figures without that value have no row."""
     found = info()._replace(launches=way)
 
     assert ("launches", way) in found.rows()

@@ -146,7 +146,7 @@ def _has_device() -> bool:
 
 
 def test_launch_needs_a_configuration(cache: KernelCache) -> None:
-    """As in Numba, `kernel(args)` is an error that says what to write; so is a wrong number in the brackets."""
+    """As in Numba, `kernel(args)` and a wrong number of values in the brackets are errors with the correct form."""
     kernel = cached_kernel(SAXPY, cache=cache)
     with pytest.raises(LaunchConfigError, match="it has no grid and block") as caught:
         kernel(1, 2, 3)
@@ -237,7 +237,7 @@ def test_get_or_compile_is_of_that_cache(cache: KernelCache) -> None:
 
 
 def test_kernel_is_a_class_attribute() -> None:
-    """On the class and on an instance: the kernel itself, not a bound method."""
+    """Class and instance both give the kernel itself, not a bound method."""
     assert kernels.Model.saxpy is kernels.Model().saxpy
     assert kernels.Model.saxpy.__doc__ == "A class attribute."
     assert repr(kernels.Model.saxpy) == "<Kernel tests.support.kernels.Model.saxpy>"
@@ -295,7 +295,7 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
 
 
 def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
-    """By directory and settings: in another process it finds there what this one stored; a copy shares the cache."""
+    """A kernel pickles with directory and settings: another process hits its entry; a copy shares the cache."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()
 

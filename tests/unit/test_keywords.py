@@ -21,7 +21,7 @@ NAMES = ("a", "x", "y", "n")
 
 @PATHS
 def test_named_arguments_arrive_as_those_by_position_do(native: bool) -> None:
-    """In any order, and after some by position; the launch by position that follows is the same as before."""
+    """Names work in any order, and after positional arguments; later positional launches are unchanged."""
     kernel = Kernel()
     kernel.bind(native=native)(2.0, None, None, 7)
     launch = kernel.launcher.bind(SHAPE)
@@ -37,7 +37,7 @@ def test_named_arguments_arrive_as_those_by_position_do(native: bool) -> None:
 
 @pytest.mark.skipif(devices.native is None, reason="the module is not built")
 def test_compiled_module_makes_launches_by_name_too() -> None:
-    """Once they are in order, which is done in Python."""
+    """Python sorts the names first."""
     kernel = Kernel()
     kernel.bind(native=True)(2.0, None, None, 7)
     launch, before = kernel.launcher.bind(SHAPE), kernel.launcher.interpreted
@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 @PATHS
 @pytest.mark.parametrize("case", REFUSED)
 def test_names_that_do_not_fit_are_refused_before_the_driver(case: str, native: bool) -> None:
-    """With the parameters as the source has them, and those that are missing."""
+    """The error lists the parameters of the source, and the missing ones."""
     args, named, said = REFUSED[case]
     kernel = Kernel()
     launch = kernel.bind(native=native) if not native else kernel.bind(native=True) and kernel.launcher.bind(SHAPE)
@@ -96,7 +96,7 @@ def test_names_that_are_not_known_are_said_to_be_so() -> None:
 
 
 def test_defaults_fill_what_is_left_out() -> None:
-    """As Python does; what has none is missing."""
+    """Defaults work as in Python; a parameter without a default is missing."""
     order = {"labels": NAMES, "defaults": (8, 9)}
 
     assert in_order("k", (1, 2), ("x",), NAMES, **order) == (1, 2, 8, 9)

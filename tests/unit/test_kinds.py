@@ -40,7 +40,7 @@ def test_kernel_is_of_the_cuda_that_it_names(modules: dict[str, ModuleType], nam
 
 
 def test_dispatcher_is_known_by_its_class(modules: dict[str, ModuleType]) -> None:
-    """Not by anything that it does."""
+    """Its methods are not called for that."""
     for module, kind in (("numba.cuda.dispatcher", "numba"), ("numba_cuda_mlir.descriptor", "mlir")):
         made = type("Dispatcher", (), {"__module__": module, "py_func": None})()
         assert asked(made, None) == (kind,)

@@ -163,7 +163,7 @@ def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
 
 
 def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:
-    """It would spoil the capture: refused with a way out, and no event is touched."""
+    """The wait would invalidate the capture: it is refused with a hint, and no event is recorded."""
     driver = Driver()
     driver.capturing = {9}
 

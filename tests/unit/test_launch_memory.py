@@ -387,7 +387,7 @@ def test_copying_wrapper_copies_around_the_launch(native: bool) -> None:
     (2.0, "a pointer takes a device array"),
 ])  # fmt: skip
 def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, native: bool) -> None:
-    """Its array is checked on the host, before any copy."""
+    """The array is checked on the host before any copy."""
     log: list[str] = []
 
     with pytest.raises(ArgumentError, match=why):

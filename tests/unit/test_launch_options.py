@@ -47,13 +47,13 @@ def test_launch_attributes_are_read(given: dict[str, Any], read: LaunchOptions) 
     ({"launch_bounds": (256, 2)}, r"(?s)launch_bounds=\(256, 2\).*hint: write __launch_bounds__\(threads, blocks\)"),
 ])  # fmt: skip
 def test_launch_attribute_that_means_nothing_is_refused_at_decoration(given: dict[str, Any], message: str) -> None:
-    """With option, value and reason; `launch_bounds` says where bounds belong."""
+    """The error has option, value and reason; for `launch_bounds` it names the place for bounds."""
     with pytest.raises(OptionError, match=message):
         cached_kernel(SAXPY, **given)
 
 
 def test_launch_attribute_keeps_key() -> None:
-    """They change launches, not code: one compile serves them all."""
+    """Attributes change launches and not code, so one compile serves all."""
     plain = cached_kernel(SAXPY, arch="sm_90")
     told = cached_kernel(
         SAXPY, arch="sm_90", cooperative=True, cluster=2, max_dynamic_shared=60_000, carveout="maxshared"

@@ -51,7 +51,7 @@ class Lying(Leases):
 
 
 def now(work: Callable[[], None]) -> bool:
-    """Have a work done at once."""
+    """Run a task at once."""
     work()
     return True
 

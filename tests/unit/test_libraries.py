@@ -181,7 +181,7 @@ def test_each_question_looks_at_the_files_again(located: dict[str, Path]) -> Non
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:
-    """Of another version, or forged: it is made again, and nothing is raised."""
+    """A record of another version, or a forged one, is replaced without an error."""
     records = Records()
     toolchain = records.toolchain()
     right = toolchain.library("nvrtc"), toolchain.version("numba"), toolchain.include_dirs()
@@ -207,7 +207,7 @@ def real() -> dict[str, Library]:
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf, to be held against")
 @pytest.mark.parametrize("name", NAMES)
 def test_build_id_is_what_readelf_says(real: dict[str, Library], name: str) -> None:
-    """Of the installed compilers; without one their content's digest."""
+    """Installed compilers have readelf's build-id; a library without one has the digest of its content."""
     said = subprocess.run(["readelf", "-n", real[name].path], capture_output=True, text=True, check=True).stdout
     ids = re.findall(r"Build ID: ([0-9a-f]+)", said)
     digest = hashlib.sha256(Path(real[name].path).read_bytes()).hexdigest()
@@ -232,7 +232,7 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
 
 
 def test_library_that_is_mapped_is_found_each_time() -> None:
-    """That none is mapped under its other names is not taken for its absence when it is asked for again."""
+    """A failed search under one name does not mean that later searches fail."""
     loaded.load_compilers(("nvrtc",))
 
     assert [mapped(("nvrtc", "nvrtc-builtins")) for _ in range(3)] == [["nvrtc", "nvrtc-builtins"]] * 3
@@ -268,7 +268,7 @@ def test_library_is_found_by_its_soname_and_others_are_not_searched_for(
 
 
 def test_compilers_are_loaded_when_the_thread_that_maps_them_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the bindings would look for the library while it is half mapped, and find another."""
+    """Otherwise the bindings could search for the library while it is being mapped, and load another one."""
     may_end, was_mapped = threading.Event(), list[bytes]()
 
     class Noted(threading.Thread):
@@ -320,7 +320,7 @@ def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None
 
 
 def test_headers_are_cccl_then_toolkit() -> None:
-    """Both exist; CCCL's first, as nvcc orders them."""
+    """Both folders exist; CCCL's is first, as in nvcc."""
     folders = Records().toolchain().include_dirs()
 
     assert (Path(folders[-1]) / "cuda_fp16.h").is_file()
@@ -349,7 +349,7 @@ def test_headers_of_a_system_s_toolkit_are_found_without_a_process(
 def test_source_that_includes_nothing_is_compiled_without_a_look_for_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To find the toolkit's headers may take longer than the compile."""
+    """The search for the toolkit's headers may take longer than the compile."""
     monkeypatch.setattr(libraries, "installed_include_dirs", pytest.fail)
     cache = KernelCache(tmp_path)
 
@@ -379,7 +379,7 @@ def test_imported_package_has_the_version_that_it_says(
 
 
 def test_versions_are_the_installed_ones() -> None:
-    """Of distributions, None where absent; remembered like the libraries."""
+    """Versions of distributions, None for absent ones, are cached like the libraries."""
     from importlib.metadata import version
 
     import numba.cuda  # noqa: F401  # what is imported counts, under the version of its metadata

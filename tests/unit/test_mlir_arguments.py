@@ -95,7 +95,7 @@ def values(address: int, *rest: int) -> bytes:
 
 
 class Chosen(CupyArray):
-    """Of a class that is made of CuPy's, with an interface that names no stream."""
+    """A class derived from CuPy's array, with an interface that names no stream."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Chosen(CupyArray):
 
 
 def test_arrays_of_any_library_have_the_same_parameters(libraries: dict[str, int], native: bool) -> None:
-    """Those of CuPy and those with an array interface, without a detour once their types are known."""
+    """CuPy's arrays and arrays with an interface take the fast path once their types are known."""
     typed = Typed(array(), native=native)
 
     typed.launch(CupyArray(ADDRESS))
@@ -127,7 +127,7 @@ def test_launch_without_a_stream_goes_to_that_of_its_arrays(libraries: dict[str,
 
 
 def test_launch_on_a_stream_waits_for_that_of_its_arrays(libraries: dict[str, int], native: bool) -> None:
-    """On the device, and stays on the stream that was given."""
+    """The device waits, and the launch stays on the given stream."""
     typed = Typed(array(), native=native, stream=5)
     libraries["handle"] = 7
 
@@ -152,7 +152,7 @@ def test_order_of_foreign_arrays_is_part_of_their_type(libraries: dict[str, int]
 
 
 def test_strides_that_are_said_count_as_they_are(libraries: dict[str, int], native: bool) -> None:
-    """Also of an axis of one item, where any would do."""
+    """Stated strides are used unchanged, also for an axis of one item, where they have no effect."""
     typed = Typed(array(axes=2), native=native)
 
     typed.launch(Interface(ADDRESS, shape=(1, 3), strides=(12, 4)))
@@ -179,7 +179,7 @@ def test_other_elements_axes_and_permissions_are_other_types(libraries: dict[str
 
 
 def test_complex_number_is_one_parameter(native: bool) -> None:
-    """Of both parts; what comes after it is where it should."""
+    """Both parts are one parameter, and the next parameter has the right offset."""
     types = surface().types
     typed = Typed(types.complex64, types.int32, types.complex128, native=native)
 
@@ -269,7 +269,7 @@ def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: 
 
 
 def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_name() -> None:
-    """Its own words name no kernel: a note does."""
+    """The compiler's message names no kernel; a note does."""
 
     def kernel(x: Any) -> None:
         x[0] = 1
@@ -283,7 +283,7 @@ def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_n
 
 @pytest.mark.parametrize("layout", ["C", "F", "A"])
 def test_own_arrays_go_by_the_type_that_they_keep(native: bool, layout: str) -> None:
-    """Of every layout, with their strides; one of another layout is handed on."""
+    """Arrays of every layout pass their strides; another layout than the compiled one goes to the dispatcher."""
     typed = Typed(array(axes=2, layout=layout), native=native)
     arrays = {"C": own(strides=(12, 4)), "F": own(strides=(4, 8)), "A": own(strides=(24, 8))}
 

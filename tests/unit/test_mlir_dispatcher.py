@@ -70,7 +70,7 @@ def test_kernel_that_is_not_cached_is_compiled_as_ever_while_the_cache_is_instal
 
 @pytest.mark.parametrize("links", [[], None])
 def test_callbacks_of_linked_files_come_back_with_the_code(links: Any) -> None:
-    """Those of the program as it runs now: they are no part of what is stored. An overload is no object mode's."""
+    """The callbacks are those of the running program, since they are not stored. An overload has no object mode."""
 
     def callback(handle: Any) -> None:
         """Set something up."""

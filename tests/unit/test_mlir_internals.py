@@ -50,7 +50,7 @@ def test_other_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("place", ["_SURFACE", "_COMPILER"])
 def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """Not an AttributeError from within a launch."""
+    """The error is not an AttributeError from inside a launch."""
     home = next(iter(getattr(internals, place)))
     monkeypatch.setattr(internals, place, {home: ("no_such_part",)})
 
@@ -101,7 +101,7 @@ def test_planner_shows() -> None:
 
 
 def test_every_module_with_registries_is_known() -> None:
-    """Of the versions that have a list, what a compile has loaded has registries nowhere else."""
+    """In versions with a list, no other module loaded by a compile has registries."""
     internals.surface().mlir_target.ensure_initialized()
     everywhere = internals.registries_among([each for each in sys.modules if each.startswith(f"{internals.PACKAGE}.")])
 

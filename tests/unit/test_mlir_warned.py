@@ -55,7 +55,7 @@ def test_warning_that_is_an_error_in_the_program_is_raised_after_the_block() -> 
 
 @pytest.mark.parametrize("rows", [None, 5, "ab", {"a": "b"}, [["UserWarning"]], [[1, "a"]], [["a", "b", "c"]], ["ab"]])
 def test_rows_of_another_form_give_nothing(rows: Any) -> None:
-    """What was stored is a stranger's."""
+    """Stored rows are untrusted input."""
     assert given(rows) == []
 
 

@@ -76,7 +76,7 @@ def test_mode_that_does_not_write_leaves_damage_where_it_is(directory: Path, mod
 
 @pytest.mark.parametrize("mode", ["readonly", "frozen"])
 def test_clear_and_prune_of_a_mode_that_does_not_write_remove_nothing(directory: Path, mode: str) -> None:
-    """They say 0."""
+    """Both return 0."""
     before = files(directory)
     cache = KernelCache(directory, mode=mode)
 

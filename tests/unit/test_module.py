@@ -60,7 +60,8 @@ each_way = pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
 
 @each_way
 def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, lazy: bool) -> None:
-    """In the order of the source, with the compiler's word on their parameters; templates nobody instantiates aside."""
+    """Kernels are in the order of the source, with the compiler's parameter types; templates without an instance are
+    left out."""
     found = module(cache, lazy=lazy)
 
     assert list(found) == ["axpy_float", "axpy_double", "count"]
@@ -156,7 +157,7 @@ namespace q { __global__ void f(double x) {} __global__ void g(short x) {} }"""
 
 
 def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
-    """With all that these have; the same object each time it is requested."""
+    """They have all attributes of these; each name gives the same object every time."""
     kernel = module(cache).axpy_float
 
     assert isinstance(kernel, Kernel)
@@ -172,7 +173,7 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 
 @each_way
 def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
-    """With arch="auto", once it was compiled for a target that was named."""
+    """This holds with arch="auto" after a compile for a named target."""
     found = cached_module(SOURCE, lazy=lazy, cache=cache)
     found._whole.compile("sm_80")
     found.axpy_float.compile("sm_80")
@@ -182,7 +183,7 @@ def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: Kerne
 
 
 def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
-    """All of its kernels come from one compile; another module object of the same source is a hit."""
+    """One compile makes all kernels; another module object of the same source is a hit."""
     found = module(cache)
     for name in found:
         found[name].compile()
@@ -225,7 +226,7 @@ def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy
 
 
 def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None:
-    """So that a cache can be filled ahead."""
+    """A cache can be filled ahead this way."""
     source = SOURCE.replace("atomicAdd(&counter, 1); ns::pair.x += 1;", "")
     module(cache, source, lazy=True).compile("sm_80")
 
@@ -234,7 +235,7 @@ def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None
 
 
 def test_lto_or_direct_code_is_in_the_key(cache: KernelCache) -> None:
-    """As are the names, their order, and that it is a module; a kernel of a lazy module has a key of its own."""
+    """The names, their order, and being a module are keyed too; a kernel of a lazy module has its own key."""
     single = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     modules = [
         module(cache, SAXPY), module(cache, SAXPY, lazy=True), module(cache, SAXPY, names=["saxpy"]),
@@ -270,7 +271,7 @@ def test_kernel_of_a_lazy_module_is_stored_under_the_key_it_tells(cache: KernelC
 
 
 def test_every_option_of_the_source_reaches_lazy_kernels(cache: KernelCache) -> None:
-    """They have the module's key in theirs."""
+    """The key of a lazy kernel contains the module's key."""
     keys = {
         module(cache, lazy=True, **options).axpy_float.key()
         for options in (
@@ -349,7 +350,7 @@ def test_miss_is_explained_by_what_the_kernel_is_made_from(cache: KernelCache, t
 
 @each_way
 def test_module_that_cannot_be_keyed_runs_uncached(cache: KernelCache, lazy: bool) -> None:
-    """With a warning; compile() and strict=True refuse."""
+    """There is a warning; compile() and strict=True raise."""
     source = 'extern "C" __global__ void k(int *x) { x[0] = sizeof(__TIME__); }'
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -410,7 +411,7 @@ extern "C" __global__ void k(float *x, int n) {
 @pytest.mark.slow
 @each_way
 def test_variables_of_the_toolkit_are_not_the_user_s(cache: KernelCache, lazy: bool) -> None:
-    """Its headers define constants by the dozen; the user's own are found among them, with their types."""
+    """The toolkit's headers define many constants; the user's variables are found among them, with their types."""
     source = """
 #include <cooperative_groups.h>
 namespace { __device__ const short own[2] = {1, 2}; }
@@ -477,7 +478,7 @@ def test_linker_that_knows_no_lists_of_patterns_still_serves(
 @pytest.mark.slow
 @each_way
 def test_unknown_entry_lists_those_there_are(cache: KernelCache, lazy: bool) -> None:
-    """At once where the names are known, at the first use where only the compiler knows them."""
+    """The error is raised at once if the names are known, else at first use."""
     named, unnamed = module(cache, names=["count"], lazy=lazy), module(cache, lazy=lazy)
 
     with pytest.raises(EntryError, match=r"'axpy_float' of .*: there are count"):
@@ -495,7 +496,7 @@ def test_unknown_entry_lists_those_there_are(cache: KernelCache, lazy: bool) -> 
 
 
 def test_module_without_kernels_is_said(cache: KernelCache) -> None:
-    """Also where there is only a template that nobody instantiates."""
+    """A source with only an uninstantiated template is an error too."""
     with pytest.raises(EntryError, match="defines no __global__"):
         module(cache, "__device__ int x;").compile()
     with pytest.raises(EntryError, match="gemm is a template"):
@@ -503,7 +504,7 @@ def test_module_without_kernels_is_said(cache: KernelCache) -> None:
 
 
 def test_fault_of_the_source_is_the_compiler_s_word(cache: KernelCache) -> None:
-    """With names and without, and not only once."""
+    """The compiler's error is raised with and without names, at each use."""
     broken = SOURCE + "\nint f() { return nonsense; }"
     for options in ({}, {"names": NAMES}, {"lazy": True}):
         with pytest.raises(CompileError, match="nonsense"):
@@ -556,7 +557,7 @@ def test_python_kernel_is_no_module(cache: KernelCache) -> None:
 
 
 def test_module_of_a_function_is_asked_once_and_not_before_its_use(cache: KernelCache) -> None:
-    """As a kernel's source is."""
+    """The function is called once, at first use, as for a kernel."""
     asked = []
 
     def source() -> str:
@@ -589,7 +590,7 @@ def test_module_of_what_a_compiler_made(cache: KernelCache, output: str) -> None
 
 
 def test_lazy_module_of_ltoir(cache: KernelCache) -> None:
-    """Its inputs were made before."""
+    """The LTO-IR was compiled before."""
     found = module(cache, compiled(SAXPY + 'extern "C" __global__ void k() {}', "ltoir", "sm_90", "-dlto"), lazy=True)
 
     assert [each.symbol for each in read_cubin(found.saxpy.cubin()).kernels] == ["saxpy"]
@@ -613,7 +614,7 @@ def test_link_inputs_serve_an_eager_module(cache: KernelCache, tmp_path: Path) -
 
 @each_way
 def test_module_and_its_kernels_pickle(cache: KernelCache, lazy: bool) -> None:
-    """By definition: what comes out is the same request."""
+    """They pickle by definition: the unpickled object makes the same request."""
     found = cached_module(SOURCE, names=NAMES, lazy=lazy, arch="sm_90")
     again, kernel = pickle.loads(pickle.dumps((found, found.count)))
 
@@ -625,7 +626,7 @@ def test_module_and_its_kernels_pickle(cache: KernelCache, lazy: bool) -> None:
 @pytest.mark.slow
 @each_way
 def test_clear_makes_a_module_resolve_again(cache: KernelCache, lazy: bool) -> None:
-    """Its kernels too, and it is compiled again."""
+    """Module and kernels are compiled again."""
     found = module(cache, lazy=lazy)
     found.axpy_float.compile()
     cache.clear()

@@ -21,7 +21,7 @@ class Ours(NamedTuple):
 
     @property
     def both(self) -> str:
-        """Of both fields."""
+        """Return both fields."""
         return f"{self.first} {self.second}"
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def test_class_is_as_typing_makes_it() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"first": 1, "third": 3}])
 def test_field_that_lacks_or_is_unknown_is_refused(given: dict[str, Any]) -> None:
-    """By a TypeError that names the class, as of any call; in `_replace` too."""
+    """The error is a TypeError with the class's name, as for any call, also in `_replace`."""
     made: Any = Ours
     with pytest.raises(TypeError, match=r"Ours\.__new__\(\)"):
         made(**given)
@@ -68,7 +68,7 @@ def test_field_that_lacks_or_is_unknown_is_refused(given: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("count", [0, 1, 14, 16, 17, 40])
 def test_class_of_any_number_of_fields_is_made(count: int) -> None:
-    """Those of the usual numbers share code; of the others each has its own."""
+    """Classes with a usual number of fields share code; other classes have their own."""
     names = [f"field_{number}" for number in range(count)]
     body: dict[str, Any] = {"__annotations__": dict.fromkeys(names, "int"), "__module__": __name__}
     made = type(NamedTuple)("Made", (NamedTuple,), body)

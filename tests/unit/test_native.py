@@ -148,7 +148,7 @@ def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_sever
 
 
 def test_launch_under_capture_notes_that_the_module_stays() -> None:
-    """On either path, and not before."""
+    """Both paths note it, and not before the launch."""
     for native in (False, True):
         kernel = Kernel(one("i4"), stream=9)
         launch = kernel.bind(native=native)
@@ -243,7 +243,8 @@ class _Exchange(ctypes.Structure):
 
 @pytest.mark.parametrize("is_in_c", [False, True], ids=["method", "function"])
 def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
-    """By the word of the method, and of the C function, which gets the word behind the head of the object."""
+    """Lazy negation is detected by the method, and by the C function, which gets the handle behind the object's
+    head."""
 
     class Negatable(ctypes.Structure):
         _fields_ = (("handle", ctypes.c_size_t),)
@@ -358,7 +359,7 @@ def test_numba_kernel_takes_arrays_of_cupy_as_its_own(libraries: dict[str, int],
     [((4,), (4,)), ((1,), (64,)), ((3, 4), (16, 4)), ((1, 4), (9, 4)), ((3, 1), (4, 40)), ((), ())],
 )
 def test_extents_and_strides_of_numbas_arrays_arrive_as_they_say(shape: Any, strides: Any) -> None:
-    """Those of single extents too, which may be any in C order; on either path."""
+    """Strides of single extents, which may be arbitrary in C order, are passed unchanged on both paths."""
     kind, array = types.Array(types.float32, len(shape), "C"), Numba().array(ADDRESS, shape=shape, strides=strides)
     for native in (False, True):
         typed = Typed(kind, native=native)
@@ -391,7 +392,7 @@ def test_arrays_of_large_records_are_launched(native: bool) -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 4), (1, 4), (2, 3, 4), (0,)])
 def test_contiguous_array_of_cupy_has_the_strides_of_c_order(libraries: dict[str, int], shape: Any) -> None:
-    """On either path; its extents, and the number of its items, are its own."""
+    """On both paths the strides are those of C order; extents and number of items are the array's."""
     kind, expected = types.Array(types.float32, len(shape), "C"), list[list[int]]()
     for native in (False, True):
         typed = Typed(kind, native=native)
@@ -408,7 +409,7 @@ def test_contiguous_array_of_cupy_has_the_strides_of_c_order(libraries: dict[str
 
 @pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 def test_array_of_another_stream_is_waited_for_by_a_numba_kernel_too(libraries: dict[str, int], native: bool) -> None:
-    """On the device."""
+    """The device waits."""
     typed = Typed(types.Array(types.float32, 1, "C"), native=native)
     typed.launch(CupyArray(ADDRESS))
 
@@ -420,7 +421,7 @@ def test_array_of_another_stream_is_waited_for_by_a_numba_kernel_too(libraries: 
 
 
 def test_driver_functions_answer_alike_from_c_and_from_ctypes() -> None:
-    """None of them where there is no driver; every name has a pattern either way."""
+    """Without a driver there are none; every name has a pattern in both."""
     from numba_kcache.launch import by_ctypes
 
     assert devices.native.function("cuNoSuchFunction", "n") is None

@@ -34,7 +34,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[str
 def test_module_is_added_to_a_wheel_and_left_beside_its_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
 ) -> None:
-    """Under the tag of what it was built for; an editable install finds it in the checkout."""
+    """The wheel has the tag of the build; an editable install finds the module in the checkout."""
     monkeypatch.delenv("CC", raising=False)
     build, said = hook(monkeypatch, tmp_path)
     data: dict[str, Any] = {"force_include": {}}

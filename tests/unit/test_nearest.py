@@ -77,7 +77,7 @@ def test_kernel_that_was_never_stored_says_so(program: Program) -> None:
 
 
 def test_hit_says_where_from_and_why_it_was_compiled(program: Program) -> None:
-    """In the process that compiled it, from memory; in the next, from disk."""
+    """In the compiling process the hit is from memory, in the next one from disk."""
     cache = program.cache()
     kernel = program.kernel(cache=cache)
     kernel.compile()
@@ -160,7 +160,7 @@ def test_header_is_named_with_what_became_of_it(
 
 @pytest.mark.slow
 def test_every_header_that_changed_is_named(program: Program) -> None:
-    """Not the first alone; beside what else changed; against the entry with the fewest changes."""
+    """All changed headers and other changes are named, against the entry with the fewest changes."""
     program.including().compile()
     (program.root / "second/b.h").write_text("#define N 2\n")
     program.including().compile()
@@ -178,7 +178,7 @@ def test_every_header_that_changed_is_named(program: Program) -> None:
 
 
 def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) -> None:
-    """Of several sets of headers, the newest is not meant, but the one from which the fewest differ."""
+    """Of several header sets, the one with the fewest differences is used, not the newest."""
     first = (program.root / "second/b.h").read_text()
     program.including().compile()
     (program.root / "second/a.h").write_text('#include "b.h"\n#define M 1\n')
@@ -247,7 +247,7 @@ def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, i
 
 
 def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
-    """Its values went with it; which components differ is known."""
+    """The values of an evicted entry are lost; the names of differing components are known."""
     program.kernel(fastmath=True).compile()
     for entry in program.cache().entries():
         program.cache().session.store.remove(entry.key)
@@ -258,7 +258,7 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
 
 
 def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program) -> None:
-    """Its old values are told, though more of them differ."""
+    """A stored entry is preferred, with its old values, even if more of them differ."""
     program.kernel(EMPTY + "//", std="c++17").compile()
     nearest = program.kernel(EMPTY, fastmath=True)
     nearest.compile()
@@ -304,7 +304,7 @@ def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> N
 
 
 def test_kernel_that_cannot_be_keyed_says_why(program: Program) -> None:
-    """As its one warning does."""
+    """The explanation has the reason of the warning."""
     found = program.kernel('extern "C" __global__ void k(int *o) { *o = __TIME__[0]; }').explain()
 
     assert (found.outcome, told(found)) == (
@@ -325,7 +325,7 @@ for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
 
 @pytest.mark.slow
 def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
-    """Both are `__main__`: by a file of its own, by the folder it is typed in; moved lines are the same program."""
+    """Both are `__main__`: programs differ by file, or by working directory at a prompt; moved lines do not matter."""
 
     def reasons(folder: str, source: str, *, head: str = "", is_typed: bool = False) -> list[str]:
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -354,7 +354,7 @@ def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) ->
 
 
 def test_each_kernel_of_a_file_has_a_history() -> None:
-    """By its qualified name, and by the entry that was requested, which is all that tells kernels of one text apart."""
+    """A history belongs to a qualified name and the requested entry, which distinguishes kernels of one text."""
     names = [name_in("/app/k.py", name=each) for each in ("", "k", "k(n=3)", "make.<locals>.k")]
     names += [name_in("/app/k.py", EMPTY, entry=each) for each in ("k", "m")]
 
@@ -412,7 +412,7 @@ def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) ->
 def test_reason_stands_in_event_and_log_line_of_every_compile(
     program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As values in the event, as text in event and log; the kind is what is counted."""
+    """The event has values and text, the log line text; the kind is counted."""
     caches = program.cache(), program.cache(), program.cache(mode="refresh")
     options: tuple[dict[str, Any], ...] = {}, {"fastmath": True}, {}
     kernels = [program.kernel(cache=each, **more) for each, more in zip(caches, options, strict=True)]
@@ -466,7 +466,7 @@ def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
 
 
 def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> None:
-    """Both texts are in the cache; in which file they stand is not."""
+    """Both texts are in the cache, without their file."""
     program.kernel().compile()
     program.kernel(SAXPY.replace("a * x", "a + x"), fastmath=True).compile()
     (newer,) = [entry for entry in program.cache().entries()
@@ -481,7 +481,7 @@ def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> 
 
 
 def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
-    """And what is wrong with it."""
+    """The explanation has the damage."""
     kernel = program.kernel()
     kernel.compile()
     cache = program.cache()
@@ -541,7 +541,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
 
 
 def test_explaining_in_an_empty_cache_makes_no_directory(program: Program) -> None:
-    """Nor does it keep what it learns of the compilers."""
+    """The identities of the compilers are not stored either."""
     program.including().explain()
 
     assert not (program.root / "cache").exists()
@@ -583,7 +583,7 @@ def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_expla
 def test_forged_or_torn_history_costs_an_explanation_alone(
     program: Program, variants: list[dict[str, Any]], including: bool
 ) -> None:
-    """With any history the kernel compiles, is stored, and the next process has it."""
+    """With any history the kernel is compiled and stored, and the next process hits."""
     make = program.including if including else program.kernel
     make().compile()
     store: Any = program.cache().session.store

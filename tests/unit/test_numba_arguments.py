@@ -42,7 +42,7 @@ VALUES: dict[str, Any] = {
 
 
 def words_of(kind: Any, value: Any) -> bytes:
-    """Words that a launch packs for one argument."""
+    """List the words that a launch packs for one argument."""
     sizes, offset, places = sizes_of(kind), 0, []
     for size in sizes:
         places.append(Parameter(offset, size, "?"))
@@ -107,7 +107,7 @@ def test_value_of_another_class_is_handed_on(value: Any) -> None:
 
 
 def test_what_is_not_common_is_left_to_numba() -> None:
-    """Its own launch code knows records, tuples, enums, dates and pointers, and refuses what it cannot launch."""
+    """Numba's own launch code handles records, tuples, enums, dates and pointers, and refuses invalid arguments."""
     member = enum.IntEnum("Mode", {"FAST": 1}).FAST
     record = from_dtype(np.dtype([("a", np.int32)]))
     left = (

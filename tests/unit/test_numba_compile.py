@@ -235,7 +235,7 @@ def test_reshape_links_numbas_own_helper() -> None:
 
 @pytest.mark.slow
 def test_half_and_bfloat16_compile() -> None:
-    """Both link CUDA C++ that Numba writes while it lowers; Numba's cache refuses them."""
+    """Both link CUDA C++ that Numba writes during lowering; Numba's own cache refuses them."""
     from numba.cuda.types import bfloat16
 
     @cuda.jit
@@ -503,7 +503,7 @@ def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.Monkey
 
 
 def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
-    """Its grid is in the code and not in the key."""
+    """The grid is in the code and not in the key."""
     parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
     library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
     chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}

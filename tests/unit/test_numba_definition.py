@@ -153,7 +153,7 @@ def test_device_runtime_counts_where_it_is_linked(tmp_path: Path, device_runtime
 
 @pytest.mark.slow
 def test_device_runtime_that_was_not_keyed_stores_nothing(tmp_path: Path, device_runtime: Path) -> None:
-    """It was replaced after the key was derived: what was linked is not what a later process would be served for."""
+    """The runtime was replaced after the key was derived, so the linked one does not match the key."""
     from numba_kcache.toolchain import Library, Toolchain
 
     cache = KernelCache(tmp_path / "cache")
@@ -172,7 +172,7 @@ def test_device_runtime_that_was_not_keyed_stores_nothing(tmp_path: Path, device
 def test_clock_of_what_is_linked_counts_in_a_branch_that_is_taken(
     tmp_path: Path, condition: str, hits: int | None
 ) -> None:
-    """It is compiled once more without it; where the code is the same, the kernel is cached."""
+    """The kernel is compiled again without the clock, and cached if the code is the same."""
     text = f"{condition}\n#define MORE __DATE__[1]\n#else\n#define MORE 1\n#endif\n"
     body = 'extern "C" __device__ int external(double *r, double x) { *r = x + MORE; return 0; }\n'
     (tmp_path / "external.cu").write_text(text + body)

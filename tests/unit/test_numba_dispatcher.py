@@ -50,7 +50,7 @@ def test_installed_cache_serves_kernels_that_ask_for_one() -> None:
 
 
 def test_disassembly_of_a_numba_kernel_is_numba_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By signature, as Numba's dispatcher gives it, and not that of one cubin."""
+    """The disassembly is by signature, like Numba's dispatcher, not of one cubin."""
 
     def kernel(x: Any) -> None:
         x[0] = 1
@@ -72,7 +72,8 @@ def test_disassembly_of_a_numba_kernel_is_numba_s(monkeypatch: pytest.MonkeyPatc
 def test_error_in_linked_code_is_left_to_numba_where_the_kernel_is_its_own(
     error: Exception, is_numbas: bool, is_raised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None has Numba compile the kernel itself, and raise what it raises; a kernel of this cache raises the error."""
+    """A result of None makes Numba compile the kernel and raise its own error; a kernel of this cache raises the error
+    itself."""
 
     def refuse(*_wanted: object) -> NoReturn:
         raise error

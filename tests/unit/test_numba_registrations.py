@@ -222,12 +222,12 @@ def test_edit_of_a_registration_invalidates_key(what: str) -> None:
 
 @pytest.mark.parametrize("what", ASIDE)
 def test_edit_beside_the_kernel_keeps_key(what: str) -> None:
-    """And the code."""
+    """The code is the same, too."""
     assert outcome(ASIDE[what]) == outcome(PROGRAM)
 
 
 def test_order_of_registrations_for_different_things_keeps_key() -> None:
-    """As two modules make it that are imported in another order."""
+    """The order depends on the order of imports."""
     start, end = PROGRAM.index("@overload(operator.sub)"), PROGRAM.index("@register_jitable")
     sub, truediv = PROGRAM[start:end].split("@overload(operator.truediv)")
     swapped = PROGRAM[:start] + "@overload(operator.truediv)" + truediv + sub + PROGRAM[end:]

@@ -83,7 +83,7 @@ def test_text_of_the_types_is_kept_for_explanations() -> None:
 
 
 def test_types_of_extensions_and_of_this_process_are_refused() -> None:
-    """Their lowering is code that nothing here reads."""
+    """The lowering of such types cannot be read."""
 
     class Extension(Type):
         pass
@@ -94,7 +94,7 @@ def test_types_of_extensions_and_of_this_process_are_refused() -> None:
 
 
 def test_types_of_extensions_can_be_vouched_for() -> None:
-    """By name, where `depends=` says what their code is; what is known by an address alone stays refused."""
+    """With `depends=`, extension types count by name; types known only by an address stay refused."""
 
     class Extension(Type):
         pass

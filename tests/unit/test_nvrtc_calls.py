@@ -39,7 +39,7 @@ def test_answers_are_those_of_the_bindings(name: str, monkeypatch: pytest.Monkey
 
 
 def test_status_has_its_name() -> None:
-    """As the bindings' have it, in messages of compiles that fail by themselves."""
+    """Error messages have the same names as the bindings."""
     pytest.importorskip("cuda.bindings.nvrtc").nvrtcVersion()
 
     calls = NvrtcCalls(mapped_handle("nvrtc"))
@@ -66,7 +66,7 @@ print(loaded_library("nvrtc") == before)
 
 @pytest.mark.slow
 def test_first_compile_imports_no_bindings(tmp_path: Path) -> None:
-    """And whoever imports them later gets the library that has compiled."""
+    """Code that imports the bindings later gets the library that has compiled."""
     said = in_python(COMPILES, NUMBA_KCACHE_DIR=str(tmp_path))
 
     assert said.split() == ["1", "False", "True"]

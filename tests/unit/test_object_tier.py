@@ -44,7 +44,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"abc")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def branches(root: Path) -> Project:
 
 
 def is_unread(project: Project, meanwhile: Callable[[], object]) -> bool:
-    """Ask the watch about the header in the branch after this has happened instead of a compile."""
+    """Check whether the header in the branch counts as unread after an event in place of a compile."""
     watch = watch_of(Survey(project.source, project.search, now_ns=later_ns()))
     try:
         meanwhile()
@@ -43,7 +43,8 @@ def is_unread(project: Project, meanwhile: Callable[[], object]) -> bool:
 
 
 def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
-    """Neither is what its header includes; an edit of the other header is seen."""
+    """Neither the header in the inactive branch nor its includes are dependencies; an edit of the other header is
+    noticed."""
     project = branches(tmp_path)
     headers = project.learn()
     assert [file.place for file in headers.files] == [Place(2, "header.h")]
@@ -163,13 +164,14 @@ def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Pa
 
 
 def test_header_that_is_not_watched_counts_as_read(tmp_path: Path) -> None:
-    """Nobody knows."""
+    """An unwatched header may have been read."""
     with closing(OpenWatch(())) as watch:
         assert not watch.is_unopened(str(branches(tmp_path).root / "second/unread.h"))
 
 
 def test_tree_is_watched_by_folder(tmp_path: Path) -> None:
-    """Of a toolkit nobody knows before which headers are meant; a link in it may lead anywhere, and counts as read."""
+    """The headers of a toolkit are not known in advance; a link in it counts as read, since its target is not
+    watched."""
     (tmp_path / "kit/deep").mkdir(parents=True)
     for name in ("kit/a.h", "kit/deep/b.h", "kit/deep/c.h"):
         (tmp_path / name).write_text("")

@@ -134,7 +134,8 @@ def test_ptx_does_not_take_source_options(name: str) -> None:
 
 
 def test_misspelt_option_is_answered_by_the_one_that_is_meant() -> None:
-    """Of CUDA C++, of a Numba kernel and of a setting; a name that is like none gets the list alone."""
+    """This holds for options of CUDA C++ and of Numba kernels and for settings; a dissimilar name gets only the
+    list."""
 
     def numba(x, y):  # type: ignore[no-untyped-def]
         y[0] = x[0]

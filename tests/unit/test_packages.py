@@ -29,7 +29,8 @@ def test_versions_that_differ_are_not_one(one: str, other: str) -> None:
 
 
 def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an import would find it; names are compared as installers do, and metadata without a version is none."""
+    """The search order is that of imports; names are normalised as installers do, and metadata without a version is
+    ignored."""
     for folder, name, text in (
         ("a", "My_Dist-9", "Name: x\n"),
         ("b", "My.Dist-2", "Version: 2.0\n"),
@@ -144,7 +145,7 @@ def test_link_that_leads_nowhere_hides_no_file(tmp_path: Path) -> None:
 
 
 def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> None:
-    """It may have been imported as it was before: two answers are never the same."""
+    """The program may have imported the earlier state, so each request gives another identity."""
     (tmp_path / "module.py").write_text("one")
 
     answers = {content_digest(str(tmp_path), None, 0)[1] for _ in range(2)}

@@ -45,7 +45,7 @@ def test_letters_stay_and_lines_fit(columns: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words stay whole, and so do the names in a path that is too long for a line."""
+    """Words are not divided, nor are names in a long path."""
     monkeypatch.setenv("COLUMNS", "40")
 
     assert shown("fine   nvrtc  13.5 at /opt/venv/lib/python3.11/site-packages/nvidia/libnvrtc.so.13")[1].split(
@@ -58,7 +58,7 @@ def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_third_column_that_starts_late_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must leave a third of the width; else a line goes on under the column before it."""
+    """The column needs a third of the width; otherwise the line continues under the column before it."""
     monkeypatch.setenv("COLUMNS", "60")
 
     assert shown("  options of a.kernel  04a8ff19a83d  debug false, device false")[1].split("\n") == [
@@ -91,5 +91,5 @@ def test_colours_are_by_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_elsewhere_a_text_stays_as_it_is() -> None:
-    """In a file or a pipe, whatever its length."""
+    """In a file or a pipe no line is wrapped."""
     assert painted("fine   " + "x" * 200, io.StringIO()) == "fine   " + "x" * 200

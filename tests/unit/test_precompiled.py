@@ -93,7 +93,7 @@ def test_edited_header_is_read_again(tmp_path: Path) -> None:
 
 
 def test_precompiled_headers_are_left_alone_once_a_file_is_another(tmp_path: Path) -> None:
-    """Of the toolkit, which is read where it is: edited, gone, or one that appears before it in another folder."""
+    """They are not used after a file of the toolkit was edited or removed, or another one appears before it."""
     for change in ("edit", "remove", "shadow", "nothing"):
         first, second = tmp_path / change / "first", tmp_path / change / "second"
         for each in (first / "cub", second / "cub"):
@@ -118,7 +118,7 @@ def test_precompiled_headers_are_left_alone_once_a_file_is_another(tmp_path: Pat
 
 
 def test_file_that_may_have_been_written_meanwhile_is_never_taken_as_it_was(tmp_path: Path) -> None:
-    """Its bytes before and after may be others, under one stat."""
+    """Its bytes may have changed with the same stat."""
     (tmp_path / "tree").mkdir()
     (header := tmp_path / "tree" / "a.h").write_text("1")
     made = Precompiled()
@@ -145,7 +145,7 @@ def test_texts_that_begin_otherwise_share_nothing(tmp_path: Path) -> None:
 
 
 def test_forked_process_makes_no_new_ones(tmp_path: Path) -> None:
-    """Nor does it remove those of the process that made them."""
+    """It does not remove those of its parent either."""
     made = Precompiled()
     made.root = str(tmp_path)
     folder = made.folder("mirror", "#include <a.h>")

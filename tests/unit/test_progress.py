@@ -38,7 +38,7 @@ class Terminal:
         return seen
 
     def close(self) -> str:
-        """All that was not read."""
+        """Return all unread output."""
         self.stream.write("END")
         self.stream.close()
         return self.read_until("END").removesuffix("END")
@@ -86,7 +86,7 @@ def test_long_compile_is_one_line_of_the_log_elsewhere(caplog: pytest.LogCapture
 
 
 def test_short_compile_is_silent(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
-    """Within a second: no line, no log."""
+    """A compile of less than a second prints and logs nothing."""
     with caplog.at_level(logging.DEBUG, "numba_kcache"):
         with shown("saxpy for sm_90", FOR_EVER, terminal.stream):
             pass

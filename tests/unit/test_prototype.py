@@ -43,7 +43,7 @@ SCALARS = {
 
 
 def test_every_scalar_by_value() -> None:
-    """All the fundamental types that a kernel can take."""
+    """A kernel can take all fundamental types by value."""
     found = described("", ", ".join(f"{name} p{i}" for i, name in enumerate(SCALARS)))
 
     assert [code for code, _ in found] == list(SCALARS.values())
@@ -210,7 +210,7 @@ def test_agreement_with_the_layout_is_typed() -> None:
     ],
 )
 def test_symbol_is_named_as_the_source_does(symbol: str, name: str) -> None:
-    """For lists of candidates; what cannot be read stays as it is."""
+    """Symbols in lists of candidates are demangled; unreadable ones are unchanged."""
     assert kernel_name(symbol) == name
 
 
@@ -264,7 +264,7 @@ def test_what_tells_no_type_is_no_type(lowered: str) -> None:
     ],
 )
 def test_variable_is_named_as_the_source_does(symbol: str, name: str) -> None:
-    """With its namespaces; what cannot be named from outside keeps its symbol."""
+    """Variables have their namespaces; one that cannot be named from outside keeps its symbol."""
     assert variable_name(symbol) == name
 
 

@@ -112,7 +112,7 @@ def calling(callee: Any, dialect: Toy | None = None, **options: Any) -> str:
 
 
 def test_function_behind_a_dispatcher_counts_with_its_options() -> None:
-    """Its code and its own options do; what the dialect leaves out does not."""
+    """Its code and options count, except for those that the dialect leaves out."""
     plain = calling(Decorated(ONE))
 
     assert calling(Decorated(ONE, {"echo": True})) == plain
@@ -137,7 +137,7 @@ def test_functions_that_the_compiler_keeps_are_those_of_the_dialect() -> None:
 
 
 def test_lines_count_where_the_dialect_says_so() -> None:
-    """By the options of the one function that has them."""
+    """Line numbers count only for the function with such options."""
     moved = function("\n\ndef f(x):\n    return x * 1")
 
     assert calling(Decorated(moved)) == calling(Decorated(ONE))
@@ -155,7 +155,7 @@ def test_registration_counts_where_its_value_attribute_or_operator_is_used() -> 
 
 
 def test_types_and_external_functions_count_by_their_declarations(tmp_path: Path) -> None:
-    """And by the bytes that are linked for them."""
+    """The linked bytes count too."""
     (tmp_path / "a.cu").write_text("// one")
     declaration = External("g", "f4(f4)", "c", False, (str(tmp_path / "a.cu"),))
     declared, other = Declared(declaration), Declared(declaration._replace(abi="d"))
@@ -201,7 +201,7 @@ def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
 
 
 def test_fingerprint_knows_nothing_of_numba() -> None:
-    """It runs without, and finds the same; its modules do not even name it."""
+    """Without Numba the fingerprint is the same; its modules do not contain Numba's name."""
     script = (
         "import sys; from tests.unit.test_python_dialect import *\n"
         "print(calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)); assert 'numba' not in sys.modules"

@@ -177,7 +177,7 @@ def test_module_name_keeps_digest(tmp_path: Path) -> None:
 
 
 def test_lines_count_where_they_are_compiled_in(tmp_path: Path) -> None:
-    """With line tables wanted, a line move is another kernel; for a device function its own option decides."""
+    """With line tables a moved line changes the key; for a device function its own option decides."""
     moved = {**PROGRAM, "kernels": "\n" + KERNELS}
     assert taken(tmp_path, moved, with_lines=True).digest != taken(tmp_path, PROGRAM, with_lines=True).digest
 
@@ -279,7 +279,7 @@ def test_functions_from_stdin_and_notebooks_are_captured() -> None:
 
 
 def test_link_file_counts_by_content(tmp_path: Path) -> None:
-    """Its path does not count, its bytes do; the bytes that were digested are handed on to the linker."""
+    """The bytes count, not the path; the linker gets the digested bytes."""
 
     def body(x):  # type: ignore[no-untyped-def]
         x[0] = 1
@@ -465,7 +465,7 @@ def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
 
 
 def test_depends_stands_for_extensions_and_inner_imports() -> None:
-    """Both are known by name alone then."""
+    """With `depends=` both count by name."""
 
     def importing(x):  # type: ignore[no-untyped-def]
         import hypothesis
@@ -694,7 +694,7 @@ def test_exception_table_counts() -> None:
 
 
 def test_names_beyond_the_256th_are_read() -> None:
-    """Their index needs EXTENDED_ARG: read without it, another global would be captured in its place."""
+    """Their index needs EXTENDED_ARG: ignoring it would capture another global."""
     names = [f"name{number}" for number in range(600)]
     body = "".join(f"    x[0] += {name}\n" for name in names)
     space = dict.fromkeys(names, 0)
@@ -810,7 +810,7 @@ SAME = {
 
 @pytest.mark.parametrize("what", SAME)
 def test_docstrings_and_names_of_locals_keep_digest(tmp_path: Path, what: str) -> None:
-    """They are in no code; with debug information they are."""
+    """They are in the code only with debug information."""
     old, new = SAME[what]
     assert old in KERNELS
     before = taken(tmp_path, PROGRAM)

@@ -88,7 +88,7 @@ def test_swapped_functions_of_c_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("make", [np.float64, int, float, lambda n: (n, n), np.arange, lambda n: np.dtype(f"i{4 * n}")])
 def test_data_added_to_a_trusted_module_counts_by_value(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its type may say that it is of a trusted package; it is data all the same."""
+    """Added data counts by value even if its type claims to be from a trusted package."""
     digests = set()
     for number in (1, 2):
         monkeypatch.setattr(math, "KK", make(number), raising=False)
@@ -99,7 +99,7 @@ def test_data_added_to_a_trusted_module_counts_by_value(make: Any, monkeypatch: 
 
 @pytest.mark.parametrize("lies", [False, True])
 def test_function_added_to_a_trusted_module_counts_by_code(lies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it says that it is of that module."""
+    """Added functions count by code even if they claim to be from that module."""
     digests = set()
     for number in (1, 2):
         function = made(f"x + {number}", "added")
@@ -124,7 +124,7 @@ def test_attribute_added_to_a_trusted_class_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_enum_that_a_program_runs_into_a_trusted_module_counts_by_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that it is of that module, and so it is, but no version pins it."""
+    """The class claims to be from the module and is in it, but no version identifies it."""
     digests = set()
     for number in (1, 2):
         space = {"__name__": "math"}
@@ -335,7 +335,7 @@ INDIRECT = {
 
 @pytest.mark.parametrize("how", INDIRECT)
 def test_what_a_function_says_of_itself_counts_however_it_is_asked_for(how: str) -> None:
-    """By a text, of a method, of what a variable holds: a docstring counts as soon as any code names such words."""
+    """A docstring counts if any code names `__doc__`: as text, for a method, or for the value of a variable."""
 
     def of(doc: str) -> str:
         space = _described(doc)
@@ -383,7 +383,7 @@ def test_docstrings_keep_key_where_no_code_asks_for_them(text: str) -> None:
     "text", ["f.kind", "getattr(f, 'kind')", "getattr(g, 'kind')", "h.kind", "D.m.kind", "getattr(f, KIND)"]
 )
 def test_attributes_put_on_functions_count_however_code_asks_for_them(text: str) -> None:
-    """Those that no code names do not."""
+    """Attributes that no code names do not count."""
 
     def of(text: str, kind: int) -> str:
         space = _described("1")
@@ -408,7 +408,7 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["partial", "bound method", "attrgetter"])
 def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> None:
-    """Their form shows nothing of the function that they call or ask."""
+    """The functions that such an object calls cannot be read."""
     space = _described("1")
     made = {
         "partial": lambda: functools.partial(getattr, space["f"]),
@@ -434,7 +434,7 @@ def test_name_that_leads_to_another_of_two_known_classes_counts() -> None:
 
 
 def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all of `sys` is state: numbers and texts are read, so is the version."""
+    """Numbers and texts of `sys` are read, and so is the version."""
     import os
 
     one = digest(read("x[0] = sys.maxsize + sys.version_info[0] + (os.sep == '/')", sys=sys, os=os))
@@ -444,7 +444,7 @@ def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.Monkey
 
 
 def test_version_of_python_counts_with_each_of_its_parts() -> None:
-    """Its class cannot be instantiated, so no other one replaces it here: its form has all five."""
+    """All five parts of the version count; its class cannot be instantiated for this test."""
     parts = [value_form(each, TRUST, lambda value: None) for each in sys.version_info]
 
     assert value_form(sys.version_info, TRUST, lambda value: None) == ("version", parts)

@@ -161,14 +161,15 @@ OLD = "a\nb\n# c\nd\n"
 def test_first_line_that_differs_is_told_with_its_place(
     component_name: str, new: str, origin: Origin, expected: tuple[str | None, str | None, str]
 ) -> None:
-    """In the user's file, where that shows it; comments of Python say nothing, those of CUDA C++ are in the key."""
+    """The place is in the user's file if that contains the text; comments of Python are skipped, those of CUDA C++ are
+    keyed."""
     found = with_line(Reason(ReasonKind.SOURCE_CHANGED, component_name, "", "1", "2"), OLD, new, origin)
 
     assert (found.old, found.new, found.where) == expected
 
 
 def test_place_is_told_where_the_old_text_was_not_kept() -> None:
-    """Of a source that was too large to keep."""
+    """This holds for a source too large to store."""
     found = with_line(Reason(ReasonKind.SOURCE_CHANGED, "source", "", "1", "2"), None, "a", Origin("/k.py", 5))
 
     assert found == Reason(ReasonKind.SOURCE_CHANGED, "source", "", "1", "2", "/k.py:5")
@@ -176,7 +177,7 @@ def test_place_is_told_where_the_old_text_was_not_kept() -> None:
 
 @pytest.mark.parametrize("kind", ReasonKind)
 def test_each_kind_has_words_and_a_next_step(kind: ReasonKind) -> None:
-    """On one line, with whatever values there are."""
+    """The text is on one line, for any values."""
     for old, new in ((None, None), ("1", None), (None, "2"), ("1", "2"), ("1", "1")):
         told = text_of(Reason(kind, "c", "the-name", old, new, "/k.py:3"))
         assert told

@@ -59,7 +59,7 @@ def test_section_that_is_not_the_code_s_is_refused(
 
 
 def test_changelog_of_this_tree_can_be_released(release: ModuleType) -> None:
-    """Its changes have a place and name the key schema and store format of the code."""
+    """The changes are in a section and name the key schema and store format of the code."""
     changes = release.dated((ROOT / "CHANGELOG.md").read_text(), "99.0.0", "2026-11-22")
 
     root = Path(ROOT)
@@ -71,7 +71,7 @@ def test_changelog_of_this_tree_can_be_released(release: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_release_is_a_commit_and_a_tag(release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the changes dated; a tree with files that are not committed is refused."""
+    """The commit dates the changes; a tree with uncommitted files is refused."""
     monkeypatch.setattr(release, "ROOT", tmp_path)
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")

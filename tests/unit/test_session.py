@@ -88,7 +88,7 @@ def test_second_kernel_object_is_served_from_memory(directory: Path) -> None:
 
 
 def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those used longest ago go, and are read again; the last one stays however large it is."""
+    """The least recently used artifacts are dropped and read again; the last one stays, whatever its size."""
     sources = [SAXPY, OTHER, EMPTY]
     cache = open_cache(directory)
     sizes = [len(compiled(cache, source).cubin()) for source in sources]
@@ -214,7 +214,7 @@ def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Path, named: bool) -> None:
-    """Its toolkit's headers are its own: they are not looked at, unless the user names their folder."""
+    """The toolkit's headers belong to the compiler and are not checked, unless the user names their folder."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
     source = '#include "mine.h"\n#include <cuda_fp16.h>\nextern "C" __global__ void k(int *x) { *x = TWO; }'
     folders = [str(tmp_path), *([installed_include_dirs()[-1]] if named else [])]
@@ -441,7 +441,7 @@ def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
     [{}, {"kind": "exe"}, {"target": "sm_90", "kind": "cuda", "entries": [], "compile_time_s": "1", "attributes": {}}],
 )
 def test_entry_that_holds_no_artifact_is_compiled_again(directory: Path, header: dict[str, Any]) -> None:
-    """Whole as a file, of another shape inside: as damaged as one with a flipped byte."""
+    """A valid file with invalid contents is treated like a damaged one."""
     key = compiled(open_cache(directory)).key()
     assert open_cache(directory).session.store.put(StoredEntry(key, header, {"cubin": b"x"}))
     cache = open_cache(directory)
@@ -543,7 +543,7 @@ if len(sys.argv) > 3:
 
 @pytest.mark.slow
 def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) -> None:
-    """That may be in the middle of an import, or under a lock: its counts are saved by the next cache, or at exit."""
+    """The collection may happen during an import, or under a lock: the next cache, or the exit, saves the counts."""
     first = in_python(COLLECTED, str(tmp_path), SAXPY)
     second = in_python(COLLECTED, str(tmp_path), OTHER, "and ask")
 
@@ -551,7 +551,7 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
 
 
 def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
-    """It cannot save its counts; the new cache works."""
+    """The old cache cannot save its counts; the new cache works."""
     trouble = functools.partial(divmod, 1, 0)
     session.collected.append(trouble)
 
@@ -632,7 +632,7 @@ def test_unknown_scope_is_refused(directory: Path) -> None:
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1468006, "1.4 MiB"), (2**41, "2048.0 GiB")],
 )
 def test_sizes_read_well(size_bytes: int, text: str) -> None:
-    """In the unit that people would use."""
+    """Sizes have a readable unit."""
     assert bytes_text(size_bytes) == text
 
 
@@ -640,7 +640,7 @@ def test_sizes_read_well(size_bytes: int, text: str) -> None:
     ("seconds", "text"), [(0, "0 us"), (85e-6, "85 us"), (2.1e-3, "2.1 ms"), (8.5, "8.5 s"), (190, "3 min 10 s")]
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
-    """In the unit that people would use."""
+    """Durations have a readable unit."""
     assert seconds_text(seconds) == text
 
 

@@ -89,7 +89,7 @@ def test_configure_takes_python_values(given: dict[str, Any], name: str, value: 
 
 
 def test_configure_goes_before_environment_before_default() -> None:
-    """None in configure() stands for "not given"; an empty variable too."""
+    """None in configure() means "not given"; so does an empty variable."""
     environ = {"NUMBA_KCACHE_MODE": "readonly", "NUMBA_KCACHE_MAX_ENTRIES": ""}
 
     assert read_settings({}, {}) == Settings()
@@ -184,7 +184,7 @@ except numba_kcache.SettingsError as error:
 
 
 def test_bad_configure_changes_nothing(tmp_path: Path) -> None:
-    """All or none: a refused call leaves the settings that were."""
+    """A refused call leaves all settings unchanged."""
     numba_kcache.configure(directory=tmp_path / "one")
     with pytest.raises(SettingsError):
         numba_kcache.configure(directory=tmp_path / "two", mode="fast")
@@ -193,7 +193,7 @@ def test_bad_configure_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_configure_none_takes_a_setting_back(tmp_path: Path) -> None:
-    """None is environment or default again."""
+    """None restores the environment's value or the default."""
     numba_kcache.configure(directory=tmp_path / "one", max_entries=5)
     numba_kcache.configure(directory=None)
 

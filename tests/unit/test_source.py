@@ -92,7 +92,7 @@ def nested():  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("function", [annotated, annotated_by_text, constant, formatted, called, branches])
 def test_function_that_returns_source_is_recognised(function: Any) -> None:
-    """By its annotation, or because it takes nothing and returns something; it is not called."""
+    """The annotation shows it, or a return of a value without parameters; the function is not called."""
     assert returns_source(function)
 
 
@@ -119,7 +119,7 @@ def with_keyword(*, n=3):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("function", [with_parameter, with_parameter_formatted, with_keyword])
 def test_unannotated_template_is_refused_with_the_annotation(function: Any) -> None:
-    """It could be a mistaken Numba kernel: the message names what decides."""
+    """It could be a mistaken Numba kernel: the message names the annotation."""
     with pytest.raises(OptionError, match="it has parameters and returns a string") as caught:
         cached_kernel(function)
 
@@ -127,7 +127,7 @@ def test_unannotated_template_is_refused_with_the_annotation(function: Any) -> N
 
 
 def test_decorating_never_calls_the_function() -> None:
-    """Not at decoration, not for its name, its repr or its documentation."""
+    """Name, repr and documentation do not call it either."""
     calls = []
 
     @cached_kernel(arch="sm_90")
@@ -180,7 +180,7 @@ def test_function_that_returns_bytes() -> None:
 
 
 def test_function_that_raises() -> None:
-    """Its own exception comes out, with a note that says who asked; the next use asks again."""
+    """The function's own exception is raised, with a note about the caller; the next use calls it again."""
     trouble = [RuntimeError("no source today")]
 
     def k() -> str:
@@ -338,7 +338,7 @@ def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_option_is_refused_at_decoration(options: dict[str, Any], says: str) -> None:
-    """Not at the first launch, perhaps an hour later."""
+    """The error does not wait for the first launch."""
     with pytest.raises(OptionError, match=says):
         cached_kernel(EMPTY, **options)
 

@@ -257,7 +257,7 @@ def test_device_code_is_linked(inputs: dict[str, Path], suffix: str) -> None:
 
 
 def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_path: Path) -> None:
-    """As an object nvJitLink would pass it over, and miss the function later."""
+    """If it were passed as an object, nvJitLink would ignore it and miss the function later."""
     inputs["cubin"].rename(tmp_path / "twice.o")
 
     assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).entries[0].typed
@@ -281,7 +281,7 @@ def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["cu", "ltoir"])
 def test_lto_links_device_code_across_files(inputs: dict[str, Path], suffix: str) -> None:
-    """With lto=True CUDA C++ goes to LTO-IR first, and LTO-IR is taken as it is."""
+    """With lto=True CUDA C++ is compiled to LTO-IR first, and LTO-IR is used unchanged."""
     artifact = build(CALLS, lto=True, link=read_link_inputs([inputs[suffix]], ""))
 
     assert {each.symbol for each in read_cubin(artifact.cubin).kernels} == {"k"}
@@ -505,7 +505,7 @@ for source in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_failed_compile_leaves_nvrtc_as_it_was(tmp_path: Path) -> None:
-    """Whoever compiles next in this thread neither finds a .json in the working directory nor is aborted for it."""
+    """The next compile in this thread neither writes a .json into the working directory nor is aborted."""
     (tmp_path / "cwd").mkdir()
     sources = ['#include "no_such_header.h"', "#include <cuda_fp16.h>\nnonsense"]
 

@@ -69,7 +69,7 @@ def test_forked_child_has_its_own_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
-    """So that a file which nobody touched for an hour is one that nobody will touch."""
+    """So no process writes to a file that was unchanged for an hour."""
     clock = Clock()
     counters = counters_of(tmp_path, monotonic=clock)
     counters.add({"hits": 1})
@@ -154,7 +154,7 @@ def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
 
 
 def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
-    """And one event."""
+    """There is one event."""
     events = Events()
     (tmp_path / "file").write_bytes(b"")
 
@@ -189,7 +189,7 @@ def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatc
 
 
 def test_cleared_counters_begin_again(tmp_path: Path) -> None:
-    """Those of all processes, folded or not; one that goes on counting is heard. Nothing yet is no trouble."""
+    """The counts of all processes are reset, folded or not; later counts are added. An empty folder is no error."""
     assert counters_of(tmp_path / "none").clear()
     assert not (tmp_path / "none").exists()
     one, other = counters_of(tmp_path), counters_of(tmp_path)

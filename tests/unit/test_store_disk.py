@@ -90,7 +90,7 @@ def test_put_replaces(root: Path) -> None:
 
 
 def test_remove_forgets(root: Path) -> None:
-    """And says whether there was something."""
+    """It returns whether there was an entry."""
     store = open_store(root)
     store.put(entry_of(1))
 
@@ -133,7 +133,7 @@ def test_directory_is_tagged_as_a_cache(root: Path) -> None:
 
 
 def test_directory_with_other_things_in_it_is_not_tagged(root: Path) -> None:
-    """Or a backup would pass over them too."""
+    """Otherwise backups would skip the user's other files."""
     root.mkdir(0o700)
     (root / "thesis.tex").write_text("")
 
@@ -230,7 +230,7 @@ def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
 
 
 def test_eviction_is_reported(root: Path) -> None:
-    """With what it removed."""
+    """The event has the removed entries and bytes."""
     events = Events()
     store = open_store(root, emit=events, max_entries=2)
     for number in range(3):
@@ -243,7 +243,7 @@ def test_eviction_is_reported(root: Path) -> None:
 
 
 def test_entry_above_the_limit_is_not_stored(root: Path) -> None:
-    """It would push everything else out, and then itself."""
+    """Storing it would evict all others, and then itself."""
     events = Events()
     store = open_store(root, emit=events, max_size_bytes=100)
 
@@ -310,7 +310,7 @@ def test_clear_leaves_statistics(root: Path) -> None:
 
 
 def test_size_is_that_of_the_files(root: Path) -> None:
-    """Also where files were removed behind the store's back; what is named otherwise is no entry."""
+    """Files removed by others are not counted; files with other names are no entries."""
     store = open_store(root)
     for number in range(5):
         store.put(small_entry(number))
@@ -357,7 +357,7 @@ def test_pass_that_cannot_start_is_trouble_and_no_exception(root: Path, monkeypa
 
 
 def test_a_pass_runs_once_a_day(root: Path) -> None:
-    """By the first put after it: what a killed writer left is removed also where no limit is near."""
+    """The first put after a day starts a pass, so leftovers are removed even if no limit is near."""
     clock = Clock(time.time())
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
@@ -573,7 +573,7 @@ def test_readonly_store_writes_nothing(root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> None:
-    """Whoever owns it could have put any code there; nothing in it is read or removed."""
+    """Its owner could have put any code there; nothing in it is read or removed."""
     open_store(root).put(entry_of(1))
     os.chown(root, 12345, -1)
     events = Events()
@@ -601,7 +601,7 @@ def test_first_read_of_a_manifest_is_refused_as_that_of_an_entry(root: Path, els
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
 def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path, mode: int) -> None:
-    """With one event that says what to do; the store works on in a private directory."""
+    """One event has the next step; the store uses a private directory."""
     open_store(root).put(entry_of(1))
     file_of(open_store(root), key_of(2)).parent.mkdir(exist_ok=True)
     (root / "v1" / "quarantine").mkdir()
@@ -622,7 +622,7 @@ def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path,
 
 
 def test_shared_directory_is_trusted_when_asked(root: Path) -> None:
-    """And what is put there others can read and replace."""
+    """Other members can read and replace the entries."""
     root.mkdir()
     root.chmod(0o777)
     before = os.umask(0o002)
@@ -741,7 +741,7 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
 def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
-    """Its name can be guessed, so it is looked at without following links before it is trusted."""
+    """The name can be guessed, so the directory is checked without following links."""
     place = tmp_path / f"numba_kcache-{os.geteuid()}"
     if planted == "symlink":
         (tmp_path / "real").mkdir(0o700)
@@ -800,7 +800,7 @@ MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
     ],
 )
 def test_network_filesystem_is_known_by_its_type(path: str, expected: bool) -> None:
-    """By the mount that holds the path: the deepest one, not one whose name begins alike."""
+    """The mount of a path is the deepest one, not one whose name has the same beginning."""
     assert tree.is_network_mount(MOUNTS, path) is expected
 
 

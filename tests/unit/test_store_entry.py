@@ -182,7 +182,7 @@ def test_key_must_be_a_digest(key: str) -> None:
 
 @pytest.mark.parametrize("header", [{"a": float("nan")}, {"a": float("inf")}])
 def test_not_a_number_cannot_be_stored(header: dict[str, float]) -> None:
-    """It is not JSON."""
+    """NaN is not valid JSON."""
     with pytest.raises(ValueError):
         encode_entry(StoredEntry(KEY, header, {}))
 
@@ -291,7 +291,7 @@ def test_forged_sizes_and_tables_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("claimed", [1 << 20, 1 << 30, 1 << 62])
 def test_zip_bomb_is_refused_before_it_is_unpacked(claimed: int) -> None:
-    """Neither a frame larger than the table says, nor a table above the limit, costs memory."""
+    """A frame larger than the table says, or a table above the limit, uses no memory."""
     bomb = zstandard.compress(bytes(64 << 20))
     data = forge(payloads=[(b"cubin", bomb, claimed, 1)])
     tracemalloc.start()

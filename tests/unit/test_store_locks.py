@@ -55,7 +55,7 @@ def stopped_builder(directory: Path, name: str = "key") -> int:
 
 
 def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
-    """It keeps its lock; who waits takes the turn, and has it alone."""
+    """The stopped builder keeps its old lock; one waiting process takes the turn alone."""
     held, time = stopped_builder(tmp_path), Time()
 
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
@@ -65,7 +65,7 @@ def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
 
 
 def test_one_takes_over_and_the_others_wait_for_that_one(tmp_path: Path) -> None:
-    """Not all who waited compile at once."""
+    """Only one of the waiting processes compiles."""
     held, time = stopped_builder(tmp_path), Time()
     built: list[str] = []
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as first:
@@ -90,7 +90,7 @@ def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lock file gets a new time again and again."""
+    """The builder updates the time of its lock file repeatedly."""
     monkeypatch.setattr(locks, "_BEAT_S", 0.001)
     beaten, utime = threading.Event(), os.utime
     monkeypatch.setattr(locks.os, "utime", lambda fd: (utime(fd), beaten.set()))
@@ -163,7 +163,8 @@ def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None
 
 
 def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a filesystem that counts no names, or a stranger who removes each file: pauses lie between, and an end."""
+    """On a filesystem without link counts, or with a user who removes each lock file, the wait has pauses and an
+    end."""
     time = Time()
     turns = of_node(tmp_path, time)
     monkeypatch.setattr(locks.os, "fstat", lambda fd: os.stat_result((0o100600, 1, 1, 0, 0, 0, 0, 0, 0, 0)))
@@ -253,7 +254,7 @@ def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
 
 
 def test_everybody_has_a_place_where_there_are_no_locks(tmp_path: Path) -> None:
-    """Nobody is counted there, and nobody waits in vain."""
+    """Without locks no compiler is counted, and no process waits."""
     (tmp_path / "v1").mkdir(mode=0o700)
     (tmp_path / "v1" / "locks").write_text("no folder")
     first, second = (KeyLocks(folder_of(tmp_path, "locks")) for _ in range(2))

@@ -82,5 +82,5 @@ def test_store_keeps_files_without_a_linux_call(tmp_path: Path, lacks: str) -> N
 
 
 def test_this_system_lacks_nothing() -> None:
-    """On Linux kernels are kept in files."""
+    """On Linux kernels are stored in files."""
     assert missing() == ""

@@ -33,7 +33,7 @@ def template(cache: KernelCache, **options: Any) -> Any:
 
 
 def test_template_itself_uses_the_defaults(cache: KernelCache) -> None:
-    """And its function is not asked before it is used, then once."""
+    """The function is called once, at first use."""
     kernel = template(cache)
     assert asked == []
     kernel.compile()
@@ -80,7 +80,7 @@ def test_instances_share_the_store(cache: KernelCache) -> None:
 
 
 def test_instance_pickles(cache: KernelCache) -> None:
-    """With the source it means."""
+    """The unpickled instance has the same source."""
     instance = cached_kernel(fill, arch="sm_90", defines={"SCALE": 2}).instantiate(TILE=4)
 
     assert pickle.loads(pickle.dumps(instance)).key() == instance.key()

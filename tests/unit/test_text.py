@@ -50,7 +50,7 @@ def test_bytes_and_other_scripts_are_fit() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["bytes", "path", "function"])
 def test_source_of_another_encoding_is_compiled_as_it_is(given: str, tmp_path: Path) -> None:
-    """Its bytes are in the code, and in the key."""
+    """The original bytes are in the code and in the key."""
     source = LATIN + KERNEL
     (tmp_path / "k.cu").write_bytes(source)
 
@@ -75,7 +75,7 @@ def test_link_input_of_another_encoding_is_compiled_as_it_is(lto: bool, tmp_path
 
 @pytest.mark.slow
 def test_change_of_a_source_of_another_encoding_is_explained(tmp_path: Path) -> None:
-    """In text that can be printed."""
+    """The explanation is printable text."""
     path = tmp_path / "k.cu"
     path.write_bytes(LATIN + KERNEL)
     cached_kernel(path, arch="sm_90").compile()
@@ -89,7 +89,7 @@ def test_change_of_a_source_of_another_encoding_is_explained(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("ending", ["", "\0", "\0\0"])
 def test_ptx_may_end_as_compilers_end_it(ending: str) -> None:
-    """With a NUL, as text and as bytes; elsewhere there is none."""
+    """PTX may end with a NUL, as text and as bytes; other NULs are refused."""
     text = compiled(EMPTY, "ptx").decode().rstrip("\0")
 
     assert cached_kernel(text + ending, arch="sm_90").key() == cached_kernel(text.encode(), arch="sm_90").key()
@@ -129,14 +129,14 @@ BAD = {"NUL": "\0", "surrogate": "\ud800", "escape": chr(0xDCE9)}
     ],
 )
 def test_option_that_is_no_text_is_an_error_that_says_where(make: Any, bad: str) -> None:
-    """At decoration."""
+    """The error is raised at decoration."""
     with pytest.raises(OptionError, match=r"character \d+ is (NUL|'\\ud\w+', a lone surrogate)"):
         cached_kernel(EMPTY, **make(BAD[bad]))
 
 
 @pytest.mark.parametrize("which", ["NUL", "surrogate"])
 def test_name_and_path_that_is_no_text_is_an_error(which: str, tmp_path: Path) -> None:
-    """Of kernels, folders, link inputs and dependencies; none is another exception."""
+    """This holds for kernels, folders, link inputs and dependencies; no other exception is raised."""
     bad = BAD[which]
     for wrong in ({"include_dirs": [f"/x{bad}"]}, {"link": [f"/x{bad}.cu"]}, {"depends": [tmp_path / f"x{bad}"]}):
         with pytest.raises(OptionError):
@@ -146,7 +146,7 @@ def test_name_and_path_that_is_no_text_is_an_error(which: str, tmp_path: Path) -
 
 
 def test_surrogate_in_a_text_is_an_error_that_says_where() -> None:
-    """Also one that would stand for a byte, were it not given as text; in the text of a `LinkableCode` object, too."""
+    """Even a surrogate that represents a byte is refused in text, also in that of a `LinkableCode` object."""
     for bad in (BAD["surrogate"], BAD["escape"]):
         with pytest.raises(OptionError, match=r"line 1, column 4 is '.*', a lone surrogate"):
             cached_kernel(f"// {bad}\n{EMPTY}")

@@ -96,7 +96,7 @@ def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError("too slow"), ValueError("nonsense"), MemoryError()])
 def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, events: Events, error: Exception) -> None:
-    """For any exception the tiers behind it are asked, and puts succeed locally."""
+    """After any exception the next tiers are queried, and local puts succeed."""
     broken, sound = MemoryTier("broken"), MemoryTier("sound").with_entry(entry_of(1))
     broken.error = error
     chain = Chain(local, [broken, sound], events)

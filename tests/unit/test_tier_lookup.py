@@ -210,7 +210,7 @@ def test_local_store_and_writable_tiers_have_no_stand_ins(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("stored", "served"), [("sm_80", "sm_80"), ("compute_80", "compute_80"), ("sm_86", "sm_86")])
 def test_frozen_cache_serves_what_the_device_runs(tmp_path: Path, stored: str, served: str) -> None:
-    """From its own directory, by whatever compiler."""
+    """Entries of its own directory are served, made by any compiler."""
     cache = open_cache(fill(tmp_path / "local", stored), OTHERS, mode="frozen")
 
     assert launched(cache, "sm_86") == parse_target(served)

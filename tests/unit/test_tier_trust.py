@@ -145,7 +145,7 @@ def _garbage(tier: MemoryTier) -> None:
     "forge", [_changed_bytes, _another_target, _another_entry, _manifest_as_entry, _no_record, _garbage]
 )
 def test_forgery_is_a_miss(tmp_path: Path, events: Events, forge: object) -> None:
-    """By whoever can write to the server and has no key."""
+    """The forger can write to the server and has no key."""
     tier = MemoryTier()
     filled(tmp_path, tier, "team")
     Chain(open_store(tmp_path / "more"), [tier], Events(), trust(tmp_path, signs="team")).put(
@@ -189,7 +189,7 @@ def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> Non
 
 
 def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Events) -> None:
-    """Of entries and manifests."""
+    """Entries and manifests have signatures."""
     filled(tmp_path, DirectoryTier(str(tmp_path / "share"), readonly=False), "team")
     node = believer(tmp_path, DirectoryTier(str(tmp_path / "share")), events)
 
@@ -220,7 +220,7 @@ def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Event
 
 
 def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> None:
-    """It is trouble, not the user's exception; what is local stays."""
+    """The failure is an event, not the user's exception; local entries stay."""
     (tmp_path / "bad.pem").write_text("no key")
     tier = MemoryTier()
     settings = read_settings({"signing_key": str(tmp_path / "bad.pem")}, {})

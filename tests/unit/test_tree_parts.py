@@ -26,7 +26,7 @@ def tree(root: Path) -> Path:
 
 
 def part(root: Path) -> TreePart:
-    """Both headers, the folder, and a place where there is nothing."""
+    """Make a part with both headers, the folder, and a path without a file."""
     return part_of(0, {path: look_at(str(root / path)) for path in PATHS}, later_ns())
 
 
@@ -90,7 +90,7 @@ def test_unchanged_tree_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_everything_is_each_folder_and_each_file(tmp_path: Path) -> None:
-    """As paths below the root, the root itself among them."""
+    """Paths are relative to the root, which is included."""
     root = str(tree(tmp_path / "kit"))
 
     assert sorted(everything(root, with_files=False)) == [".", "sub"]
@@ -98,7 +98,7 @@ def test_everything_is_each_folder_and_each_file(tmp_path: Path) -> None:
 
 
 def test_watch_lists_what_was_opened_in_a_tree(tmp_path: Path) -> None:
-    """By path below the root, however the root is written; nothing is known of a tree that is not watched."""
+    """Paths are relative to the root, however that is spelt; an unwatched tree has no list."""
     root = tree(tmp_path / "kit")
     (tmp_path / "link").symlink_to("kit")
     watch = OpenWatch((), [str(root)])

@@ -87,7 +87,7 @@ def test_edited_header_is_read_again(tmp_path: Path) -> None:
 
 
 def test_young_file_is_not_remembered(tmp_path: Path) -> None:
-    """Within two seconds another edit could leave the same stat."""
+    """An edit within two seconds could leave the same stat."""
     kit(tmp_path)
     scans = TreeScans()
     place = tmp_path / "tree/include/kit/more.h"

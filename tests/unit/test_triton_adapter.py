@@ -56,7 +56,7 @@ def files_of(**changes: Any) -> dict[str, Any]:
 def compiled(
     make: Callable[[], Mapping[str, Any]] = files_of, key: str = KEY, filename: str = "k.json"
 ) -> dict[str, str]:
-    """Ask and put in the order in which `triton.compile` does."""
+    """Call the manager in the order in which `triton.compile` does."""
     manager = CacheManager(key)
     group = manager.get_group(filename) or {}
     if filename not in group:
@@ -110,7 +110,7 @@ def test_group_of_which_a_file_is_missing_is_not_stored() -> None:
 
 
 def test_group_that_was_put_is_called_by_its_metadata() -> None:
-    """As Triton's own manager, this one returns the path of the file that the group is asked for by."""
+    """Like Triton's own manager, it returns the path of the metadata file."""
     manager = CacheManager(KEY)
     assert manager.get_group("k.json") is None
     group = {name: manager.put(data, name) for name, data in files_of().items()}
@@ -156,7 +156,7 @@ def test_stored_group_that_is_not_what_was_asked_for_is_set_aside(files: Callabl
 
 
 def test_group_with_code_for_the_host_is_not_stored() -> None:
-    """Neither by its name nor by what it is; it is used where it was made."""
+    """Host code is recognised by name and by content, and used on the machine that built it."""
     with pytest.warns(KCacheWarning, match="is code for the host"):
         group = compiled(lambda: {**files_of(), "k.bin": HOST_ELF})
 
@@ -165,7 +165,7 @@ def test_group_with_code_for_the_host_is_not_stored() -> None:
 
 
 def test_bundle_carries_groups(tmp_path: Path) -> None:
-    """To a machine whose cache is frozen and has no compiler."""
+    """A machine with a frozen cache and no compiler is served from the bundle."""
     compiled()
     numba_kcache.export_bundle(tmp_path / "all.kcache")
     numba_kcache.configure(directory=tmp_path / "elsewhere", mode="frozen")
@@ -175,7 +175,7 @@ def test_bundle_carries_groups(tmp_path: Path) -> None:
 
 
 def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
-    """With the kernel's name, where Triton asks for it."""
+    """The error has the kernel's name, and is raised at Triton's look-up."""
     numba_kcache.configure(mode="frozen")
     with pytest.raises(FrozenCacheError, match="triton:k"):
         compiled(never)
@@ -380,7 +380,7 @@ def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
 
 
 def test_overrides_and_dumps_are_triton_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are folders that a user looks into."""
+    """Users inspect these folders themselves."""
     made: list[Any] = []
 
     class FileCacheManager:
@@ -426,7 +426,8 @@ print(counts.misses, counts.hits, counts.errors)
 
 @pytest.mark.slow
 def test_triton_itself_finds_what_it_compiled(tmp_path: Path) -> None:
-    """For two targets, without a GPU; in the second process nothing is compiled, and its own folder stays empty."""
+    """This holds for two targets, without a GPU; the second process compiles nothing, and Triton's own folder stays
+    empty."""
     pytest.importorskip("triton")
     (tmp_path / "program.py").write_text(COMPILE)
     environment = {

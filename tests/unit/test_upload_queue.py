@@ -16,7 +16,7 @@ WAIT_S = 30.0
 
 
 def test_works_are_done_in_order_elsewhere() -> None:
-    """By one thread, which goes when nothing is left."""
+    """One thread runs the tasks, and ends when the queue is empty."""
     queue, done = UploadQueue(), []
     for number in range(100):
         assert queue.add(lambda number=number: done.append((number, threading.current_thread())))  # type: ignore[misc]
@@ -30,7 +30,7 @@ def test_works_are_done_in_order_elsewhere() -> None:
 
 
 def test_add_never_waits_and_refuses_what_is_too_much() -> None:
-    """By number and by bytes; room is there again when works are done."""
+    """The queue is limited in number and bytes; finished tasks free their space."""
     queue, gate = UploadQueue(most=3, most_bytes=100), threading.Event()
     assert queue.add(gate.wait)
     assert queue.add(lambda: None, 60)
@@ -67,7 +67,7 @@ def test_flush_is_bounded() -> None:
 
 
 def test_child_does_not_do_its_parent_s_works() -> None:
-    """And can have works of its own."""
+    """A forked child can queue its own tasks."""
     queue, gate = UploadQueue(), threading.Event()
     queue.add(gate.wait)
     done: list[int] = []

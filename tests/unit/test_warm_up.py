@@ -75,7 +75,7 @@ def test_each_kernel_is_built_for_each_target_and_then_a_hit(in_workers_alone: N
 
 @pytest.mark.slow
 def test_request_that_is_named_twice_is_built_once(in_workers_alone: None) -> None:
-    """By two kernel objects, by a target in two spellings, by a module and its kernel."""
+    """The same request may come from two kernel objects, two spellings of a target, or a module and its kernel."""
     module = cached_module(TWO)
     report = warm_up([cached_kernel(EMPTY), cached_kernel(EMPTY)], ["sm_80", (8, 0)], progress=False)
     both = warm_up([module, module.one, module.two], "sm_80", progress=False)
@@ -118,7 +118,7 @@ def test_headers_are_tracked_in_workers(tmp_path: Path, in_workers_alone: None) 
 
 @pytest.mark.slow
 def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
-    """Its LTO-IR and each of its kernels; then all of it is a hit, and nothing compiles."""
+    """The LTO-IR and each kernel are built; afterwards all are hits."""
     module = cached_module(TWO, lazy=True)
     first = warm_up(module, "sm_80", progress=False)
     assert len(keys_of(numba_kcache)) == 3
@@ -146,7 +146,7 @@ def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
 
 @pytest.mark.slow
 def test_numba_kernels_are_built_for_each_signature(in_workers_alone: None) -> None:
-    """By import where that is possible, by value where not: nested here, with a value of its closure."""
+    """A worker imports the kernel if possible, else gets it by value: here a nested function with a closure."""
     pytest.importorskip("numba.cuda")
     factor = 3
 
@@ -162,7 +162,7 @@ def test_numba_kernels_are_built_for_each_signature(in_workers_alone: None) -> N
 
 
 def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> None:
-    """There is nothing to compile it for."""
+    """Such a kernel has no types to compile for."""
     with pytest.raises(OptionError, match="it has no signature"):
         warm_up(cached_kernel(lambda x: None, kind="numba"), "sm_80", progress=False)
 
@@ -219,7 +219,7 @@ print(sorted(each.status for each in warm_up([k, scale], "sm_80", progress=False
 
 
 def test_every_kernel_of_a_module_is_found() -> None:
-    """Under module and class names, modules of kernels too; each once, wherever it is named from."""
+    """Kernels are found under names of modules, classes and cached modules, each once."""
     found = find_kernels(kernels)
 
     assert [each.__name__ for each in found if isinstance(each, numba_kcache.Kernel)] == [
@@ -232,7 +232,7 @@ def test_every_kernel_of_a_module_is_found() -> None:
 
 @pytest.mark.slow
 def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its folder on the path, as for a script; not as `__main__`; what fails in it is raised."""
+    """Its folder is on the path, as for a script, and it is not `__main__`; its exceptions are raised."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_it.py").write_text(f"SOURCE = {EMPTY!r}")
     file = tmp_path / "my_kernels_1.py"
@@ -261,7 +261,7 @@ def test_what_has_no_kernels_is_told(given: str) -> None:
 
 @pytest.mark.slow
 def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
-    """All are told at the end, each with its kernel, target, line and log; the others are stored."""
+    """All failures are reported at the end, with kernel, target, line and log; the other kernels are stored."""
 
     def broken() -> str:
         raise RuntimeError("no source today")
@@ -330,7 +330,7 @@ def test_forked_workers_make_the_code_of_a_plain_compile(
 
 @pytest.mark.slow
 def test_forked_worker_that_dies_costs_one_kernel(in_workers_alone: None, forked: list[Any]) -> None:
-    """It is tried once more in a process that inherited nothing, which tells what that died of."""
+    """A new process without inherited state tries the kernel again, and reports the cause."""
     chosen = [*(cached_kernel(FP16.format(number)) for number in range(4)), Doomed("killed")]
     chosen += [cached_kernel(FP16.format(number)) for number in range(4, 8)]
     with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
@@ -376,7 +376,7 @@ def test_error_that_cannot_travel_is_told_in_words() -> None:
 
 
 def test_kernel_that_is_another_one_in_a_worker_is_built_here(tmp_path: Path) -> None:
-    """By its key: a worker never stores what this process would not ask for."""
+    """A worker compares the key, and never stores another kernel than the requested one."""
     report = warm_up(Doomed("unlike", str(tmp_path / "who")), "sm_90", progress=False)
 
     assert statuses(report) == [("sm_90", "built")]
@@ -385,7 +385,7 @@ def test_kernel_that_is_another_one_in_a_worker_is_built_here(tmp_path: Path) ->
 
 @pytest.mark.parametrize("mode", ["off", "readonly", "frozen"])
 def test_mode_that_stores_nothing_is_refused(mode: str) -> None:
-    """There would be nothing to show for it."""
+    """The results would be lost."""
     numba_kcache.configure(mode=mode)
     with pytest.raises(SettingsError, match=f"its cache stores nothing: mode='{mode}'"):
         warm_up(cached_kernel(EMPTY), "sm_80", progress=False)
@@ -393,7 +393,7 @@ def test_mode_that_stores_nothing_is_refused(mode: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
 def test_workers_is_a_number(workers: Any) -> None:
-    """At least one."""
+    """The number is at least one."""
     with pytest.raises(SettingsError, match="cannot use workers="):
         warm_up(cached_kernel(EMPTY), "sm_80", workers=workers)
 
@@ -424,7 +424,7 @@ def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture
 
 
 def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how many of how many, and what is being done."""
+    """The bar has the number of finished kernels, the total, and the current kernel."""
     pytest.importorskip("rich")
     monkeypatch.setattr(sys, "stderr", Terminal())
     kernel = cached_kernel(EMPTY, arch="sm_80")
@@ -481,7 +481,7 @@ IS_FORKED = pytest.mark.parametrize(
 @pytest.mark.slow
 @IS_FORKED
 def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list[str]) -> None:
-    """In the middle of a compile that never ends; what was done before is whole."""
+    """Ctrl-C interrupts a compile that never ends; earlier entries are complete."""
     process, worker = started(tmp_path, *sources)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -557,7 +557,7 @@ def test_what_another_library_builds_is_in_the_report_by_its_label() -> None:
 
 
 def test_what_another_library_cannot_build_is_told_at_the_end() -> None:
-    """Its error is in the one CompileError; kernels and other objects are done."""
+    """The error is part of the one CompileError; kernels and other objects are built."""
     with pytest.raises(CompileError, match="a toy is broken") as raised:
         warm_up([Toy("broken"), Toy("sound"), cached_kernel(EMPTY)], ["sm_80"], progress=False)
     assert sorted(each.status for each in raised.value.report.results) == ["built", "built", "failed"]  # type: ignore[attr-defined]
