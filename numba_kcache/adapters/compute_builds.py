@@ -30,7 +30,7 @@ from ..errors import FrozenCacheError
 from ..keys import Plain
 from ..model import NO_TARGET, Event, EventKind, trouble
 from ..toolchain.build_id import build_of
-from ..toolchain.packages import content_digest
+from ..toolchain.packages import imported_digest
 from .compute_arguments import Unkeyed, argument_forms
 
 if TYPE_CHECKING:
@@ -309,4 +309,4 @@ def package_digest(package: str) -> str:
                 record = file.read()
                 if f"\n{package.replace('.', '/')}/__init__.py,sha256=".encode() in b"\n" + record:
                     return sha256(record).hexdigest()
-    return content_digest(folder, None, _BEGAN_NS)[1]
+    return imported_digest(folder, None, _BEGAN_NS)[1]

@@ -187,11 +187,11 @@ class Toolchain:
             return normal_version(version)
         package = (folder + inside)[:-1] if is_there else os.path.dirname(path)
         if package not in self._contents:
-            from .packages import content_digest
+            from .packages import imported_digest
 
             self._packages = self._packages or self.load_record(digest_of([self._name, "packages"])) or {}
             known = self._packages.get(package)
-            self._packages[package], self._contents[package] = content_digest(package, known, _BEGAN_NS)
+            self._packages[package], self._contents[package] = imported_digest(package, known, _BEGAN_NS)
             if self._packages[package] != known:
                 self._has_new_packages = self.is_dirty = True
         return f"{version} {self._contents[package]}"

@@ -112,6 +112,33 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
     return known, f"sha256:{known[1]}"
 
 
+def imported_digest(package: str, known: Any, before_ns: int) -> tuple[list[str], str]:
+    """Digest the files of a package that this process has imported: as `content_digest`, since the process began.
+
+    Args:
+        package, known: As in `content_digest`.
+        before_ns: A time at which the process was running already.
+    """
+    return content_digest(package, known, min(before_ns, _started_ns(before_ns)))
+
+
+def _started_ns(otherwise_ns: int) -> int:
+    """When this process began, by the wall clock; `otherwise_ns` where the system does not tell.
+
+    A package may have been imported, and edited, before the first module of this one was imported.
+
+    Source:
+        proc_pid_stat(5): `starttime` is in clock ticks since the boot. Nothing is imported in the first of them.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return otherwise_ns
+    return time.time_ns() - age_ns if ticks and age_ns > 0 else otherwise_ns
+
+
 def _content(path: str) -> str:
     try:
         with open(path, "rb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -152,3 +153,24 @@ def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> Non
 
     assert len(answers) == 2
     assert all(each.startswith("unknown:") for each in answers)
+
+
+@pytest.mark.slow
+def test_package_edited_before_this_one_was_imported_is_nobody_s(tmp_path: Path) -> None:
+    """A session may have imported it hours before: what it compiles with is what it imported, not what is there."""
+    folder = tmp_path / "edited"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("VALUE = 1\n")
+    program = (
+        "import pathlib, sys, time; sys.path.insert(0, sys.argv[1]); import edited\n"
+        "pathlib.Path(edited.__file__).write_text(sys.argv[2]) if sys.argv[2] else None\n"
+        "from numba_kcache.toolchain.packages import imported_digest\n"
+        "print(imported_digest(sys.argv[1] + '/edited', None, time.time_ns())[1])\n"
+    )
+    os.utime(folder / "__init__.py", (1, 1))
+
+    def identity(text: str) -> str:
+        given = [sys.executable, "-B", "-c", program, str(tmp_path), text]
+        return subprocess.run(given, capture_output=True, text=True, check=True).stdout.partition(":")[0]
+
+    assert [identity("VALUE = 2\n"), identity("")] == ["unknown", "sha256"]
