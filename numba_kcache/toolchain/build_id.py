@@ -2,16 +2,16 @@
 
 Promise     A file has one identity at any path: its build-id, or its content's digest if it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
-Source      ELF gABI "Note Section", "Program Header", "Dynamic Section".
+Source      ELF gABI "Note Section", "Program Header", "Sections", "Dynamic Section".
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-_PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
+_PT_NOTE, _SHT_NOTE, _NT_GNU_BUILD_ID = 4, 7, 3
 _DT_STRTAB, _DT_SONAME = 5, 14
 _MAX_NOTES_BYTES = 1 << 16
 
@@ -81,12 +81,8 @@ def _build_id(read: _Read, *, is_mapped: bool) -> str:
     head = read(0, 64)
     if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
         return ""
-    (table_at,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
-    table = read(table_at, 56 * count)
-    for kind, _flags, offset, address, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
-        if kind != _PT_NOTE or size > _MAX_NOTES_BYTES:
-            continue
-        notes = read(address if is_mapped else offset, size)
+    for at, size in _notes(read, head, is_mapped=is_mapped):
+        notes = read(at, size) if size <= _MAX_NOTES_BYTES else b""
         while len(notes) >= 12:
             name_size, content_size, note = struct.unpack_from("<III", notes)
             start = 12 + (name_size + 3) // 4 * 4
@@ -96,6 +92,23 @@ def _build_id(read: _Read, *, is_mapped: bool) -> str:
                     return "build-id:" + content.hex()
             notes = notes[start + (content_size + 3) // 4 * 4 :]
     return ""
+
+
+def _notes(read: _Read, head: bytes, *, is_mapped: bool) -> Iterator[tuple[int, int]]:
+    """Yield place and size of each segment of notes, then of each section of them, which only a file lists.
+
+    NVRTC 12.8 of PyPI has a build-id in its section alone: patchelf moved that, and left the segment where it was.
+    """
+    segments_at, sections_at = struct.unpack_from("<QQ", head, 32)
+    segments, _section_bytes, sections = struct.unpack_from("<HHH", head, 56)
+    table = read(segments_at, 56 * segments)
+    for kind, _flags, offset, address, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
+        if kind == _PT_NOTE:
+            yield address if is_mapped else offset, size
+    table = b"" if is_mapped else read(sections_at, 64 * sections)
+    for _name, kind, _f, _a, offset, size, *_ in struct.iter_unpack("<IIQQQQIIQQ", table[: len(table) // 64 * 64]):
+        if kind == _SHT_NOTE:
+            yield offset, size
 
 
 def _is_mapped_from(path: str, address: int) -> bool:

@@ -108,10 +108,15 @@ function that the bindings call."""
 
 def _library_of(address: int) -> tuple[str, str]:
     """Return path and build of the library that contains a function."""
+    path, base = _place_of(address)
+    return path, build_at(base, path)
+
+
+def _place_of(address: int) -> tuple[str, int]:
+    """Return the path of the library in which a function lies, and the address at which it is mapped."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    path = _real(found.path or b"", found.base)
-    return path, build_at(found.base or 0, path)
+    return _real(found.path or b"", found.base), found.base or 0
 
 
 @functools.cache
@@ -163,7 +168,7 @@ def _builtins(address: int) -> tuple[str, str]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     version(ctypes.addressof(major), ctypes.addressof(minor))
     soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
-    beside = os.path.join(os.path.dirname(_library_of(address)[0]), soname)
+    beside = os.path.join(os.path.dirname(_place_of(address)[0]), soname)
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
