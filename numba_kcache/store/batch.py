@@ -2,8 +2,8 @@
 
 Promise     When publish_all() raises, none of its files is left. A process that is killed while it renames leaves some
             of the entries, each complete.
-Method      Every file is written and synced under a private name first, so that a full disk is found before the first
-            rename. Then each is renamed.
+Method      Every file is written under a private name first, and synced where the durability asks for it, so that a
+            full disk is found before the first rename. Then each is renamed.
 Not here    Entries that the store has already: the caller leaves them out, since a rollback would remove them.
 Faults      batch.written, .named (tests/crash kills here).
 """
