@@ -234,6 +234,7 @@ def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
             store.put(small_entry(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> None:
     """When a build fails, those who waited for it go on at once and side by side, not one after the other."""

@@ -84,6 +84,7 @@ def test_artifact_survives_a_store() -> None:
     assert artifact_header(back) == artifact_header(artifact)
 
 
+@pytest.mark.slow
 def test_device_function_is_compiled_anew_for_other_globals() -> None:
     """Numba keeps what it compiled first; stored under a key that holds the new value, that would be wrong."""
     space = dict(SPACE)
@@ -97,6 +98,7 @@ def test_device_function_is_compiled_anew_for_other_globals() -> None:
     assert constants == [["0d4008000000000000"], ["0d4014000000000000"], ["0d4008000000000000"]]
 
 
+@pytest.mark.slow
 def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
     """An overload that another kernel of this process brought along may be of other globals."""
     space = dict(SPACE)
@@ -109,6 +111,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
     assert "0d4014000000000000" in ptx_of(built(space["kernel"], (float64[::1],)))
 
 
+@pytest.mark.slow
 def test_explicit_overload_is_compiled_anew_with_its_signature() -> None:
     """A device function with a signature of its own keeps it, and the cast that it makes of the argument."""
     space = dict(SPACE)
@@ -159,6 +162,7 @@ def compiled_external(kind: str, extra: int) -> bytes:
     return run_nvrtc(EXTERNAL, "external.cu", flags, (kind,)).code[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lto", [True, False])
 def test_cuda_c_with_its_own_header_is_linked_as_it_is_now(tmp_path: Path, lto: bool) -> None:
     """The header beside the file is found, and an edit within the process too: Numba reads each file once."""
@@ -211,6 +215,7 @@ def test_declared_function_brings_its_link_inputs(tmp_path: Path) -> None:
     assert built(kernel, (int32[::1],)).artifact.cubin
 
 
+@pytest.mark.slow
 def test_refused_link_inputs_are_named(tmp_path: Path) -> None:
     """Missing file, unknown suffix, wrong C: each error names the input."""
     (tmp_path / "wrong.cu").write_text("int f( {")
@@ -293,6 +298,7 @@ class _OwnError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_what_only_this_process_can_run_is_not_cacheable() -> None:
     """Exceptions of the user's own classes, callbacks of linked code; extensions take part in launches alone."""
 
@@ -344,6 +350,7 @@ def test_virtual_target_is_generated_for_and_linked() -> None:
     assert read_cubin(build.artifact.cubin).sm == 90
 
 
+@pytest.mark.slow
 def test_numbas_own_errors_pass_unchanged() -> None:
     """Typing errors and a returned value: the same class and text as from Numba alone."""
 
@@ -361,6 +368,7 @@ def test_numbas_own_errors_pass_unchanged() -> None:
         assert str(ours.value) == str(own.value)
 
 
+@pytest.mark.slow
 def test_failed_compilation_leaves_numba_as_it_was() -> None:
     """The device is put back, and the next kernel compiles."""
     from numba.cuda import dispatcher as dispatchers
@@ -459,6 +467,7 @@ assert before[0].digest == after[0].digest and before[1] == after[1]
     subprocess.run([sys.executable, "-c", script], env=environ, check=True)
 
 
+@pytest.mark.slow
 def test_function_under_njit_is_compiled_anew_for_other_globals() -> None:
     """Numba keeps a device twin of it, out of sight, with what it compiled first."""
     space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}

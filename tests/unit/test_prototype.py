@@ -134,6 +134,7 @@ def test_complex_of_thrust_in_its_inline_namespace() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_complex_of_the_standard_library() -> None:
     """cuda::std::complex, whose inline namespace has a number that changes from release to release."""
     types = "cuda::std::complex<float> a, const cuda::std::complex<double> *b"

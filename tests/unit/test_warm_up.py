@@ -57,6 +57,7 @@ def keys_of(cache: Any) -> set[str]:
 # -- what is compiled -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_kernel_is_built_for_each_target_and_then_a_hit(in_workers_alone: None) -> None:
     """Stored under the keys that this process asks for; events, counts and the report say so."""
     chosen, events = [cached_kernel(SAXPY), cached_kernel(EMPTY)], list[Event]()
@@ -544,6 +545,7 @@ class Toy:
             self.code(arch)
 
 
+@pytest.mark.slow
 def test_what_another_library_builds_is_in_the_report_by_its_label() -> None:
     """Each target of its own `__warm_up__`, beside kernels; what is there is a hit."""
     toy, kernel = Toy("saxpy"), cached_kernel(EMPTY)
@@ -563,6 +565,7 @@ def test_what_another_library_cannot_build_is_told_at_the_end() -> None:
     assert sorted(each.status for each in raised.value.report.results) == ["built", "built", "failed"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_module_may_build_while_it_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`warm FILE` reports it, also where the file holds no kernel; the next process finds it there."""
     program = tmp_path / "toys.py"
