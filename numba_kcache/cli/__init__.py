@@ -81,8 +81,8 @@ def _run(parsed: argparse.Namespace) -> int:
         return int(result.code)
     except KCacheError as error:
         if parsed.json:
-            told = {"what": error.what, "why": error.why, "hint": error.hint}
-            put(json_text({"error": told}), is_verbatim=True)
+            parts = {"what": error.what, "why": error.why, "hint": error.hint}
+            put(json_text({"error": parts}), is_verbatim=True)
         else:
             _failed(in_shell_words(str(error)))
         return 2 if isinstance(error, SettingsError) else 1

@@ -342,8 +342,9 @@ class Launches(Configurations):
 class VariantLaunch:
     """One configuration of a kernel whose code depends on the types of its arguments: one launcher for each variant.
 
-    The launch function of the last variant is kept in the kernel and called directly. Arguments that it refuses come
-    back here, and it is replaced by that of their own variant; arguments that no launcher takes go to the front end.
+    The launch function of the last variant is kept in the kernel and called directly. If it refuses arguments, they
+    come back here, and the launch function of their own variant replaces it. Arguments that no launcher takes go to the
+    front end.
 
     Args:
         kernel: The kernel that keeps the launch function.
@@ -394,6 +395,6 @@ class VariantLaunch:
     def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:
         """Launch arguments that a variant's launcher refused: by `otherwise` if they are of that same variant."""
         if self._variant_of(args) == variant:
-            self._otherwise(*args)  # a host array, say: the same types, but the launcher does not take it
+            self._otherwise(*args)  # for example a host array: of the same type, but not for the launcher
         else:
             self.launch(*args)

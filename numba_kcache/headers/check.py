@@ -20,7 +20,7 @@ from .dependencies import HeaderFile, HeaderSet
 from .file_identity import digest, is_settled, read_steady
 from .scanner import Form, Include
 from .search import SOURCE, Place, Search, candidates, path_of
-from .tree_parts import TreePart, again
+from .tree_parts import TreePart, part_now
 
 
 class Change(StrEnum):
@@ -90,7 +90,7 @@ def differences(
         return  # the indices in places mean other folders now
     for part in known.trees:
         root = search.trees[part.tree] if part.tree < len(search.trees) else ""
-        now_there = again(part, root, now_ns)
+        now_there = part_now(part, root, now_ns)
         if now_there.identity != part.identity:
             yield Mismatch(Change.TOOLKIT, root, part.identity, now_there.identity)
         if trees is not None:

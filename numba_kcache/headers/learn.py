@@ -24,7 +24,7 @@ from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
 from .survey import START, Header, Lookup, Survey
-from .tree_parts import Seen, TreePart, everything, look_at, part_of
+from .tree_parts import Seen, TreePart, look_at, part_of, paths_in
 from .untrackable import UntrackableError, UntrackableReason
 
 _TICK_NS = 10_000_000
@@ -128,7 +128,7 @@ def _header_set(
     for index, root in enumerate(survey.search.trees):
         if opened_in is not None and index in within:
             opened = opened_in(root)
-            within[index].update(opened or (), everything(root, with_files=opened is None))
+            within[index].update(opened or (), paths_in(root, with_files=opened is None))
     forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED and lookup.found]
     has_next = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
     return HeaderSet(

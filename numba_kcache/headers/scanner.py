@@ -101,9 +101,9 @@ _NAMED = rb"(?s)define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)'
 _FILE_NAME = rb"(?s)" + GAP + _NAME + GAP + rb"(?://.*)?"
 _WRAPPER = rb"(?m)[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$"
 _OPERAND = r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
-_IN_DEFINITION = rb"(?s)[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)"  # with parameters
+_IN_DEFINITION = rb"(?s)[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)"  # of a macro with parameters
 _DEFINED = rb"[^\n]*(?:define\b|\*/)"
-_HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"
+_HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"  # before a name that is not used there
 _TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
 
 
@@ -201,7 +201,7 @@ def _has_clock(data: bytes) -> bool:
 
 
 def _has_piece(data: bytes) -> bool:
-    """Tell if a piece of a clock's name stands in a text as a word; to search for all in one pattern takes 4 times."""
+    """Check whether a text contains a piece of a clock's name as a word; one pattern for all pieces takes 4 times."""
     for begin in _BEGIN_CLOCK:
         for each in re.finditer(begin + rb"\w*", data) if begin in data else ():
             if each[0] in _PIECES and not re.match(rb"\w", data[each.start() - 1 : each.start()]):

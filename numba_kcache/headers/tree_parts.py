@@ -23,8 +23,8 @@ class TreePart(NamedTuple):
     """A part of one tree.
 
     Args:
-        tree: Its index in the search.
-        identity: Digest of the contents at its paths.
+        tree: The tree's index in `Search.trees`.
+        identity: Digest of the contents at these paths.
         paths: Paths below the tree's root, sorted.
         stat: Digest of their stats, if an equal one implies equal contents; "" if it would not.
     """
@@ -40,7 +40,7 @@ Seen = tuple[FileStat | None, str]
 
 
 def part_of(tree: int, seen: Mapping[str, Seen], now_ns: int) -> TreePart:
-    """Make the part from observations of its paths, made before `now_ns`."""
+    """Make the part from what was seen at its paths (`look_at`) before `now_ns`."""
     paths = tuple(sorted(seen))
     stats = [seen[path][0] for path in paths]
     # the type of filesystem is not checked: no program writes to a toolkit's headers through a mapping
@@ -49,8 +49,8 @@ def part_of(tree: int, seen: Mapping[str, Seen], now_ns: int) -> TreePart:
     return TreePart(tree, identity, paths, _digest_of_stats(stats) if is_settled else "")
 
 
-def again(part: TreePart, root: str, now_ns: int) -> TreePart:
-    """Observe the paths of a part again; they are read only if their stats differ."""
+def part_now(part: TreePart, root: str, now_ns: int) -> TreePart:
+    """Make the part at the same paths as they are now; they are read only if their stats differ."""
     places = [os.path.join(root, path) for path in part.paths]
     if part.stat and _digest_of_stats(list(map(_stat, places))) == part.stat:
         return part
@@ -78,8 +78,8 @@ def look_at(place: str) -> Seen:
     return reading.stat, digest(reading.data)
 
 
-def everything(root: str, *, with_files: bool) -> Iterable[str]:
-    """Yield each folder of a tree, and with them each file, as paths below its root."""
+def paths_in(root: str, *, with_files: bool) -> Iterable[str]:
+    """Yield the path of each folder of a tree, and on request of each file, below the tree's root."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         below = os.path.relpath(folder, root)

@@ -76,7 +76,7 @@ class TreeScans:
         return self._is_changed or self._size() != self._saved
 
     def record(self) -> Record:
-        """Convert it to JSON values to save; `is_new` is False afterwards."""
+        """Convert the scans to JSON values to save; `is_new` is False afterwards."""
         self._saved, self._is_changed = self._size(), False
         return {"rows": self.rows, "uses": self.uses}
 

@@ -202,14 +202,14 @@ def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
     if isinstance(found, os.PathLike):
         return open_bundle(os.fspath(found), trusted)
     try:
-        data = found.read_bytes()  # in a zip file, say
+        data = found.read_bytes()  # for example from a zip file
     except (OSError, KeyError) as error:
         raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
     return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted)
 
 
 class _File:
-    """An open file, closed with the last reference to it. Where the program closed its descriptor, it is reopened."""
+    """An open file, closed with the last reference to it. If the program closes its descriptor, it is reopened."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -65,7 +65,7 @@ def open_layout(place: LayoutPlace, trusted: TrustedKeys) -> Bundle:
 
 
 class _Unpacked:
-    """An anonymous file with the unpacked bundle. Where the program closed its descriptor, it is unpacked again."""
+    """An anonymous file with the unpacked bundle. If the program closes its descriptor, it is unpacked again."""
 
     def __init__(self, unpack: Callable[[], Descriptor]) -> None:
         self._unpack = unpack

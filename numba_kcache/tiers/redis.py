@@ -44,11 +44,13 @@ _KINDS = {
     MANIFEST + SIGNATURE: "manifest.signature",
     _LEASE: "lease",
 }
-_REPLACE = """
+_REPLACE_MANIFEST = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
 return 1"""
-_TURN = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
+_REPLACE_LEASE = (
+    "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
+)
 
 
 class RedisTier:
@@ -109,7 +111,7 @@ class RedisTier:
         """Replace the manifest `before`, None for none; False if the server has another one by now."""
         self._check_size(data)
         arguments = self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0
-        return bool(self._run(lambda client: client.eval(_REPLACE, 1, *arguments)))
+        return bool(self._run(lambda client: client.eval(_REPLACE_MANIFEST, 1, *arguments)))
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
@@ -134,10 +136,10 @@ class RedisTier:
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
         """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
         arguments = self._name(_LEASE, name), before, after, _ms(kept_s)
-        return bool(self._run(lambda client: client.eval(_TURN, 1, *arguments)))
+        return bool(self._run(lambda client: client.eval(_REPLACE_LEASE, 1, *arguments)))
 
     def ready(self) -> None:
-        """Import redis-py, which is too late once the interpreter shuts down."""
+        """Import redis-py: once the interpreter shuts down, an import fails."""
         _redis()
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Connection:
                 self._socket.settimeout(self._left())
                 context = ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
-            self._enter(server)
+            self._log_in(server)
         except BaseException:
             self.close()
             raise
@@ -124,7 +124,7 @@ class Connection:
                 failed = error
         raise failed
 
-    def _enter(self, server: Server) -> None:
+    def _log_in(self, server: Server) -> None:
         greeting: list[tuple[bytes, ...]] = []
         if server.password:
             greeting.append((b"AUTH", *filter(None, (server.user.encode(), server.password.encode()))))
@@ -211,7 +211,7 @@ class Connection:
 
 
 def _addresses(host: Any, port: int, wait_s: float) -> list[Any]:
-    """Look up the addresses of a host within a time: a resolver that gets no answer asks for half a minute."""
+    """Look up the addresses of a host within a time; a resolver that gets no answer would take half a minute."""
     try:
         return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except socket.gaierror:

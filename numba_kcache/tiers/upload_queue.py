@@ -37,7 +37,7 @@ class UploadQueue:
         most_bytes: Most bytes that they may hold together.
 
     Attributes:
-        flush_s: Longest time that it gets when the process ends, in seconds.
+        flush_s: Longest time that the queue gets when the process ends, in seconds.
     """
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
@@ -59,7 +59,7 @@ class UploadQueue:
 
         Args:
             work: The task; must not raise.
-            size_bytes: Bytes that it holds.
+            size_bytes: Bytes that the task keeps in memory.
         """
         with self._changed:
             if len(self._waiting) >= self._most or self._bytes + size_bytes > self._most_bytes:

@@ -92,7 +92,7 @@ def loaded_path(name: str) -> str | None:
 
 def header_folders(nvrtc: str) -> list[str]:
     """List the header folders of the toolkit: CCCL before the rest, as nvcc orders them, since CCCL's wheels are newer
-    than the toolkit's copy; nothing if there are none.
+    than the toolkit's copy; empty if there are none.
 
     Args:
         nvrtc: The path of NVRTC; "" if it is not known.
@@ -118,8 +118,11 @@ def topmost(folders: Sequence[str]) -> list[str]:
 
 
 def _without_process(name: str, nvrtc: str) -> str | None:
-    """Find a header folder as cuda.pathfinder does, but in the toolkit of NVRTC before it starts a process that has the
-    system's loader find the toolkit, which takes 70 ms; None if that is left to do."""
+    """Find a header folder without starting a process; None if that is not possible.
+
+    These are cuda.pathfinder's steps up to the one that starts a process, in which the system's loader finds the
+    toolkit (70 ms). In place of that step, the toolkit of NVRTC is searched.
+    """
     try:
         from cuda.pathfinder._dynamic_libs.search_steps import derive_ctk_root
         from cuda.pathfinder._headers import find_nvidia_headers as headers

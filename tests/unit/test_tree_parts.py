@@ -11,7 +11,7 @@ import pytest
 
 from numba_kcache.headers import tree_parts
 from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.tree_parts import TreePart, again, everything, look_at, part_of
+from numba_kcache.headers.tree_parts import TreePart, look_at, part_now, part_of, paths_in
 from tests.support.header_projects import later_ns
 
 PATHS = ("a.h", "sub", "sub/absent.h", "sub/b.h")
@@ -50,11 +50,11 @@ def test_change_gives_another_identity(tmp_path: Path, change: str) -> None:
     """Seen without a clock: by stat that something changed, by content what."""
     root = tree(tmp_path / "kit")
     known = part(root)
-    assert again(known, str(root), later_ns()) == known
+    assert part_now(known, str(root), later_ns()) == known
 
     CHANGES[change](root)
 
-    assert again(known, str(root), later_ns()).identity != known.identity
+    assert part_now(known, str(root), later_ns()).identity != known.identity
 
 
 def test_file_that_was_not_looked_at_does_not_count(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_file_that_was_not_looked_at_does_not_count(tmp_path: Path) -> None:
 
     (root / "other.h").write_text("")
 
-    assert again(known, str(root), later_ns()).identity == known.identity
+    assert part_now(known, str(root), later_ns()).identity == known.identity
 
 
 def test_same_tree_elsewhere_has_the_same_identity(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_same_tree_elsewhere_has_the_same_identity(tmp_path: Path) -> None:
     known = part(tree(tmp_path / "kit"))
     shutil.copytree(tmp_path / "kit", tmp_path / "other")
 
-    found = again(known, str(tmp_path / "other"), later_ns())
+    found = part_now(known, str(tmp_path / "other"), later_ns())
 
     assert found.identity == known.identity
     assert found.stat != known.stat
@@ -86,15 +86,15 @@ def test_unchanged_tree_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     known = part(root)
     monkeypatch.setattr(tree_parts, "read_steady", None)
 
-    assert again(known, str(root), later_ns()) == known
+    assert part_now(known, str(root), later_ns()) == known
 
 
 def test_everything_is_each_folder_and_each_file(tmp_path: Path) -> None:
     """Paths are relative to the root, which is included."""
     root = str(tree(tmp_path / "kit"))
 
-    assert sorted(everything(root, with_files=False)) == [".", "sub"]
-    assert sorted(everything(root, with_files=True)) == [".", "a.h", "sub", "sub/b.h"]
+    assert sorted(paths_in(root, with_files=False)) == [".", "sub"]
+    assert sorted(paths_in(root, with_files=True)) == [".", "a.h", "sub", "sub/b.h"]
 
 
 def test_watch_lists_what_was_opened_in_a_tree(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class MlirLauncher(TypedLauncher):
         more: As for `TypedLauncher`.
 
     Attributes:
-        waits_on_host: Whether the host waits for other streams that produce arrays, as numba-cuda-mlir has it do.
+        waits_on_host: Whether the host waits for other streams that produce arrays, as it does in numba-cuda-mlir.
     """
 
     waits_on_host = False

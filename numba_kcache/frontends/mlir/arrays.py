@@ -155,7 +155,8 @@ class MlirArraySlot(ArraySlot):
 
 
 def _wait(launcher: MlirLauncher, producer: int, consumer: int) -> None:
-    """Have a launch wait for the stream of an array: on the host where the launcher says so and nothing is captured."""
+    """Make a launch wait for an array's stream: on the host if `waits_on_host` and nothing is captured, else on the
+    device."""
     driver = launcher.module.driver
     is_captured = any(driver.cuStreamIsCapturing(each) != (0, 0) for each in (producer, consumer))
     if launcher.waits_on_host and not is_captured and loaded(CONFIG, "CUDA_ARRAY_INTERFACE_SYNC"):

@@ -44,7 +44,7 @@ DECORATOR_OPTIONS = (
 )  # fmt: skip
 """Options of numba-cuda-mlir's `cuda.jit` for a kernel."""
 
-VARARGS = 0x04  # of a code object's flags
+VARARGS = 0x04  # in `co_flags`, as named by `inspect`
 
 
 class MlirDefinition(PythonDefinition):
@@ -70,7 +70,7 @@ class MlirDefinition(PythonDefinition):
         self._annotated: tuple[Any, ...] | None = None
 
     def native(self, device: Target) -> Target:
-        """numba-cuda-mlir compiles for a device's capability, without its architecture-specific features."""
+        """The device's compute capability without architecture-specific features, as numba-cuda-mlir compiles."""
         return device.plain
 
     def declare(self) -> Declared:
@@ -241,7 +241,7 @@ def _load(function: bytes, options: Mapping[str, Any]) -> MlirDefinition:
 
 
 class MlirResolutions(PythonResolutions):
-    """The artifacts of one such kernel.
+    """The artifacts of one kernel of numba-cuda-mlir.
 
     Attributes:
         by_variant: Dispatchers with one signature each: numba-cuda-mlir does not tell loaded kernels apart by all

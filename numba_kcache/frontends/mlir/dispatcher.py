@@ -168,7 +168,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
 
 
 def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
-    """The compile result for its launcher and these arguments; None if numba-cuda-mlir must compile."""
+    """The cubin, function name and cooperative flag for numba-cuda-mlir's own launcher; None if it must compile."""
     parts, definition = surface(), resolutions.definition
     given = getattr(parts._compile_arg_types, "types", None)
     types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)

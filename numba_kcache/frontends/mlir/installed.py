@@ -47,7 +47,7 @@ class InstalledDefinition(MlirDefinition):
 
 
 class InstalledResolutions(MlirResolutions):
-    """The artifacts of one such dispatcher."""
+    """The artifacts of one dispatcher of an unedited program."""
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through the dispatcher itself."""
@@ -58,7 +58,7 @@ InstalledDefinition.make_resolutions = InstalledResolutions
 
 
 class InstalledLaunches(Launches):
-    """The launches of one such dispatcher.
+    """The launches of one dispatcher of an unedited program.
 
     Args:
         definition: Its definition.

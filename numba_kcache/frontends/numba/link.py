@@ -61,8 +61,9 @@ def link_kernel(
     lto = bool(chosen["lto"])
     logs: list[str] = []
     user = [chosen["link"]] if isinstance(chosen["link"], (str, os.PathLike)) else list(chosen["link"] or ())
-    asked = sorted((_read(each) for each in library._linking_files), key=lambda each: (each.kind, each.name, each.data))
-    read = [*map(_read, user), *asked, *_numbas_own(parts, library, ptx, user)]
+    of_callees = [_read(each) for each in library._linking_files]
+    of_callees.sort(key=lambda each: (each.kind, each.name, each.data))
+    read = [*map(_read, user), *of_callees, *_numbas_own(parts, library, ptx, user)]
     code = _own_code(library, lto, (*generated.cc, generated.suffix))
     code += [_compiled(each, target, lto, logs, headers) for each in dict.fromkeys(read)]
     flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
@@ -91,7 +92,7 @@ def toolkit_dirs() -> tuple[str, ...]:
 def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInput]:
     if lto:
         return [LinkInput("ltoir", "kernel.ltoir", library.get_ltoir(cc=cc))]
-    modules = library.get_asm_strs(cc=cc)  # a single module with optimisation, one per function with debug
+    modules = library.get_asm_strs(cc=cc)  # one module with optimisation, or one per function in debug mode
     return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
 
 

@@ -58,7 +58,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[Head
     """Make the header queries for CUDA C++ among these link inputs, and for the runtime that Numba may add.
 
     Args:
-        links: Of the kernel and its callees.
+        links: Link inputs of the kernel and its callees.
         has_lines: Whether the kernel has line tables; its link inputs have none.
 
     Raises:

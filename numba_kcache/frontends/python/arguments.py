@@ -25,12 +25,12 @@ _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 
 
 class Signature(tuple[Any, ...]):
-    """Argument types with a cached hash: each type of Numba computes its own in Python, in ten calls."""
+    """Argument types with a cached hash, since a Numba type computes its hash in Python, in ten calls."""
 
     def __hash__(self) -> int:
-        found: int | None = self.__dict__.get("_taken")
+        found: int | None = self.__dict__.get("_hash")
         if found is None:
-            found = self.__dict__["_taken"] = tuple.__hash__(self)
+            found = self.__dict__["_hash"] = tuple.__hash__(self)
         return found
 
 
