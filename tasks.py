@@ -33,7 +33,9 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 EXTRAS = "numba,mlir,redis,object-store,sign"
-PARALLEL = ("-n", "auto", "--dist", "worksteal")  # tests take from 1 ms to 10 s: who is done takes from the others
+PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
+"""One process more than cores, as some tests wait for locks and servers. Tests take from 1 ms to 10 s: a process that
+is done takes some of another's."""
 
 
 def make_environment() -> None:
