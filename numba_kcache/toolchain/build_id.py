@@ -116,7 +116,10 @@ def _is_mapped_from(path: str, address: int) -> bool:
     try:
         found = os.stat(path)
         with open("/proc/self/maps") as file:
+            number = f" {found.st_ino} "
             for line in file:
+                if number not in line:  # a process has thousands of lines, and parsing them all takes milliseconds
+                    continue
                 span, _access, _offset, device, inode, *_ = line.split(maxsplit=5)
                 first, last = (int(each, 16) for each in span.split("-"))
                 if first <= address < last:
