@@ -63,3 +63,11 @@ def test_rows_of_another_form_give_nothing(rows: Any) -> None:
 def test_name_that_is_no_warning_s_is_a_warning_of_the_user(category: str) -> None:
     """Nothing else of that name is used."""
     assert given([[category, "text"]]) == [(UserWarning, "text")]
+
+
+def test_stored_texts_are_few_and_short_and_reach_no_terminal_as_commands() -> None:
+    """An entry may be forged."""
+    assert given([["UserWarning", "\x1b[2Ja\nb\x9b"]]) == [(UserWarning, "?[2Ja\nb?")]
+    found = given([["UserWarning", f"{number} {'a' * 10**5}"] for number in range(100)])
+    assert len(found) == 16
+    assert {len(text) for _category, text in found} == {4000}

@@ -48,11 +48,12 @@ def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) ->
 def issue_again(rows: object, function: FunctionType) -> None:
     """Issue stored warnings again, up to the first malformed row."""
     errors, code = sys.modules.get(f"{HOME}.core.errors"), function.__code__
-    for row in rows if type(rows) is list else ():
+    for row in rows[:_MOST] if type(rows) is list else ():
         if type(row) is not list or [type(each) for each in row] != [str, str]:
             return
         category = getattr(errors, row[0], None) or getattr(sys.modules["builtins"], row[0], None)
         if not (isinstance(category, type) and issubclass(category, Warning)):
             category = UserWarning
-        text = row[1].replace(_FUNCTION, str(function))
+        text = row[1][:_LONGEST].replace(_FUNCTION, str(function))
+        text = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
         warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno)
