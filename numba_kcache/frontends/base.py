@@ -213,7 +213,7 @@ class Definition:
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
-        """Make the launcher of a loaded kernel; None if only `Resolutions.launch_otherwise` can launch it.
+        """Make the launcher of a loaded kernel; None if only `Resolutions.launch_by_front_end` can launch it.
 
         Args:
             loaded: The kernel, loaded on a device.
@@ -375,11 +375,11 @@ class Resolutions:
         """Drop all resolutions; the next use resolves again."""
         self.shared, self.resolved = None, {}  # a new dict: a resolution in progress goes into the old one
 
-    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
-        """Launch arguments that no launcher of the definition takes."""
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch by the front end's own code arguments that no launcher of the definition takes."""
         raise NotImplementedError
 
-    def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """The block size at which most threads are resident, for arguments that no launcher takes."""
         raise NotImplementedError
 
@@ -393,7 +393,7 @@ class Resolutions:
 
 
 class RunsUncached(UncacheableError):
-    """The kernel cannot be cached but may run uncached, by `Resolutions.launch_otherwise`; it was reported."""
+    """The kernel cannot be cached but may run uncached, by `Resolutions.launch_by_front_end`; it was reported."""
 
 
 Definition.make_resolutions = Resolutions

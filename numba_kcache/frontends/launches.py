@@ -227,7 +227,7 @@ class Launches(Configurations):
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
         check_interpreter()
-        otherwise = functools.partial(self._resolutions.launch_otherwise, shape, stream)
+        otherwise = functools.partial(self._resolutions.launch_by_front_end, shape, stream)
         return VariantLaunch(
             self,
             config,

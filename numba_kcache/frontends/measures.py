@@ -111,17 +111,20 @@ def block_size(kernel: Launches, arguments: tuple[Any, ...], shared_bytes: int) 
     try:
         variant: Variant = definition.variant(arguments)
         if variant is None and definition.has_variants:
-            return resolutions.block_size_otherwise(arguments, shared_bytes)
+            return resolutions.block_size_by_front_end(arguments, shared_bytes)
         loaded = kernel._loaded(variant)[1]
     except RunsUncached:
-        return resolutions.block_size_otherwise(arguments, shared_bytes)
+        return resolutions.block_size_by_front_end(arguments, shared_bytes)
     return suggested_block(kernel, loaded, shared_bytes)
 
 
 def blocks_over(
     kernel: Launches, tasks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """The fewest blocks (of whole clusters) with a thread for each task, and the threads of each (0: `block_size`)."""
+    """The fewest blocks (whole clusters) that have a thread for each task, and the threads per block.
+
+    If `threads` is 0, the threads per block are those of `block_size`.
+    """
     threads = threads or block_size(kernel, arguments, shared_bytes)
     options, blocks = kernel._definition.launch_options, -(-tasks // threads)
     return blocks + (-blocks % options.cluster[0] if options and options.cluster else 0), threads

@@ -275,13 +275,13 @@ class MlirResolutions(PythonResolutions):
         if self.dispatcher is not None and self.dispatcher._can_compile:
             self.dispatcher.overloads.clear()
 
-    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through numba-cuda-mlir's own dispatcher."""
         from .dispatcher import launch
 
         launch(self, shape, stream, arguments)
 
-    def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """The default block size of numba-cuda-mlir."""
         return 128
 

@@ -49,7 +49,7 @@ class InstalledDefinition(MlirDefinition):
 class InstalledResolutions(MlirResolutions):
     """The artifacts of one dispatcher of an unedited program."""
 
-    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through the dispatcher itself."""
         self.dispatcher.configure(shape.grid, shape.block, stream, shape.shared_bytes or None)(*arguments)
 

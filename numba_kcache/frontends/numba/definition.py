@@ -161,7 +161,7 @@ class NumbaResolutions(PythonResolutions):
         if self.dispatcher is not None and self.dispatcher._can_compile:
             self.dispatcher._reset_overloads()
 
-    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through Numba's own dispatcher."""
         if is_simulated():
             from .simulator import simulate
@@ -172,7 +172,7 @@ class NumbaResolutions(PythonResolutions):
 
         launch(self, shape, stream, arguments)
 
-    def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall

@@ -52,7 +52,9 @@ SPECIAL = frozenset(
     ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
      "__qualname__")
 )  # fmt: skip
-"""Attributes of a function or class that do not affect its own code, but that typing code may read."""
+"""Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
+may read them: that of the kernel, or functions that Numba runs while it types the kernel (`@overload`,
+`@intrinsic`)."""
 
 COVERED = "covered by depends="
 
