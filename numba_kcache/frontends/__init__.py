@@ -1,7 +1,7 @@
 """Kinds of kernels: a folder for each front end, behind the interface in base.py; this module chooses among them.
 
-Promise     `asked` and `numba_of` import nothing and call no user code. A dispatcher is recognised by its class; a
-            function by the `cuda` that its code names: the module, or any object defined by it.
+Promise     `front_ends_for` and `numba_of` import nothing and call no user code. A dispatcher is recognised by its
+            class; a function by the `cuda` that its code names: the module, or any object defined by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def front_end(name: str) -> Any:
     return import_module(f".{name}", __package__).FRONT_END
 
 
-def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
+def front_ends_for(thing: Any, kind: str | None) -> tuple[str, ...]:
     """List the front ends of this package that may recognise a thing, in the order in which they are tried.
 
     Args:
@@ -34,9 +34,9 @@ def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
     """
     if kind is not None:
         return tuple(name for name, kinds in BUILT_IN.items() if kind in kinds)
-    told = numba_of(thing)
-    if told:
-        return (told,)
+    built_in = numba_of(thing)
+    if built_in:
+        return (built_in,)
     has_mlir_alone = "numba_cuda_mlir" in sys.modules and "numba.cuda" not in sys.modules
     numba = "mlir" if has_mlir_alone else "numba"
     is_textless = type(thing) is FunctionType and not _has_text(thing)

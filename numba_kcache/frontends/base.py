@@ -25,7 +25,7 @@ from ..launch.loader import LoadedKernel, LoadedModule
 from ..model import Choice, Event, EventKind, Protocol, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
 from ..store import IMPORTS, finish_imports
-from . import BUILT_IN, asked, front_end, not_source
+from . import BUILT_IN, front_end, front_ends_for, not_source
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -90,7 +90,7 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
     for each in candidates:  # grows at the None; a built-in front end is imported when it is reached
         if each is None:  # the source front end takes no function with parameters
-            candidates += asked(thing, kind)
+            candidates += front_ends_for(thing, kind)
             continue
         chosen: FrontEnd = front_end(each) if isinstance(each, str) else each
         if (found := chosen.define(thing, options, depth + 1)) is not None:

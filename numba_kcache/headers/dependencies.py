@@ -49,10 +49,10 @@ class HeaderSet(NamedTuple):
     """Everything that the includes of one compile depended on.
 
     Args:
-        layout: For each folder of the search the index of its tree and the path within, or (-1, "").
+        layout: For each folder of the search the index of its tree and the path within; (-1, "") if it is in no tree.
         files: The headers read, but for those in trees; sorted by place.
         absent: Names, by the folder below which they start, at which a file would be taken instead of one of
-            `files`. Where the folder does not exist there is no need to look at its names.
+            `files`. If the folder does not exist, its names need no check.
         clear: Places at which there must be neither a file nor a folder.
         answers: Results of `__has_include`: the places it looks at, and whether one of them has a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
@@ -74,7 +74,7 @@ class HeaderSet(NamedTuple):
 
 
 def headers_value(headers: HeaderSet) -> Plain:
-    """Make the value of the key's component: digests of contents, with names that are the same in a moved checkout."""
+    """Make the value of the component `headers`: digests of contents, with names that stay in a moved checkout."""
     return {
         "files": [(*file.place, file.sha256) for file in headers.files],
         "answers": [(answer, [list(place) for place in places]) for places, answer in headers.answers],

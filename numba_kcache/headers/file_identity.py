@@ -48,8 +48,8 @@ class FileStat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A file's content, and its stat, equal before and after reading. `has_writer`: a process had it open or
-    mapped for writing; None if that is unknown."""
+    """A file's content and stat; the stat was equal before and after reading. `has_writer`: a process had the file open
+    or mapped for writing; None if that is unknown."""
 
     stat: FileStat
     data: bytes

@@ -24,7 +24,7 @@ def scanned_headers(survey: Survey, is_unread: IsUnread | None = None) -> set[Pl
     """List all places that the compiler could have read from.
 
     Args:
-        survey: The survey made before it ran.
+        survey: The survey made before the compiler ran.
         is_unread: Returns whether a header was not opened meanwhile. Ignored if the source must have included such a
             header, or if a header was opened that only such headers include.
 
@@ -45,6 +45,6 @@ def scanned_headers(survey: Survey, is_unread: IsUnread | None = None) -> set[Pl
 
 
 def _lacks_any(survey: Survey, read: set[Place]) -> bool:
-    """Check whether an include that the compiler must have executed leads to none of these."""
+    """Check whether an include that the compiler must have executed leads to none of the headers read."""
     must = set(unconditional_includes(survey.source))
     return any(each.include in must and read.isdisjoint(each.found) for each in survey.includes[START])

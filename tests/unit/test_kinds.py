@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends import asked, numba_of
+from numba_kcache.frontends import front_ends_for, numba_of
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def test_kernel_is_of_the_cuda_that_it_names(modules: dict[str, ModuleType], nam
     """The module, a name that was imported from it, and one in a closure, say the same."""
     cuda = modules[name]
 
-    assert asked(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), None) == (kind,)
-    assert asked(function("def k(x): x[0] = grid(1)", grid=vars(cuda)["grid"]), None) == (kind,)
+    assert front_ends_for(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), None) == (kind,)
+    assert front_ends_for(function("def k(x): x[0] = grid(1)", grid=vars(cuda)["grid"]), None) == (kind,)
     closed = function("def k_of(cuda):\n def k(x): x[0] = cuda.grid(1)\n return k\nk = k_of(given)", given=cuda)
     assert numba_of(closed) == kind
 
@@ -43,15 +43,15 @@ def test_dispatcher_is_known_by_its_class(modules: dict[str, ModuleType]) -> Non
     """Its methods are not called for that."""
     for module, kind in (("numba.cuda.dispatcher", "numba"), ("numba_cuda_mlir.descriptor", "mlir")):
         made = type("Dispatcher", (), {"__module__": module, "py_func": None})()
-        assert asked(made, None) == (kind,)
+        assert front_ends_for(made, None) == (kind,)
 
 
 def test_source_is_asked_first_where_nothing_tells(modules: dict[str, ModuleType]) -> None:
     """A function that says that it returns a text is no Numba kernel, whatever it names; a kind decides alone."""
     cuda = modules["mlir_cuda"]
 
-    assert asked(function("def k() -> str: return cuda.text", cuda=cuda), None)[0] == "source"
-    assert asked(function("def k(n) -> str: return cuda.text", cuda=cuda), None)[0] == "source"
-    assert asked("__global__ void k() {}", None)[0] == "source"
-    assert asked(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), "numba") == ("numba",)
-    assert asked(function("def k(x): x[0] = 1"), "mlir") == ("mlir",)
+    assert front_ends_for(function("def k() -> str: return cuda.text", cuda=cuda), None)[0] == "source"
+    assert front_ends_for(function("def k(n) -> str: return cuda.text", cuda=cuda), None)[0] == "source"
+    assert front_ends_for("__global__ void k() {}", None)[0] == "source"
+    assert front_ends_for(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), "numba") == ("numba",)
+    assert front_ends_for(function("def k(x): x[0] = 1"), "mlir") == ("mlir",)

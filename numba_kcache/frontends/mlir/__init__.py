@@ -15,7 +15,7 @@ class MlirFrontEnd:
     kinds = ("mlir",)
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> MlirDefinition | None:
-        """Define a kernel; called for things that `frontends.asked` recognised as this kind."""
+        """Define a kernel; called for things that `frontends.front_ends_for` recognised as this kind."""
         if hasattr(getattr(thing, "py_func", thing), "__code__"):
             return MlirDefinition(thing, dict(options))
         if options.get("kind") == "mlir":

@@ -87,7 +87,7 @@ class SourceDefinition(Definition):
         self._text: str | bytes | None = None
 
     def text(self) -> str | bytes:
-        """The source; the user's function is called for it once."""
+        """The source; the first call runs the user's function, if it is one that returns source."""
         text = self._text
         if text is None:
             text = self.source.text()

@@ -158,7 +158,7 @@ class _Reader:
                 self._take(found[0])
 
     def end(self) -> None:
-        """Accept a last declaration that the end of the text cuts off after its parameters."""
+        """Accept a last declaration that ends after its parameters, without `;` or a body."""
         if not self._nesting and not self._skipped:
             self._declared()
 

@@ -129,7 +129,7 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
         named = [by_symbol[lowered[wanted]]]
     else:
         named = by_name.get(wanted, [])
-        if len(named) > 1:  # `k` means the one outside all namespaces, if there is one
+        if len(named) > 1:  # `k` means the kernel outside all namespaces, if there is such a kernel
             named = [each for each in named if kernel_name(each.symbol) == wanted] or named
     if len(named) == 1:
         return named[0]
@@ -153,10 +153,10 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
     candidates = ", ".join(names)
     if not cubin.kernels and declared:
         *others, last = declared
-        said = f"{', '.join(others)} and {last} are templates" if others else f"{last} is a template"
+        described = f"{', '.join(others)} and {last} are templates" if others else f"{last} is a template"
         return EntryError(
             f"cannot choose a kernel in {request.label}",
-            f"{said} or static, and nothing instantiates {'them' if others else 'it'}",
+            f"{described} or static, and nothing instantiates {'them' if others else 'it'}",
             f"name an instance: name={declared[0] + '<float>'!r}",
         )
     if not cubin.kernels:
@@ -195,11 +195,13 @@ def describe_kernel(
         OptionError: The signature contradicts the compiler.
     """
     name = wanted or kernel_name(kernel.symbol)
-    told = types.get(name) or types.get(kernel.symbol)
-    if told is None and request.kind == "cuda":
+    mangled = types.get(name) or types.get(kernel.symbol)
+    if mangled is None and request.kind == "cuda":
         is_mangled = kernel.symbol.startswith("_Z")
-        told = kernel.symbol if is_mangled else None if has_decltype(request) else written_type(declared, kernel.symbol)
-    parameters, typed = read_parameters(told, kernel.parameters)
+        mangled = (
+            kernel.symbol if is_mangled else None if has_decltype(request) else written_type(declared, kernel.symbol)
+        )
+    parameters, typed = read_parameters(mangled, kernel.parameters)
     signature = types.get(SIGNATURE)
     if signature is not None:
         given, fits = read_parameters(signature, kernel.parameters)
