@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, checked_cache, process_session
 from ..errors import LaunchConfigError, shortened
-from ..launch import GRID_LIMIT, BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
+from ..launch import GRID_LIMIT, BindGrid, Dim3, Launch, LaunchShape, is_one_stream, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal, stream_handle
 from ..launch.launcher import Launcher
 from ..launch.loader import CodeRefusedError, LoadedKernel
@@ -88,6 +88,8 @@ class Configurations:
                 "a launch takes [grid, block], then stream and sharedmem if need be",
                 "write kernel[blocks, threads](...), or kernel.forall(count)(...)",
             )
+        if count > 2 and not is_one_stream(config[2]):  # it may name another at the next launch
+            return self[(*config[:2], stream_handle(config[2]), *config[3:])]
         try:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
         except TypeError:  # the configuration contains a list
@@ -228,14 +230,9 @@ class Launches(Configurations):
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
         check_interpreter()
         otherwise = functools.partial(self._resolutions.launch_by_front_end, shape, stream)
-        return VariantLaunch(
-            self,
-            config,
-            functools.partial(self._configure, config, shape, stream),
-            self._definition.variant,
-            lambda *args: otherwise(args),
-            self._ordered,
-        )
+        prepare = functools.partial(self._configure, config, shape, stream)
+        variant_of = self._definition.variant
+        return VariantLaunch(self, config, prepare, variant_of, lambda *args: otherwise(args), self._ordered)
 
     def _refused(self, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         """Launch arguments that the launcher of a variant refused; `config` has all four items."""

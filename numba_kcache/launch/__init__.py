@@ -102,6 +102,17 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
     )
 
 
+_STREAMS_HOMES = ("builtins", "cuda", "cupy", "cupy_backends", "numba", "numba_cuda_mlir", "numpy", "torch")
+
+
+def is_one_stream(stream: Any) -> bool:
+    """Check whether an object, of a known library, names the same stream at every launch, as a handle does.
+
+    Another's `__cuda_stream__` may, for example, name whichever stream is current when it is asked.
+    """
+    return type(stream).__module__.partition(".")[0] in _STREAMS_HOMES
+
+
 def read_extents(extents: object, name: str) -> Dim3:
     """Read a grid or a block; `name` is for the message. See `launch_shape`."""
     if not isinstance(extents, (tuple, list)):

@@ -116,3 +116,20 @@ def test_launch_without_brackets_is_said() -> None:
     """The error is the same as in Numba."""
     with pytest.raises(LaunchConfigError, match=r"counting\[grid, block\]"):
         Counting()(1, 2)
+
+
+def test_stream_object_that_names_another_stream_is_asked_again() -> None:
+    """A program's own object may name whichever stream is current; the one at each indexing is that of the launch."""
+
+    class Current:
+        handle = 7
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, self.handle
+
+    kernel, current = Counting(), Current()
+    for current.handle in (7, 7, 7, 9, 9, 7):
+        kernel[1, 32, current, 16]
+
+    assert [stream for _shape, stream in kernel.made] == [7, 7, 9, 9]
+    assert kernel[1, 32, 7, 16] is kernel[1, 32, current, 16]
