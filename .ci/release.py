@@ -47,7 +47,7 @@ try:
 except ToolchainMissingError as error:
     assert "numba-kcache[cu13]" in str(error)
 else:
-    raise SystemExit("a compiler came with no extra")
+    raise SystemExit("a kernel was compiled without any extra: a compiler is installed")
 """
 EXTRAS = {
     "": NEITHER,
@@ -64,7 +64,7 @@ EXTRAS = {
 
 
 def dated(changes: str, version: str, day: str) -> str:
-    """CHANGELOG.md with the section "Unreleased" as that of a version, and an empty one above it.
+    """Rename the section "Unreleased" of CHANGELOG.md to the version and date, with a new empty one above it.
 
     Raises:
         SystemExit: There is nothing to release, or the version is there already.
@@ -130,7 +130,7 @@ def build(tag: str, dist: Path) -> None:
 
 
 def check(dist: Path) -> None:
-    """Check what an index page shows, and what is in the wheels."""
+    """Check metadata and description for the package index (twine), and the contents of the wheels."""
     files = [str(each) for each in sorted(dist.iterdir())]
     wheels = [each for each in files if each.endswith(".whl")]
     _run(sys.executable, "-m", "twine", "check", "--strict", *files)

@@ -34,8 +34,8 @@ def calls(way: str) -> list[Callable[[], bytes]]:
 
     if way == "built":
         big = bytes(range(256)) * 200
-        names = [{"source": SOURCE % number, "target": "sm_90"} for number in range(PROGRAMS)]
-        return [lambda each=each: numba_kcache.get_or_build(each, lambda: big).payloads["data"] for each in names]  # type: ignore[misc]
+        keys = [{"source": SOURCE % number, "target": "sm_90"} for number in range(PROGRAMS)]
+        return [lambda each=each: numba_kcache.get_or_build(each, lambda: big).payloads["data"] for each in keys]  # type: ignore[misc]
 
     from cuda.core import Program, ProgramOptions
     from cuda.core.utils import FileStreamProgramCache
@@ -77,7 +77,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         said: dict[str, list[Any]] = {way: [] for way in WAYS}
-        for _ in range(arguments.samples + 1):  # in turns; the first of each fills
+        for _ in range(arguments.samples + 1):  # alternating; the first process of each way fills its cache
             for way in WAYS:
                 said[way].append(answer(start([__file__, "--child", way], Path(folder))))
     for way, (_, *answers) in said.items():

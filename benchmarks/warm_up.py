@@ -1,4 +1,4 @@
-"""How much sooner, and for how much work of the cores, are many kernels compiled by many workers than by one?
+"""How much sooner do many workers compile many kernels than one worker, and how much CPU time do they use?
 
 Method      Kernels that include CUB, each with another block size, so that all are misses. "one warm worker": the sum
             of all compile times in a single worker, without its start. "wall": from the call of warm_up to its return,
@@ -50,9 +50,10 @@ def cpu_of_children_s() -> float:
 def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> dict[str, Any]:
     """Wall time, the sum of all compiles, the workers' and this process's own work, in seconds, from an empty cache."""
     from numba_kcache import KernelCache, cached_kernel, warm_up
-    from numba_kcache.warmup import workers as room
+    from numba_kcache.warmup import workers as module
 
-    before, room.WORTHWHILE = room.WORTHWHILE, room.WORTHWHILE if are_shared else len(texts) + 1
+    # WORTHWHILE: number of kernels from which headers are shared
+    before, module.WORTHWHILE = module.WORTHWHILE, module.WORTHWHILE if are_shared else len(texts) + 1
     with tempfile.TemporaryDirectory() as folder:
         cache = KernelCache(folder, durability="none")
         start, cpu, children = time.perf_counter(), time.process_time(), cpu_of_children_s()
@@ -60,7 +61,7 @@ def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> 
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
         assert len(report.built) == len(texts)
         compiles = sum(each.seconds for each in report.results)
-        children, room.WORTHWHILE = cpu_of_children_s() - children, before
+        children, module.WORTHWHILE = cpu_of_children_s() - children, before
         times = {"wall_s": wall, "compiles_s": compiles, "cpu_s": children, "parent_cpu_s": cpu}
         return {"workers": report.workers, **times}
 
@@ -109,8 +110,8 @@ def main() -> None:
     print(
         f"  {many['workers']} workers        {many['wall_s']:.1f} s: {found['times_one_warm_worker']:.1f} times as fast"
     )
-    print(f"  work of the cores {many['cpu_s']:.1f} s; without sharing headers {alone['cpu_s']:.1f} s")
-    print(f"  handing them out  {many['parent_cpu_s'] * 1e3:.0f} ms of processor in the process that asked")
+    print(f"  CPU time          {many['cpu_s']:.1f} s; without shared headers {alone['cpu_s']:.1f} s")
+    print(f"  parent process    {many['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
     print(f"  a worker starts in {found['start_s'] * 1e3:.0f} ms")
     if arguments.json:
         write_result(arguments.json, "warm_up", header, found)

@@ -1,4 +1,4 @@
-"""`KernelCache` and the functions of the process's own cache: info, clear, configure and the like.
+"""`KernelCache`, and the functions that act on the process's own cache: info, clear, configure and others.
 
 Promise     No method fails because of the contents of the disk. The package's functions act on the process's cache.
 Not here    The work behind the methods (engine, store, bundles, warmup).

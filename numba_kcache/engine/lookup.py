@@ -1,6 +1,6 @@
 """The part of a session that never compiles: its store, the compilers' identities, and looking up a candidate.
 
-Promise     An artifact is only found under the key of exactly what would have been compiled. Every failure of reading
+Promise     An artifact is found only under the key of the request that would be compiled. Every failure of reading
             stored data is a miss: `keys` and `_read` are the two functions that read it, and each ends in a value or
             one event. Nothing here compiles.
 Method      A source without includes has its complete key at once, so a warm start reads one file. The manifest of a

@@ -251,7 +251,7 @@ class Session(Lookup):
 
 
 collected: deque[Callable[[], Any]] = deque()
-"""Functions that save the counts of caches that were garbage collected. They do not run in the finalizer, which may
+"""Functions that save the counts of caches that were garbage collected. The finalizer does not call them, since it may
 run during an import, where CPython fails (python/cpython#106176), or while a lock is held."""
 
 
@@ -286,7 +286,7 @@ def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
 def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
     """List the members of a set to which a signal handler or another thread may add meanwhile."""
     while True:
-        with contextlib.suppress(RuntimeError):  # it changed in the middle
+        with contextlib.suppress(RuntimeError):  # the set changed during the iteration
             return list(users)
 
 

@@ -47,7 +47,7 @@ class Turns:
         grace_s: Seconds that may still be waited in vain for others to take a turn.
         vain_s: Seconds waited in vain for a slot among the compilers.
         has_compiled: Whether compilers that load slowly are loaded in this process.
-        has_waited: Whether it had to wait for another process, so that it is one of several with the same program.
+        has_waited: Whether this process waited for another one, which shows that several run the same program.
         helping: Threads that build other kernels while they wait.
     """
 
@@ -80,7 +80,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
             if found is not None:
                 session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                 return found
-        if not turns.waits and not turn.is_alone:
+        if not turns.waits and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.store is not session.local:
             return _compile_for_all(session, request, components, meanwhile if turns.waits else None)
@@ -105,17 +105,17 @@ def _compile_for_all(
 
 def _compile(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
     turns.has_compiled |= request.loads_slowly
-    with _placed(session) if request.libraries else nullcontext():  # a user's build takes no slot
+    with _slot_for_compiler(session) if request.libraries else nullcontext():  # a user's build takes no slot
         return session.compile(request, components)
 
 
 @contextmanager
-def _placed(session: Session) -> Iterator[None]:
+def _slot_for_compiler(session: Session) -> Iterator[None]:
     """Take one of the node's slots for compilers; wait for it, in bounds."""
     locks, start_s, pause_s = session.store.locks, time.monotonic(), _PAUSE_S
     left_s = 0.0 if is_reentered() else session.settings.build_wait_s - turns.vain_s
     while True:
-        with locks.place(cores()) as is_had:
+        with locks.slot(cores()) as is_had:
             waited_s = time.monotonic() - start_s
             if is_had or waited_s >= left_s:
                 turns.vain_s += 0.0 if is_had else waited_s
@@ -126,7 +126,7 @@ def _placed(session: Session) -> Iterator[None]:
 
 
 def _leave_to_others(session: Session, key: str) -> None:
-    """Wait for another process to take the turn, where one of this node just had one and this process never had."""
+    """Leave the turn to another process for a time, if one of this node just built and this process has not yet."""
     locks, start = session.store.locks, time.monotonic()
     if turns.has_compiled or not turns.has_waited or turns.grace_s <= 0:
         return
@@ -145,7 +145,7 @@ def _leave_to_others(session: Session, key: str) -> None:
 def _helped(session: Session, target: Target) -> Iterator[bool]:
     """Build the kernels with known signatures one by one: yields True after each, False if no core is free."""
     thread, locks = threading.get_ident(), session.store.locks
-    locks.give_place_up()  # waiting during a compile: the process waited for may need the slot
+    locks.release_slot()  # waiting during a compile: the process waited for may need the slot
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
     for make in _ahead(session, target):
@@ -153,7 +153,7 @@ def _helped(session: Session, target: Target) -> Iterator[bool]:
         while not is_placed:
             turns.helping.add(thread)
             try:
-                with locks.place(cores()) as is_placed:
+                with locks.slot(cores()) as is_placed:
                     is_built = is_placed and _built_ahead(session, make)
             except Exception:  # raised again where this kernel is used
                 is_placed, is_built = True, False
@@ -181,7 +181,7 @@ def _built_ahead(session: Session, make: Callable[[], Wanted]) -> bool:
     if store.locks.is_taken(key) or session.local.peek(key) is not None:
         return False
     with store.building(key, 0.0) as turn, ExitStack() as stack:
-        if turn.found is not None or not turn.is_alone or store.get(key) is not None:
+        if turn.found is not None or not turn.has_turn or store.get(key) is not None:
             return False
         if store is not session.local:
             election = stack.enter_context(store.elected(key, None))  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
 """The shape of a launch: parse and check grid, block and shared memory.
 
-Promise     `launch_shape` accepts the same forms between the brackets as Numba; `check_launch` refuses every shape that
-            the device would refuse, and names the first offender.
+Promise     `launch_shape` accepts the same forms of grid and block as Numba; `check_launch` refuses every shape that
+            the device would refuse, and names the first invalid extent.
 Not here    The stream (devices), the launch itself (launcher), the function attribute for more than 48 KiB of dynamic
             shared memory (loader), the configurations that a kernel keeps (frontends.launches).
 Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
@@ -89,7 +89,7 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
 
     Args:
         grid: Blocks: an integer, or one to three of them in a tuple or list. NumPy's count as integers.
-        block: Threads of a block, likewise.
+        block: Threads of a block, in the same forms.
         shared_bytes: Dynamic shared memory per block, in bytes.
 
     Raises:

@@ -5,7 +5,7 @@ Promise     `Slot.settle` is the complete check of one argument. It returns an a
             is contiguous (unless `strided`). A bare integer is never taken as an address. This module has only the
             code for the commonest types; the rest is imported with the first argument of another type.
 Method      `memory_of` reads the device memory of an argument. Actions that an argument needs (wait for a stream, make
-            a copy) are put on the `Call`, and done once all arguments are checked.
+            a copy) are collected on the `Call`, and run after all arguments are checked.
 Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), and of pairs of memory and
             pointer (`pointers`); Numba's arguments, which take several parameters (`typed`).
 Source      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
@@ -57,7 +57,7 @@ _TOO_LARGE = {
     "f2": 2.0**15 * (2 - 2.0**-11),
     "bf": 2.0**127 * (2 - 2.0**-8),
     "f4": 2.0**127 * (2 - 2.0**-24),
-    "f8": 2**1024 - 2**970,  # an integer: Python compares it with floats exactly
+    "f8": 2**1024 - 2**970,  # an integer: Python compares integers with floats exactly
     "e4": 464.00000000000006,  # beyond 464, halfway between 448 (ties go to it, it is even) and NaN
     "e5": 2.0**15 * (2 - 2.0**-3),
 }
@@ -277,7 +277,7 @@ _rare_memory: Any = None
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
-    """The memory of an argument; None if it offers no interface for that.
+    """Read the device memory of an argument; None if it has no interface for device memory.
 
     Arrays of Numba, CuPy and PyTorch are read directly: CuPy's array interface is slow, PyTorch's refuses
     `requires_grad` and has no bfloat16. For all others their array interface is read. No library is imported for it.
@@ -309,7 +309,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         global _rare_memory
         if _rare_memory is None:
             check_interpreter()
-            from .memory import rare_memory as _rare_memory  # kept: running an import statement again costs time
+            from .memory import rare_memory as _rare_memory  # kept: repeating an import statement takes time
         rare: Memory | None = _rare_memory(value)
         return rare
     try:
@@ -338,7 +338,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
 
 
 def _word(number: Any, what: str) -> int:
-    """A number of 64 bits without a sign; None stands for 0."""
+    """Read an unsigned number of 64 bits; None means 0."""
     found = 0 if number is None else operator.index(number)
     if not 0 <= found < _WORDS:
         raise ValueError(f"{found} is no {what}")

@@ -21,7 +21,7 @@ from .devices import bindings, done
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
-"""Numba's names for shares of shared memory, in percent."""
+"""Percentages of L1 used as shared memory, by Numba's names for them."""
 
 _COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION; each takes 72 bytes, with the value after the first eight."""

@@ -4,8 +4,8 @@ Promise     A program that does not use Numba does not import it, and its launch
             into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is used:
             it then owns the modules, and `cuda.close()` is noticed. `stream_handle` takes the streams of every
             library; it imports nothing and touches no device.
-Method      Either way it is the primary context of the device, so that memory, streams and kernels of both work
-            together. A stream is recognised by its attributes: the protocol first, then those of each library.
+Method      Both are the primary context of the device, so memory, streams and kernels work together. A stream is
+            recognised by its attributes: `__cuda_stream__` first, then those of each library.
 Not here    Modules and kernels (loader); streams that wait for each other (streams).
 Source      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
             per-thread one. numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the private names that the loader uses
@@ -155,7 +155,7 @@ class CurrentDevice(NamedTuple):
 
 
 def current_device() -> CurrentDevice:
-    """The device of the current context; a new one on device 0 where there is none.
+    """The device of the current context; without one, device 0, whose primary context is made current.
 
     Raises:
         NoDeviceError: There is no driver or no device.
@@ -175,14 +175,14 @@ def current_device() -> CurrentDevice:
 
 
 def current_ordinal() -> int:
-    """Ordinal of the device of the current context; -1 where there is none. The fastest way to get it.
+    """Ordinal of the device of the current context; -1 without a context. The fastest query for it.
 
     Raises:
         LaunchError: The interpreter is shutting down, and modules are gone.
     """
     try:
         status, device = bindings().cuCtxGetDevice()
-    except (ImportError, RuntimeError):  # the latter where there is no driver library
+    except (ImportError, RuntimeError):  # RuntimeError: there is no driver library
         check_interpreter()
         return -1
     return device if status == 0 else -1
@@ -229,7 +229,7 @@ def device_attribute(ordinal: int, name: str) -> int:
 
 def context_id() -> int | None:
     """The unique id of the current context, which a later context of the same device does not have."""
-    status, found = bindings().cuCtxGetId(0)  # 0 stands for the current one
+    status, found = bindings().cuCtxGetId(0)  # 0: the current context
     return int(found) if status == 0 else None
 
 
@@ -242,7 +242,7 @@ _targets: dict[int, Target] = {}
 """The target of each device, where it was requested."""
 
 _entered: dict[tuple[int, int], int] = {}
-"""The device of each primary context that was entered, by the driver's answer for its id, which no other ever gets."""
+"""The device of each primary context that was entered, by the context's id, which the driver never reuses."""
 
 _held: set[int] = set()
 """The devices whose primary context this process has retained, until it ends."""
@@ -274,7 +274,7 @@ def _enter_primary_context() -> int:
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
     ordinal = int(device)
-    if ordinal in _held and not has_none:  # where there is none, the one that was held may have been reset
+    if ordinal in _held and not has_none:  # without a current context, the retained one may have been reset
         driver.cuDevicePrimaryCtxRelease_v2(device)
     _held.add(ordinal)
     answer = driver.cuCtxGetCurrent()
@@ -304,7 +304,7 @@ def _forked() -> LaunchError:
 
 
 def _numba_context() -> Any:
-    """Numba's current context, made if need be.
+    """Numba's current context, made if necessary.
 
     Raises:
         NoDeviceError: There is no driver or no device.
@@ -331,8 +331,8 @@ def _numba_context() -> Any:
         try:
             return devices.get_context()
         except driver.CudaAPIError as problem:
-            # After cuda.close() cuda.core believes that it still holds the primary context, and every call of Numba's
-            # fails; one more retain brings it back.
+            # After cuda.close(), cuda.core still counts the primary context as retained, and all calls of Numba fail;
+            # retaining it once more makes it usable.
             if problem.code != _CONTEXT_IS_DESTROYED:
                 raise
             driver.driver.cuDevicePrimaryCtxRetain(0)

@@ -60,11 +60,11 @@ def _unknown(kernel: str, name: str, names: Sequence[str], labels: Sequence[obje
     what = f"cannot launch {kernel} with an argument named {name!r}"
     known = [each for each in names if each]
     if labels and not known:
-        why = "the names of its parameters are not known: they are read off CUDA C++ text, where they stand as they are"
+        why = "the names of its parameters are not known: they are read from CUDA C++ text, and macros hide them"
         return ArgumentError(what, why, f"pass the arguments by position: it takes {_listed(labels)}")
     why = f"it takes {_listed(labels)}"
     if len(known) < len(names):
-        return ArgumentError(what, f"{why}, and of some the name is not known", "pass those by position")
+        return ArgumentError(what, f"{why}, and some parameters have no known name", "pass those by position")
     return ArgumentError(what, why, f"{meant(name, known)}the names are {', '.join(known)}" if known else "pass none")
 
 

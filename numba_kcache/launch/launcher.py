@@ -75,7 +75,7 @@ class Layout:
         self.launched = 0
 
     def new_buffer(self) -> tuple[Any, int]:
-        """A buffer for the parameters, and the address of the array of pointers to them, which follows in it."""
+        """Make a buffer with the parameters and the array of pointers to them; return it with the array's address."""
         start = -(-self.size_bytes // 8) * 8
         memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address stays
         base = devices.address_of(memory)
@@ -88,7 +88,7 @@ class Launcher:
 
     Attributes:
         names: Names of the arguments, and defaults of the last of them; None if they are the parameters' own.
-        shares_layout: Whether equal parameters take equal arguments, as where each argument is one parameter.
+        shares_layout: Whether equal parameters mean equal arguments: true if each argument is one parameter.
 
     Args:
         loaded: The kernel on its device.
@@ -96,7 +96,7 @@ class Launcher:
         parameters: The compiler's parameters, or several smaller ones at the same bytes.
         strided: Whether arrays that are not contiguous are accepted.
         attributes: Concatenated launch attributes as the driver takes them; none for a plain launch.
-        relaunch: Called where this module or device is not the one to launch on.
+        relaunch: Called if this module was unloaded, or its device is not current.
         slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
         debug_labels: If each launch is waited for (`debugging`), the text before each argument in a message.
     """
@@ -126,7 +126,7 @@ class Launcher:
         layout = layouts.get((self.parameters, strided)) if self.shares_layout else None
         if layout is None:
             layout = Layout(self.parameters)
-            if len(layouts) >= _LAYOUTS_LIMIT:  # of a program that makes ever new kernels
+            if len(layouts) >= _LAYOUTS_LIMIT:  # a program may make kernels without end
                 layouts.clear()
             if self.shares_layout:
                 layouts[self.parameters, strided] = layout

@@ -1,6 +1,6 @@
 """Load an artifact on a device as a module, and notice when the module is unloaded.
 
-Promise     One module per artifact and device, however many threads and kernel objects load it at once. `live[0]` of a
+Promise     There is one module per artifact and device, also for several threads and kernel objects. `live[0]` of a
             `LoadedKernel` tells whether its handle may still be used: false after `cuda.close()`, a context reset,
             `clear()` or a fork; the kernel then has to be loaded again. A module is never loaded twice while it
             lives, so that its variables have one address.
@@ -133,11 +133,11 @@ class LoadedKernel:
         return device_attribute(self.device.ordinal, attribute)
 
 
-Code = tuple[Artifact, dict[str, Any]]  # with the table of sections that `misfit` builds
+Code = tuple[Artifact, dict[str, Any]]  # includes the table of sections that `misfit` builds
 
 
 def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
-    """Refuse a kernel of several that its cubin contradicts, and what is `live` of that; an only one was when read."""
+    """Refuse a kernel of a module whose cubin contradicts it; a single kernel was checked when the entry was read."""
     if len(code[0].entries) > 1 and (wrong := misfit(code[0], entry, code[1])):
         live[:] = [False]
         raise CodeRefusedError(f"cannot load {entry.name} for {code[0].target}", wrong)
@@ -258,7 +258,7 @@ class LoadedModule:
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
-        awaits_numba: One element, true while the module was loaded without Numba, and Numba's context is not watched.
+        awaits_numba: One element, true if the module was loaded without Numba and Numba's context is not watched yet.
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
     """
 
@@ -293,7 +293,7 @@ class LoadedModule:
         image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
         try:
             self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
-        except Exception as error:  # Numba's own, the driver's or cuda.core's: all mean that it was refused
+        except Exception as error:  # of Numba, the driver or cuda.core: the driver refused the module
             raise self._refused(str(error)) from error
         self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
         self.numba_modules = device.numba.modules
@@ -354,7 +354,7 @@ class LoadedModule:
         self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
 
     def is_current(self) -> bool:
-        """Tell if it may be used, and the current context is the very one that it was loaded in."""
+        """Check whether the module may be used, and was loaded in the current context."""
         return self.live[0] and self.driver.cuCtxGetId(0) == (0, self.loaded_in)
 
     def has_lost_its_context(self) -> bool:
@@ -376,7 +376,7 @@ class LoadedModule:
             driver, symbol = self.driver, entry.symbol.encode()
             if self.numba is None:
                 status, function = driver.cuModuleGetFunction(self.handle, symbol)
-            else:  # not Module.get_function: it asks the driver for five attributes that no launch needs
+            else:  # not Module.get_function, which queries five attributes that no launch needs
                 status, kernel = driver.cuLibraryGetKernel(int(self.handle), symbol)
                 if status == 0:
                     status, function = driver.cuKernelGetFunction(kernel)

@@ -64,7 +64,7 @@ def device_elsewhere(module: Any, memory: Memory) -> int | None:
 
 
 def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[], int]:
-    """The address for a DLPack exporter, which lends its memory, or for a wrapped host array, which is copied.
+    """The address of memory borrowed through DLPack, or of the device copy of a wrapped host array.
 
     Raises:
         ArgumentError: It is neither, or does not fit.

@@ -27,10 +27,19 @@ ELEMENTS = tuple(code for code in NUMPY_NAMES)
 """Type codes in the order of the module's numbers for them."""
 
 _ANYTHING = 2**32 - 1
+# read-only arrays fit; any strides fit; layout and axes must be equal; no stated strides fit; strides count items
 _CONST, _STRIDED, _EXACT, _PLAIN, _COUNTS_ITEMS = 1, 2, 4, 8, 16
 _MOST_BYTES, _MOST_FIELDS = 4096, 40
 _ROW = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
-_PLACES = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}  # words of a `View`, by the letters of `typed`
+_PLACES = {
+    "0": 0,
+    "n": 1,
+    "i": 2,
+    "a": 3,
+    "s": 4,
+    "b": 20,
+    "e": 36,
+}  # indices of words in the C struct `View`, by the letters of typed.py
 
 _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
 """The modules of both Numbas with the class of arrays that keep their Numba type."""
@@ -38,14 +47,14 @@ _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "
 _VALUE = vars(ctypes._SimpleCData)["value"]
 """The getter of the value of a ctypes integer or pointer."""
 
-_PYTHON_S = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
+_PYTHON_TYPES = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
 
 _met: set[Any] = set()
 """Types and dtypes that were registered, or that need not be."""
 
 _held: dict[int, Any] = {}
-"""Everything that the module was given, by identity. The module holds no references of its own: what no garbage
-collection sees would keep whole libraries alive at exit."""
+"""All objects registered with the module, by id. The module itself holds no references: the garbage collector could
+not see them, and whole libraries would stay alive at exit."""
 
 
 def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
@@ -59,16 +68,16 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
     """
     try:
         _register(plan, launcher, arguments, is_first)
-    except Exception:  # a user's class may raise anything, and no launch is to fail by what only makes others faster
+    except Exception:  # a user's class may raise any exception, and registration only speeds up later launches
         pass
 
 
 def _register(plan: Any, launcher: Launcher, arguments: Sequence[Any], is_first: bool) -> None:
     slots = launcher.slots or launcher.make_slots()
     if not _met:
-        for kind, what in _PYTHON_S.items():
+        for kind, what in _PYTHON_TYPES.items():
             _know(kind, ord(what))
-        _met.update(_PYTHON_S)
+        _met.update(_PYTHON_TYPES)
         atexit.register(native.end)
     if "numpy" in sys.modules and "numpy" not in _met:
         _met.add("numpy")
@@ -104,7 +113,7 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
             fields = [(next(parameters).offset, 8 * (_PLACES[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
             flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
-            layout = slot.layout if slot.layout in slot.others else "F"  # F: no array of another library has it
+            layout = slot.layout if slot.layout in slot.others else "F"  # F: refuses all arrays of other libraries
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
             if len(fields) > _MOST_FIELDS:
@@ -157,7 +166,7 @@ def _tell(kind: type, value: Any) -> None:
         capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
         if capsule is not None and (kind is torch.Tensor or kind.__module__ == "torch.nn.parameter"):
             letter, parts = "T", (_is_negated(torch, value), torch.Tensor.is_conj)
-    elif cupy is not None and isinstance(value, cupy.ndarray):  # interfaces need not say CuPy's current stream
+    elif cupy is not None and isinstance(value, cupy.ndarray):  # whose interfaces may lack its current stream
         letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
         capsule, memory = _current_stream_of_cupy(), type(value.data)
         own = [getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")]
@@ -181,8 +190,8 @@ def _tell(kind: type, value: Any) -> None:
 
 
 def _is_negated(torch: Any, tensor: Any) -> Any:
-    """PyTorch's own function for the bit of a tensor that is negated lazily: its address in C++, where a
-    tensor's handle is behind the head of the Python object, as its headers have it; else the method, 60 ns slower."""
+    """Find PyTorch's test for a lazily negated tensor: the address of its C++ function, if the tensor's handle follows
+    the head of the Python object; else the method, which takes 60 ns more."""
     try:
         function = ctypes.CDLL("libtorch_cpu.so", os.RTLD_NOLOAD)._ZN2at6native6is_negERKNS_6TensorE
     except (OSError, AttributeError):
@@ -197,8 +206,8 @@ def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, v
         numba_type = value._numba_type_
     except Exception:  # Numba's own, for elements without a Numba type
         return
-    is_whole = launcher.strided or numba_type.layout in "CF"
-    if (slot.kind == numba_type if isinstance(slot, ArraySlot) else is_whole) and len(_held) < 20_000:
+    fits_pointer = launcher.strided or numba_type.layout in "CF"
+    if (slot.kind == numba_type if isinstance(slot, ArraySlot) else fits_pointer) and len(_held) < 20_000:
         _held[id(numba_type)] = numba_type
         native.fits(plan, position, numba_type)
 

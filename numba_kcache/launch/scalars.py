@@ -188,11 +188,11 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
 
 
 def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
-    names = {*dir(type(value)), *getattr(value, "__dict__", ())}  # no getattr: PyTorch's raises where gradients flow
+    names = {*dir(type(value)), *getattr(value, "__dict__", ())}  # no getattr: PyTorch's raises for some tensors
     if names & {"__cuda_array_interface__", "__dlpack__"}:
         return f"the parameter is {wanted}, not an array", "check the order of the arguments"
     if value is None:
-        return f"the parameter is {wanted}", "pass a number; None stands for a null pointer only"
+        return f"the parameter is {wanted}", "pass a number; None means a null pointer only"
     if isinstance(value, (str, bytes)):
         return f"the parameter is {wanted}, not text", f"convert it with {'int' if 'integer' in wanted else 'float'}()"
     return f"the parameter is {wanted}", "pass a number of Python or NumPy"

@@ -30,7 +30,7 @@ class ArraySlot(Slot):
     """The slot of an array.
 
     Attributes:
-        others: Layouts in which arrays of other libraries may have this type.
+        others: Layouts of other libraries' arrays that are accepted for this type.
 
     Args:
         kind: The Numba type, which arrays of Numba keep.

@@ -62,7 +62,7 @@ def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mappi
     while True:
         try:
             each = Dropped(*dropped.pop())
-        except IndexError:  # the list is empty: another thread may have taken the last one
+        except IndexError:  # the list is empty: another thread may have taken the last item
             break
         if each.pid != os.getpid():
             continue

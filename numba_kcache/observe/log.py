@@ -85,7 +85,7 @@ def warning_of(event: Event) -> tuple[str, str]:
     fields = event.fields
     if event.kind is EventKind.TROUBLE:
         cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
-        return f"trouble {cause}", f"the kernel cache goes on without: {fields.get('error')}"
+        return f"trouble {cause}", f"the kernel cache continues after a failure: {fields.get('error')}"
     if event.kind is EventKind.DAMAGED:
         moved = "a damaged cache entry was moved to quarantine and will be compiled again"
         return "damaged", f"{moved}: {fields.get('reason')}"

@@ -2,7 +2,7 @@
 
 Promise     Every module of this package can be imported on every system. Where `missing()` names something that a store
             on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
-Source      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, for which fsync stands in.
+Source      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, which fsync replaces.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Forked(Protocol):
     """An object with locks or threads that a forked child does not have."""
 
     def after_fork(self) -> None:
-        """Make again, in the child, what another thread of the parent may have held."""
+        """Replace, in the child, locks that another thread of the parent may have held."""
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
@@ -190,7 +190,7 @@ class Store(ABC):
             return []
 
     def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
-        """Every family and its variants, in no order; what is damaged is passed over."""
+        """Yield every family and its variants, unordered; damaged manifests are skipped."""
         found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
         return ((family, variants) for family, variants in found if variants)
 
@@ -199,7 +199,7 @@ class Store(ABC):
         return [file for file in self.files(ENTRY) if file.key.startswith(prefix)]
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry that can be trusted, in no order; recency is left as it is."""
+        """Yield every entry that passes verification, unordered; times of use are not renewed."""
         from .listing import info_of
 
         for file in self.files(ENTRY):

@@ -67,7 +67,7 @@ class CounterFile:
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held."""
+        """Replace the lock that another thread of the parent may have held."""
         self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
@@ -93,7 +93,7 @@ class CounterFile:
     def read(self) -> Counts:
         """The sums of all that was added."""
         try:
-            for _ in range(8):  # a fold between the two looks would hide what it folded
+            for _ in range(8):  # a fold between the two reads would hide the counts that it moved
                 before = self._identity()
                 total, folded = self._read_total()
                 counts = _sum([total, *self._read_shards(self._shards() - folded)])

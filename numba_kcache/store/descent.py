@@ -75,7 +75,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
 
 
 def others_may_swap(folder: os.stat_result) -> bool:
-    """Check whether somebody but the superuser and this user may give, take and swap the names in a folder."""
+    """Check whether anybody but the superuser and this user may create, remove and rename files in a folder."""
     mode = folder.st_mode
     return folder.st_uid not in (0, os.geteuid()) or bool(mode & 0o022 and not mode & stat.S_ISVTX)
 

@@ -56,7 +56,7 @@ class DiskStore(Store):
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
         max_wait_s: Longest wait for another's build.
-        stands_in: It is the private store of another store, and gets no private store on disk itself.
+        stands_in: This is the private store of another store, and gets no private store itself.
 
     Attributes:
         private: In front of a directory on the network, or in place of one that cannot be used; None for most.
@@ -161,7 +161,7 @@ class DiskStore(Store):
             if self.is_replaced:
                 return
             private, place = self._made_private() if self.private is None else (self.private, self.private.place)
-            why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
+            why = f"{words_of(reason, self.directory)}; new entries are kept in {place or 'memory only'}"
             self.private, self.is_replaced, self._replaced_for = private, True, why
         self.trouble("directory", f"cannot use {self.directory}: {why}")  # not locked: a subscriber may use this store
 
@@ -373,7 +373,7 @@ class DiskStore(Store):
 
 
 def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
-    """The local store that settings ask for; in memory where there is no place for one, which is reported once.
+    """Open the local store that the settings name; without a usable directory it is in memory, which is reported once.
 
     Args:
         settings: The settings in force.

@@ -11,7 +11,7 @@ Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can 
             trusted is decided by owner and mode (store.tree) and by signatures, for which the table holds a sha256 of
             each payload, taken when it was stored.
 Source      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
-            blake2b 73: of the digests that find every damage in tests/crash it is the one that costs nothing.
+            blake2b 73; all of them find every damage in tests/crash.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _VARIANT_KINDS = (
 
 
 class DamagedEntry(ValueError):
-    """The bytes of a file are not what was stored under its key; the message says which check failed."""
+    """The bytes of a file differ from those stored under its key; the message names the failed check."""
 
 
 class PayloadRecord(NamedTuple):
@@ -370,7 +370,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise DamagedEntry("the header holds too many values")
     try:
-        header: Header = _read_json(text.decode("ascii"))[0]  # what follows it shows below
+        header: Header = _read_json(text.decode("ascii"))[0]  # text after the object is found below
         is_own = json_of(header).encode("ascii") == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None

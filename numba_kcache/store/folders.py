@@ -2,8 +2,8 @@
 
 Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
             and mode were checked. Only regular files with a single hard link are opened.
-Method      What is new in a shared tree gets the rights of its root: read and write for the group where the root has
-            them, never for everybody.
+Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
+            everybody.
 Not here    Recognising names of this package, and removing files (store.names).
 """
 
@@ -49,7 +49,7 @@ class Folder:
         Args:
             name: Of the file.
             flags: As those of os.open; with O_CREAT it is made.
-            make: Make the folder where it is not there.
+            make: Make a missing folder.
 
         Raises:
             OSError: It cannot be opened, is no regular file, or has another name as well.
@@ -70,7 +70,7 @@ class Folder:
         return fd
 
     def names(self) -> list[str]:
-        """The names in it; none where it is not there."""
+        """List the names in the folder; empty if it is missing."""
         try:
             with self.tree.opened(*self._names) as folder:
                 return os.listdir(folder)
@@ -78,7 +78,7 @@ class Folder:
             return []
 
     def status(self, name: str) -> os.stat_result:
-        """The status of what has this name.
+        """The stat of the file with this name.
 
         Raises:
             OSError: Nothing has.
@@ -97,7 +97,7 @@ class Folder:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def publish(self, name: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Give this name to a file that holds `data`, by way of a private file beside it.
+        """Write `data` to a private file beside this name, and rename that to the name.
 
         Raises:
             OSError: It was not published.
@@ -121,7 +121,7 @@ def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
         return
     rights = tree.status.st_mode & 0o2775 | 0o700 if stat.S_ISDIR(status.st_mode) else file_mode(tree)
     if status.st_mode & 0o7777 != rights:
-        with suppress(OSError):  # of a filesystem without rights
+        with suppress(OSError):  # a filesystem without permissions
             os.chmod(fd, rights)
 
 
@@ -137,7 +137,7 @@ def unlink(folder: int, name: str) -> bool:
 
 
 def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int:
-    """A descriptor of a folder, which is made with all that it needs; the caller closes it.
+    """Open a descriptor of a folder, made with its parents if missing; the caller closes it.
 
     Raises:
         OSError: It cannot be made, or must not be used.
@@ -172,7 +172,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
 
 
 def make_root(tree: Tree) -> int:
-    """Make the root if need be, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
+    """Make the root if it is missing, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
 
     Raises:
         OSError: It cannot be made, or must not be used.

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from ..waiting import is_reentered, wait
 from . import renewed_in_children, try_flock
 
-if TYPE_CHECKING:  # threads alone go without it
+if TYPE_CHECKING:  # locks among threads alone need no folder
     from .folders import Folder
 
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
-"""Factor from one pause to the next: a waiter notices the end at most a sixth of its wait late."""
+"""Factor from one pause to the next. The last pause is at most a sixth of the whole wait, the delay of a waiter."""
 _OPEN = os.O_RDWR | os.O_CREAT
 
 
@@ -58,13 +58,13 @@ class Turn(NamedTuple, Generic[Result]):
     Args:
         found: The entry that another built meanwhile; None: the caller builds.
         waited_s: Seconds it took.
-        is_alone: Whether this caller holds the key's turn; False if the wait ran out, the one before it
+        has_turn: Whether this caller holds the key's turn; False if the wait ran out, the one before it
             failed, or the system has no locks.
     """
 
     found: Result | None
     waited_s: float
-    is_alone: bool
+    has_turn: bool
 
 
 class _Seat:
@@ -112,8 +112,8 @@ class KeyLocks:
         self._mutex = threading.RLock()
         self._seats: dict[str, _Seat] = {}
         self._held: set[int] = set()
-        self._placed: set[int] = set()
-        self._place: tuple[str, int] | None = None
+        self._threads_with_slot: set[int] = set()
+        self._slot_file: tuple[str, int] | None = None
 
     def after_fork(self) -> None:
         """Close what the parent holds."""
@@ -183,7 +183,7 @@ class KeyLocks:
                     del self._seats[name]
 
     @contextmanager
-    def place(self, count: int, first: int = 0) -> Iterator[bool]:
+    def slot(self, count: int, first: int = 0) -> Iterator[bool]:
         """Take one of the node's `count` slots for compilers, if one is free; yields True if this process has one.
         Slots for other purposes have other numbers, from `first` on, and `KeyLocks` of their own (`apart`).
         The threads of a process share one slot: a build may wait for others that it started, and compilers take turns
@@ -191,29 +191,29 @@ class KeyLocks:
         """
         thread = threading.get_ident()
         with self._mutex:
-            is_first = thread not in self._placed
-            is_had = bool(self._placed) or self._took_place(range(first, first + count))
+            is_first = thread not in self._threads_with_slot
+            is_had = bool(self._threads_with_slot) or self._took_slot(range(first, first + count))
             if is_had:
-                self._placed.add(thread)
+                self._threads_with_slot.add(thread)
         try:
             yield is_had
         finally:
             if is_first:
-                self.give_place_up()
+                self.release_slot()
 
-    def give_place_up(self) -> None:
+    def release_slot(self) -> None:
         """Release the slot while this thread waits during a compile, or after its compile."""
         with self._mutex:
-            self._placed.discard(threading.get_ident())
-            if not self._placed and self._place is not None:
-                (name, fd), self._place = self._place, None
+            self._threads_with_slot.discard(threading.get_ident())
+            if not self._threads_with_slot and self._slot_file is not None:
+                (name, fd), self._slot_file = self._slot_file, None
                 self._unlock_file(name, fd, False)
 
     def apart(self) -> KeyLocks:
-        """Make `KeyLocks` on the same files that exclude these as another process would."""
+        """Make other `KeyLocks` on the same files: both exclude each other like two processes."""
         return KeyLocks(self._folder)
 
-    def _took_place(self, numbers: range) -> bool:
+    def _took_slot(self, numbers: range) -> bool:
         try:
             for name in (f"{number:064x}" for number in numbers):  # no key of an entry: those are digests
                 if self._folder is None:
@@ -223,7 +223,7 @@ class KeyLocks:
                     try_flock(fd)
                     if os.fstat(fd).st_nlink:
                         self._held.add(fd)
-                        self._place = name, fd
+                        self._slot_file = name, fd
                         return True
                 except BlockingIOError:
                     pass
@@ -267,7 +267,7 @@ class KeyLocks:
                         beat, heard = status.st_mtime_ns, now
                     remaining = deadline + helped_s - now
                     has_failed = status.st_size and not status.st_nlink
-                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may have it
+                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # it may have the turn
                         return None, found, helped_s
                     is_stopped = now - heard >= silent_s
                     if is_stopped:
@@ -292,7 +292,7 @@ class KeyLocks:
                     held, fd = fd, -1
                     self._held.add(held)
                     return held, None, helped_s
-                if self._clock() >= deadline + helped_s:  # files are removed all the time, or names not counted
+                if self._clock() >= deadline + helped_s:  # each file is removed by others, or has no link count
                     return None, None, helped_s
                 os.close(fd)
                 fd = -1
@@ -347,7 +347,7 @@ def _beating(fd: int) -> Callable[[], object]:
         return _no_beat
 
     def end() -> None:
-        if pid == os.getpid():  # a forked child has no such thread, and what it was holding stays held there
+        if pid == os.getpid():  # a forked child has no such thread, and `ended` may be locked
             ended.set()
             thread.join()  # before the file is closed: its number may then be another's
 

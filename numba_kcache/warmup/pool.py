@@ -154,7 +154,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 jobs = [each for each in jobs if not (waited_s > _PAUSE_S and _is_hit(each.wanted, done))]
             count = min(len(jobs), workers or cores())
             for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
-                if outcome.status == "unlike":
+                if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
                     _build_here(each, done)
                     continue
                 for event in outcome.events:
@@ -169,7 +169,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
 def _built_ahead(
     kernels: Any, targets: Sequence[Target] | None
 ) -> tuple[list[Warmed], list[BaseException], list[Cached]]:
-    """Build other libraries' objects in this process, including code that their modules build when imported.
+    """Build other libraries' objects in this process; results that modules build during their import are included.
 
     Returns:
         Their results, the errors of those that failed, and the kernels that remain to be compiled.
@@ -240,7 +240,7 @@ def _packed(wanted: _Wanted) -> bytes | None:
 def _beginning(wanted: _Wanted) -> str:
     """A value that is equal for kernels that can share precompiled headers: target, and text up to its last include."""
     try:
-        kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)
+        kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)  # of a module: the request of the whole module
         (query,) = kernel._request(wanted.target, wanted.types).headers
     except Exception:  # no includes, or several texts; other errors are reported when it is compiled
         return ""
@@ -257,7 +257,7 @@ def _alone(session: Session) -> Iterator[float]:
     locks, thread, start_s = session.store.locks.apart(), threading.get_ident(), time.monotonic()
     longest_s = 0.0 if thread in _warming else session.settings.build_wait_s  # 0: a handler interrupted a warm-up
     while True:
-        with locks.place(1, WARM_UPS) as is_had:
+        with locks.slot(1, WARM_UPS) as is_had:
             waited_s = time.monotonic() - start_s
             if is_had or waited_s >= longest_s:
                 _warming.append(thread)

@@ -250,7 +250,7 @@ def test_pytorch_lock_of_a_process_that_never_ends_hangs_for_ever(directory: Pat
         os.kill(pid, signal.SIGSTOP)
         store = open_store(directory, max_wait_s=0.05)
         with store.building(key_of(1)) as turn:
-            assert (turn.found is None, turn.is_alone) == (True, False)
+            assert (turn.found is None, turn.has_turn) == (True, False)
             assert store.put(small_entry(1))
         assert open_store(directory).get(key_of(1)) == small_entry(1)
     finally:
@@ -373,7 +373,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
 
     monkeypatch.setattr("numba_kcache.store.publish.publish", fail)
     cache = open_cache(directory)
-    with pytest.warns(KCacheWarning, match="goes on without"):
+    with pytest.warns(KCacheWarning, match="continues after a failure"):
         kernel = compiled(cache)
 
     assert kernel.cubin()

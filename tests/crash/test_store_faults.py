@@ -1,4 +1,4 @@
-"""Every call to the system may fail, with anything: the store says so once and goes on without."""
+"""Every call to the system may fail, with anything: the store reports it once and continues."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.Monke
     store = open_store(tmp_path / "cache")
     with store.building(key_of(1)) as turn:
         assert turn.found is None
-        assert not turn.is_alone
+        assert not turn.has_turn
         assert store.put(small_entry(1))
     assert store.add_variant(key_of(1), {"key": "a"})
     assert store.prune() == (0, 0)
@@ -329,7 +329,7 @@ def test_directory_removed_while_in_use(tmp_path: Path) -> None:
         assert store.get(key_of(1)) is None
         assert store.get_manifest(key_of(1)) == []
         with store.building(key_of(number)) as turn:
-            assert turn.is_alone
+            assert turn.has_turn
             assert store.put(small_entry(number))
         assert store.get(key_of(number)) == small_entry(number)
         assert store.counters.add({"hits": 1})

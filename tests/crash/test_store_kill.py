@@ -169,7 +169,7 @@ def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
 
     with store.building(OLD.key) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
         assert turn.waited_s < 1
     assert files_below(tmp_path / "cache" / "v1" / "locks") == []
 
@@ -216,7 +216,7 @@ def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "v1" / "quarantine").glob("*")) == []
     for number in range(3):
         with store.building(key_of(100 + number)) as turn:
-            assert turn.is_alone
+            assert turn.has_turn
     store.prune()
     assert len(list(store.entries())) <= 40
 

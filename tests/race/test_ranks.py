@@ -153,7 +153,7 @@ def test_rank_that_gets_no_place_compiles_after_its_wait(tmp_path: Path, monkeyp
     ]
     locks = [KernelCache(tmp_path).session.store.locks for _ in range(cores())]
     with ExitStack() as stack:
-        assert all(stack.enter_context(each.place(cores())) for each in locks)
+        assert all(stack.enter_context(each.slot(cores())) for each in locks)
         start_s = time.monotonic()
         for kernel in kernels:
             kernel.compile()
@@ -176,7 +176,7 @@ def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
     cache = KernelCache(tmp_path, durability="none")
     left = []
     for number in range(4):
-        with cache.session.store.locks.place(1):  # somebody is at it
+        with cache.session.store.locks.slot(1):  # somebody is at it
             pass
         monkeypatch.setattr(turns, "has_compiled", False)  # as if its compilers were not loaded yet
         cached_kernel(nothing, signature="void(int32[::1])", depends=[number], cache=cache, arch="sm_90").compile()
@@ -189,10 +189,10 @@ def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
     """If as many compilers run as there are cores, a waiting rank only waits."""
     *others, locks = [KernelCache(tmp_path / "cache").session.store.locks for _ in range(cores() + 1)]
     with ExitStack() as stack:
-        assert all(stack.enter_context(each.place(cores())) for each in others)
-        with locks.place(cores()) as is_had:
+        assert all(stack.enter_context(each.slot(cores())) for each in others)
+        with locks.slot(cores()) as is_had:
             assert not is_had
-    with locks.place(cores()) as is_had, locks.place(cores()) as is_had_again:
+    with locks.slot(cores()) as is_had, locks.slot(cores()) as is_had_again:
         assert is_had
         assert is_had_again  # it has one
 
@@ -244,7 +244,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
     """The wait for the other is no longer than `build_wait_s`."""
     cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
     kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
-    with KernelCache(tmp_path).session.store.locks.place(1, WARM_UPS) as is_had:
+    with KernelCache(tmp_path).session.store.locks.slot(1, WARM_UPS) as is_had:
         assert is_had
         report = warm_up(kernel, "sm_90", progress=False)
 

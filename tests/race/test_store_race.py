@@ -81,7 +81,7 @@ def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
         get_or_build(store, 1, tmp_path / "builds")
         with store.building(key_of(1000 + number)) as turn:  # of its own: nobody is in the way
             assert turn.found is None
-            assert turn.is_alone
+            assert turn.has_turn
 
     with children(256, work):
         pass
@@ -188,11 +188,11 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     with store.building(key_of(1)) as owner:
         with impatient.building(key_of(1)) as turn:
             assert turn.found is None
-            assert not turn.is_alone
+            assert not turn.has_turn
             assert 0.05 <= turn.waited_s < 1
-        assert owner.is_alone
+        assert owner.has_turn
         with impatient.building(key_of(1)) as turn:
-            assert not turn.is_alone
+            assert not turn.has_turn
 
 
 def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
 
     def second() -> tuple[bool, bool]:
         with store.building(key_of(1)) as turn:
-            return turn.found is None, turn.is_alone
+            return turn.found is None, turn.has_turn
 
     with store.building(key_of(1)), ThreadPoolExecutor(1) as threads:
         assert threads.submit(second).result(timeout=5) == (True, False)
@@ -214,7 +214,7 @@ def test_other_keys_do_not_wait(tmp_path: Path) -> None:
     with one.building(key_of(1)):
         for number in range(2, 300):
             with other.building(key_of(number)) as turn:
-                assert turn.is_alone
+                assert turn.has_turn
 
 
 def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
                 raise Failed
         running.__exit__(None, None, None)
     with open_store(tmp_path / "cache").building(key_of(1)) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
 
 
 def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
     def child(_: int) -> None:
         os.close(finished)
         with store.building(key_of(2)) as turn:
-            assert turn.is_alone
+            assert turn.has_turn
         os.read(finish, 1)
 
     building = store.building(key_of(1))
@@ -305,7 +305,7 @@ def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
     with children(1, child):
         building.__exit__(None, None, None)
         with open_store(tmp_path / "cache").building(key_of(1)) as turn:
-            assert turn.is_alone
+            assert turn.has_turn
             assert turn.waited_s < 1
         os.close(finished)
 
@@ -443,7 +443,7 @@ def test_locks_without_a_directory_are_for_threads() -> None:
     locks = KeyLocks(None)
 
     with locks.turn("a", lambda: None, 1) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
     with locks.turn("a", lambda: "built", 1) as found:
         assert found.found == "built"
 

@@ -85,7 +85,7 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
         assert store.put(small_entry(number))
         assert store.add_variant(key_of(number), {"key": f"of {own}"})
     with store.building(key_of(own)) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
         assert store.put(small_entry(own))
     assert store.add_variant(key_of(own), {"key": "a"})
     assert store.counters.add({"hits": 1})

@@ -158,7 +158,7 @@ REFUSED = {
     "None for a number": (
         lambda n: (2.0, n.array(), n.array(), None),
         ("cannot pass None as argument 4 of saxpy (int n): "
-        "the parameter is an integer\n  hint: pass a number; None stands for a null pointer only"),
+        "the parameter is an integer\n  hint: pass a number; None means a null pointer only"),
     ),
     "too few": (
         lambda n: (2.0, n.array(), n.array()),

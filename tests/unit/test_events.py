@@ -95,8 +95,8 @@ def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
             events.emit(trouble("get", "no access"))
 
     assert [str(each.message) for each in caught] == [
-        "the kernel cache goes on without: disk full",
-        "the kernel cache goes on without: no access",
+        "the kernel cache continues after a failure: disk full",
+        "the kernel cache continues after a failure: no access",
     ]
     assert {each.category for each in caught} == {KCacheWarning}
     assert {each.filename for each in caught} == {__file__}, "it points at the user's line"
@@ -112,8 +112,8 @@ def test_one_cause_of_many_troubles_warns_once() -> None:
         events.emit(trouble("get", OSError(5, "input/output error")))
 
     assert [str(each.message) for each in caught] == [
-        "the kernel cache goes on without: [Errno 28] no space left on device: '/path/of/put'",
-        "the kernel cache goes on without: [Errno 5] input/output error",
+        "the kernel cache continues after a failure: [Errno 28] no space left on device: '/path/of/put'",
+        "the kernel cache continues after a failure: [Errno 5] input/output error",
     ]
 
 
@@ -139,7 +139,7 @@ def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixt
         events.emit(trouble("put", "disk full"))
         events.emit(Event(EventKind.DAMAGED, {"key": "00", "reason": "digest"}))
 
-    assert "goes on without: disk full" in caplog.text
+    assert "continues after a failure: disk full" in caplog.text
     assert "damaged cache entry was moved to quarantine" in caplog.text
 
 
@@ -346,7 +346,7 @@ def test_failed_compile_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
         (EventKind.WAITED, {**KERNEL, "waited_s": 2.5}, "waited 2.5 s for another's compile of app.saxpy for sm_90"),
         (EventKind.EVICTED, {"entries": 3, "size_bytes": 2048}, "removed 3 entries (2.0 KiB) to keep the limits"),
         (EventKind.UNCACHEABLE, {**KERNEL, "reason": "it uses __TIME__"}, "app.saxpy is not cached: it uses __TIME__"),
-        (EventKind.TROUBLE, {"where": "put", "error": "disk full"}, "the kernel cache goes on without: disk full"),
+        (EventKind.TROUBLE, {"where": "put", "error": "full"}, "the kernel cache continues after a failure: full"),
     ],
 )  # fmt: skip
 def test_what_is_out_of_the_ordinary_is_a_line(

@@ -88,7 +88,7 @@ def test_names_that_are_not_known_are_said_to_be_so() -> None:
         kernel.bind()(2.0, None, None, n=7)
 
     half = Kernel([SAXPY[0], SAXPY[1], SAXPY[2], Parameter(24, 4, "i4", "int", "")])
-    with pytest.raises(ArgumentError, match="of some the name is not known"):
+    with pytest.raises(ArgumentError, match="some parameters have no known name"):
         half.bind()(2.0, None, None, n=7)
     with pytest.raises(ArgumentError, match="int is missing"):
         half.bind()(2.0, y=None, x=None)

@@ -392,7 +392,7 @@ def test_directory_that_cannot_be_used_costs_one_warning(
         warnings.simplefilter("always")
         for source in (SAXPY, OTHER, EMPTY, SAXPY):
             assert cached_kernel(source, arch="sm_90", cache=cache).cubin()
-        with pytest.raises(KCacheError, match=r"cannot be used: .*what is new is kept in memory only"):
+        with pytest.raises(KCacheError, match=r"cannot be used: .*new entries are kept in memory only"):
             compiled(cache)
 
     assert [each.category for each in caught] == [KCacheWarning], [str(each.message) for each in caught]

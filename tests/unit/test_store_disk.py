@@ -196,7 +196,7 @@ def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
     store.add_variant(key_of(1), {"key": "a"})
     clock.now_s += years * 365 * 24 * HOUR_S
     with store.building(key_of(2)) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
         assert store.put(small_entry(2))
     store.wait_for_eviction()
 
@@ -817,7 +817,7 @@ def test_network_directory_gets_a_local_one_in_front(
 
     assert store.get(key_of(1)) == entry_of(1)
     with store.building(key_of(2)) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
         assert store.put(entry_of(2))
     assert open_store(elsewhere).get(key_of(1)) == entry_of(1)
     assert open_store(elsewhere).get(key_of(2)) == entry_of(2)

@@ -59,7 +59,7 @@ def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
     held, time = stopped_builder(tmp_path), Time()
 
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
-        assert turn.is_alone
+        assert turn.has_turn
         assert SILENT_S <= turn.waited_s < SILENT_S + 0.2
     os.close(held)
 
@@ -69,7 +69,7 @@ def test_one_takes_over_and_the_others_wait_for_that_one(tmp_path: Path) -> None
     held, time = stopped_builder(tmp_path), Time()
     built: list[str] = []
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as first:
-        assert first.is_alone
+        assert first.has_turn
         second_s = Time(lambda: built.append("built") if second_s.now_s > 1003 else None)
         with of_node(tmp_path, second_s).turn("key", lambda: built[-1] if built else None, WAIT_S, builds=True) as turn:
             assert turn.found == "built"
@@ -83,7 +83,7 @@ def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
     time = Time(lambda: os.utime(held, ns=(0, next(beats))))
 
     with of_node(tmp_path, time).turn("key", lambda: None, 60.0, builds=True) as turn:
-        assert not turn.is_alone
+        assert not turn.has_turn
         assert 60.0 <= turn.waited_s < 60.2
     assert (place_of(tmp_path) / "key").exists()
     os.close(held)
@@ -155,7 +155,7 @@ def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None
     time = Time()
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S))  # gives no sign of life
-        assert second.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True)).is_alone
+        assert second.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True)).has_turn
         mine = (place_of(tmp_path) / "key").stat().st_ino
         first.close()
         assert (place_of(tmp_path) / "key").stat().st_ino == mine
@@ -170,7 +170,7 @@ def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypa
     monkeypatch.setattr(locks.os, "fstat", lambda fd: os.stat_result((0o100600, 1, 1, 0, 0, 0, 0, 0, 0, 0)))
 
     with turns.turn("key", lambda: None, WAIT_S) as turn:
-        assert not turn.is_alone
+        assert not turn.has_turn
     assert turn.waited_s == pytest.approx(WAIT_S, abs=1)
 
 
@@ -202,15 +202,15 @@ def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
 def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Path) -> None:
     """The one that it waits for may want it; it is given up once."""
     first, second = (of_node(tmp_path, Time()) for _ in range(2))
-    with first.place(1) as is_had:
+    with first.slot(1) as is_had:
         assert is_had
-        with second.place(1) as is_had:
+        with second.slot(1) as is_had:
             assert not is_had
-        first.give_place_up()
-        with second.place(1) as is_had:
+        first.release_slot()
+        with second.slot(1) as is_had:
             assert is_had
-            first.give_place_up()
-            with first.place(1) as is_had:
+            first.release_slot()
+            with first.slot(1) as is_had:
                 assert not is_had
 
 
@@ -221,20 +221,20 @@ def test_threads_of_a_process_share_a_place(tmp_path: Path) -> None:
     had: list[bool] = []
 
     def work() -> None:
-        with own.place(1) as is_had:
+        with own.slot(1) as is_had:
             had.append(is_had)
             ready.set()
             ended.wait(10)
 
     thread = threading.Thread(target=work)
-    with own.place(1):
+    with own.slot(1):
         thread.start()
         assert ready.wait(10)
-    with other.place(1) as is_had:
+    with other.slot(1) as is_had:
         assert not is_had
     ended.set()
     thread.join()
-    with other.place(1) as is_had:
+    with other.slot(1) as is_had:
         assert is_had
     assert had == [True]
 
@@ -243,12 +243,12 @@ def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
     """The system lets its lock go; the file that it leaves is in nobody's way."""
     child = os.fork()
     if child == 0:
-        with of_node(tmp_path, Time()).place(1) as is_had:
+        with of_node(tmp_path, Time()).slot(1) as is_had:
             os.kill(os.getpid(), signal.SIGKILL if is_had else signal.SIGTERM)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert os.listdir(place_of(tmp_path))
 
-    with of_node(tmp_path, Time()).place(1) as is_had:
+    with of_node(tmp_path, Time()).slot(1) as is_had:
         assert is_had
     assert not os.listdir(place_of(tmp_path))
 
@@ -259,6 +259,6 @@ def test_everybody_has_a_place_where_there_are_no_locks(tmp_path: Path) -> None:
     (tmp_path / "v1" / "locks").write_text("no folder")
     first, second = (KeyLocks(folder_of(tmp_path, "locks")) for _ in range(2))
 
-    with first.place(1) as is_had, second.place(1) as is_had_too:
+    with first.slot(1) as is_had, second.slot(1) as is_had_too:
         assert is_had
         assert is_had_too
