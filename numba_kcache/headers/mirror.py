@@ -9,8 +9,8 @@ Method      A mirror reproduces the part of the file system that the survey's pa
             checkout that moved has the same mirror. A file that is not in it cannot be read.
 Not here    The toolkit's headers, which are read in place and recorded by their tree. Texts whose code may contain a
             path, or whose includes cannot be listed (compile).
-Source      NVRTC 13.5: PTX and cubins have the same bytes wherever source and headers are, except for `__FILE__` and
-            its like and for line tables. In-memory headers break nested relative includes and `#include_next`.
+Source      NVRTC 13.5: PTX and cubins have the same bytes wherever source and headers are, except for `__FILE__`,
+            similar macros and line tables. In-memory headers break nested relative includes and `#include_next`.
 """
 
 from __future__ import annotations
