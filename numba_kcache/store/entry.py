@@ -336,8 +336,10 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:
-    from .compression import pack
-
+    try:
+        from .compression import pack
+    except ImportError:  # a broken zstandard costs disk space, no launch
+        return RAW, payload
     packed = pack(payload)
     is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # an array of zeros: a reader would refuse it
     return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
@@ -349,11 +351,11 @@ def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
         return bytes(stored)
     if codec != _ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
-    from .compression import unpack
-
     try:
+        from .compression import unpack
+
         return unpack(stored, size_bytes)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise DamagedEntry(str(error)) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -141,6 +142,19 @@ def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
     records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, {"cubin": noise})), KEY))
 
     assert records[0].codec == 0
+
+
+def test_broken_zstandard_costs_disk_space_and_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without zstandard payloads are stored as they are, and an entry compressed before is damaged: a miss."""
+    entry = entry_of(1, 100_000)
+    compressed = encode_entry(entry)
+    monkeypatch.delitem(sys.modules, "numba_kcache.store.compression", raising=False)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    stored = encode_entry(entry)
+    assert len(stored) > 100_000 > len(compressed)
+    assert decode_entry(stored, entry.key).payloads["cubin"] == entry.payloads["cubin"]
+    with pytest.raises(DamagedEntry, match="zstandard"):
+        _ = decode_entry(compressed, entry.key).payloads["cubin"]
 
 
 def test_other_payloads_are_not_unpacked_until_asked_for() -> None:
