@@ -1,4 +1,4 @@
-"""The mistakes of tests/support/mistakes.py, and docs/messages.md, which shows what each is answered.
+"""The mistakes of tests/support/mistakes.py, and docs/messages.md, which lists their messages.
 
 A change of wording is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the page again. What a compiler says is
 another text with its next version, and the page keeps what it has of that.
@@ -41,8 +41,8 @@ COUNT = sum(map(len, MISTAKES.values()))
 
 HEAD = f"""# Messages
 
-Every error says what could not be done, why, and the next step. These are {COUNT} mistakes that newcomers make, and
-what each is answered; `tests/integration/test_mistakes.py` makes them all, and keeps this page true. Errors are classes
+Every error states what could not be done, the reason, and the next step. This page lists {COUNT} mistakes of
+newcomers with their messages; `tests/integration/test_mistakes.py` makes all of them and checks it. Errors are classes
 of `numba_kcache` under `KCacheError`, with the three parts as `.what`, `.why` and `.hint`. The lines use these names:
 
 ```text
