@@ -2,16 +2,16 @@
 
     python3 tasks.py demo     compile three kernels, serve them from disk to a second process
     python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
-    python3 tasks.py quick    run what takes a minute of it
+    python3 tasks.py quick    run the tests that are not marked slow: a minute
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py differential [--steps N] [--seed S] [--processes P]  random programs and edits, checked
-    python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
+    python3 tasks.py house    measure rooms, warm starts and size against their limits; --list for those above
     python3 tasks.py lanes    run the tests marked `lane` with neither, either and both of the Numbas
-    python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
+    python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines; an argument sets the number
     python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes
-    python3 tasks.py chaos    60 processes for 10 minutes, killed, stopped, links planted among them; as root
+    python3 tasks.py chaos    60 processes for 10 minutes, killed and stopped, and links planted in the store; as root
     python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled launch module
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
@@ -34,8 +34,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 EXTRAS = "numba,mlir,redis,object-store,sign"
 PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
-"""One process more than cores, as some tests wait for locks and servers. Tests take from 1 ms to 10 s: a process that
-is done takes some of another's."""
+"""One process more than cores, since some tests wait for locks and servers. Tests take from 1 ms to 10 s: with
+`worksteal` a process that has finished takes over tests of another."""
 
 
 def make_environment() -> None:
@@ -68,7 +68,7 @@ def run(*arguments: str) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether the CUDA driver finds a device."""
+    """Check if the CUDA driver finds a device."""
     script = "from cuda.bindings import driver as d; d.cuInit(0); import sys; sys.exit(not d.cuDeviceGetCount()[1])"
     return subprocess.run([str(PYTHON), "-c", script], capture_output=True, check=False).returncode == 0
 
@@ -78,7 +78,7 @@ def demo() -> None:
 
 
 def test() -> None:
-    where = [] if has_gpu() else ["-m", "not gpu", *PARALLEL]  # one process at a time has the device
+    where = [] if has_gpu() else ["-m", "not gpu", *PARALLEL]  # with a device, in one process
     run("-m", "pytest", "-q", *where, *sys.argv[2:])
 
 

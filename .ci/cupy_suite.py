@@ -1,9 +1,9 @@
-"""Run CuPy's own tests of RawKernel and RawModule without and with this cache (by a thin shim), and compare.
+"""Run CuPy's own tests of RawKernel and RawModule with CuPy's classes and with a shim over this cache, and compare.
 
-The tests are in CuPy's repository, not in its wheel: `python .ci/cupy_suite.py TEST_FILE [FOLDER]`, where TEST_FILE is
-its `tests/cupy_tests/core_tests/test_raw.py` of the installed version. Needs a device. FOLDER gets the logs and
-`cupy_suite.json`. The shim, which `pytest` loads as a plugin, replaces both classes if they get a source, whichever
-compiler the test names, unless Jitify is requested. Classes that load a finished file are not replaced. Tests of Jitify
+CuPy's wheel does not contain its tests: `python .ci/cupy_suite.py TEST_FILE [FOLDER]`, where TEST_FILE is
+`tests/cupy_tests/core_tests/test_raw.py` of CuPy's repository, in the installed version. Needs a device. FOLDER gets
+the logs and `cupy_suite.json`. The shim, which `pytest` loads as a plugin, replaces both classes. It compiles sources
+by this cache, whichever compiler the test names; for files and for Jitify it makes CuPy's own object. Tests of Jitify
 and of CuPy's own cache are left out. The exit code is 1 if a test passes without the shim and fails with it.
 """
 
@@ -28,11 +28,11 @@ ATTRIBUTES = (
     "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
     "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout",
 )  # fmt: skip
-"""CuPy's names, in the order of the driver's numbers."""
+"""CuPy's names of a function's attributes; the index of each is its number in `CUfunction_attribute`."""
 
 
 class Function:
-    """One kernel, launched as CuPy launches."""
+    """A kernel of this package with the interface of `cupy.RawKernel`."""
 
     def __init__(self, module: RawModule, name: str) -> None:
         self.module, self.name = module, name
@@ -40,11 +40,11 @@ class Function:
 
     @property
     def kernel(self) -> Any:
-        return self.module.found(self.name)
+        return self.module.loaded(self.name)
 
     def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int = 0, stream: Any = None) -> None:
-        given = [ctypes.c_void_p(each.ptr) if type(each).__name__ == "MemoryPointer" else each for each in args]
-        self.kernel[tuple(map(int, grid)), tuple(map(int, block)), stream, shared_mem](*given)
+        values = [ctypes.c_void_p(each.ptr) if type(each).__name__ == "MemoryPointer" else each for each in args]
+        self.kernel[tuple(map(int, grid)), tuple(map(int, block)), stream, shared_mem](*values)
 
     def compile(self, log_stream: Any = None) -> None:
         self.module.compile(log_stream)
@@ -66,17 +66,17 @@ class Function:
 
 
 class RawModule:
-    """`cupy.RawModule` of a source, by a module of this package."""
+    """A module of this package with the interface of `cupy.RawModule`."""
 
-    def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool, is_bridged: bool) -> None:
+    def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool, is_translated: bool) -> None:
         from cupy._core.core import assemble_cupy_compiler_options
         from cupy.cuda import compiler
 
         from numba_kcache import cached_module
 
-        self.given = (code, options, names, cooperative, is_bridged)
+        self.arguments = (code, options, names, cooperative, is_translated)
         self.cooperative = cooperative
-        if is_bridged:
+        if is_translated:
             code = "#include <cupy/complex.cuh>\n" + code.replace("<cuComplex.h>", "<cupy/cuComplex_bridge.h>")
         is_relocatable = "-dc" in options or "-rdc=true" in options
         flags = assemble_cupy_compiler_options(tuple(options))
@@ -86,8 +86,8 @@ class RawModule:
             cooperative=cooperative or None, link=[compiler._get_cudadevrt_path()] if is_relocatable else None,
         )  # fmt: skip
 
-    def found(self, name: str) -> Any:
-        """A kernel; CuPy's errors where there is none, or no code."""
+    def loaded(self, name: str) -> Any:
+        """Compile and load a kernel; raise CuPy's errors if the module has no such kernel or does not compile."""
         import cupy
 
         from numba_kcache import CompileError, EntryError
@@ -98,12 +98,13 @@ class RawModule:
         except EntryError as error:
             raise cupy.cuda.driver.CUDADriverError(500) from error
         except CompileError as error:
-            said = cupy.cuda.compiler.CompileException
-            raise said(error.log or str(error), self.given[0], name, self.given[1], "nvrtc") from error
+            code, options, *_ = self.arguments
+            log = error.log or str(error)
+            raise cupy.cuda.compiler.CompileException(log, code, name, options, "nvrtc") from error
         return kernel
 
     def get_function(self, name: str) -> Function:
-        self.found(name)
+        self.loaded(name)
         return Function(self, name)
 
     def get_global(self, name: str) -> Any:
@@ -117,19 +118,19 @@ class RawModule:
 
     def compile(self, log_stream: Any = None) -> None:
         for name in list(self.module):
-            kernel = self.found(name)
+            kernel = self.loaded(name)
             if log_stream is not None:
                 log_stream.write(str(kernel.log))
 
     def __reduce__(self) -> Any:
-        return RawModule, self.given
+        return RawModule, self.arguments
 
 
 def make_module(
     code: Any = None, *, path: Any = None, options: Any = (), backend: str = "nvrtc", translate_cucomplex: bool = False,
     enable_cooperative_groups: bool = False, name_expressions: Any = None, jitify: bool = False,
 ) -> Any:  # fmt: skip
-    """`cupy.RawModule(...)`."""
+    """Stand in for `cupy.RawModule`."""
     original = ORIGINAL["RawModule"]
     if code is None or path is not None or jitify or (name_expressions and backend == "nvcc"):
         return original(
@@ -143,7 +144,7 @@ def make_kernel(
     code: str, name: str, options: Any = (), backend: str = "nvrtc", translate_cucomplex: bool = False, *,
     enable_cooperative_groups: bool = False, jitify: bool = False,
 ) -> Any:  # fmt: skip
-    """`cupy.RawKernel(...)`."""
+    """Stand in for `cupy.RawKernel`."""
     if jitify:
         return ORIGINAL["RawKernel"](code, name, options, backend, translate_cucomplex, jitify=jitify)
     return Function(RawModule(code, tuple(options), None, enable_cooperative_groups, translate_cucomplex), name)
@@ -153,7 +154,7 @@ ORIGINAL: dict[str, Any] = {}
 
 
 def pytest_configure() -> None:
-    """Put the shim in place; called where this file is a plugin of pytest."""
+    """Replace CuPy's classes by the shim: pytest calls this function of its plugins."""
     import cupy
 
     ORIGINAL.update(RawKernel=cupy.RawKernel, RawModule=cupy.RawModule)
@@ -161,7 +162,7 @@ def pytest_configure() -> None:
 
 
 def run(name: str, test_file: Path, folder: Path, plugin: tuple[str, ...], variables: dict[str, str]) -> dict[str, str]:
-    """The outcome of each test of one run, by name: passed, skipped, failed or error."""
+    """Run the tests once; return the outcome of each by name: passed, skipped, failure or error."""
     report = folder / f"{name}.xml"
     settings = folder / "pytest.ini"
     settings.write_text("[pytest]\n")
@@ -191,11 +192,11 @@ def main() -> int:
     test_file, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2] if len(sys.argv) > 2 else ".").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
-        ours = {"NUMBA_KCACHE_DIR": directory}
+        cached = {"NUMBA_KCACHE_DIR": directory}
         outcomes = {
             "plain": run("plain", test_file, folder, (), {}),
-            "cold": run("cold", test_file, folder, ("-p", "cupy_suite"), ours),
-            "warm": run("warm", test_file, folder, ("-p", "cupy_suite"), ours),
+            "cold": run("cold", test_file, folder, ("-p", "cupy_suite"), cached),
+            "warm": run("warm", test_file, folder, ("-p", "cupy_suite"), cached),
         }
     passed = {test for test, outcome in outcomes["plain"].items() if outcome == "passed"}
     new = {name: sorted(test for test in passed if outcomes[name].get(test) != "passed") for name in ("cold", "warm")}

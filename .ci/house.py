@@ -2,8 +2,8 @@
 
 Method      `ROOMS`, below, is the only list of the rooms in order. tests/contract/test_architecture.py imports it from
             here, with the functions that find offenders. An import counts anywhere: in a function, under
-            `TYPE_CHECKING`, or as the whole name of a module in a string. .ci/warm_calls.py counts a warm start in a
-            fresh process on the tests' fake driver, after a first process filled the cache.
+            `TYPE_CHECKING`, or as a string that is a module's full name. For a warm start, .ci/warm_calls.py counts
+            modules and calls in a fresh process on the tests' fake driver, after another process filled the cache.
 Run         python3 .ci/house.py [--json FILE] [--list]    (with the project's environment: tasks.py house)
 Ends        With 1 if a figure is above its limit.
 """
@@ -54,7 +54,7 @@ model
 version | errors
 """
 """The rooms of the package, top to bottom: a module imports its own room and the rooms of lines further down. Rooms in
-one line do not import each other. `frontends/base` is the files that are in frontends/ itself."""
+one line do not import each other. `frontends/base` consists of the files directly in frontends/."""
 
 LEVELS = {room.strip(): level for level, line in enumerate(ROOMS.strip().split("\n")) for room in line.split("|")}
 
@@ -62,10 +62,10 @@ OLD_NAMES = (
     "rehearsal", "rehearse", "numba_ahead", "read_ahead", "function_seen", "rolls", "explanations", "resolver",
     "behind", "doubt", "usual", "shipping", "launchable", "through", "find_unasked", "stand_ins", "meet_numba",
 )  # fmt: skip
-"""Names that were given up: no identifier of the package and no file has them, alone or as a part."""
+"""Retired words: no identifier of the package and no file name consists of one or contains it."""
 
 OLD_MODULES = ("misses", "closures", "plans", "jobs", "compiling", "places", "layers", "finding")
-"""Names that no file and no function has any more; for values some of them are the right words."""
+"""Words that are retired for files and functions only: some of them are the right names for values."""
 
 LIMITS = {
     "rooms without a place in the order": 0,
@@ -88,11 +88,11 @@ class Import(NamedTuple):
     """One import of a module of this package.
 
     Args:
-        path: The file that it is in.
-        line: Its line there.
-        module: What is imported, without the package's name: "store.disk"; "" for the package itself.
-        name: The name that is taken out of the module; "" for the module itself.
-        bound: What the module itself is called from here on; "" if a name is taken out of it.
+        path: The file that contains the import.
+        line: Its line in that file.
+        module: The imported module, without the package's name: "store.disk"; "" for the package itself.
+        name: The name imported from the module; "" if the module itself is imported.
+        bound: The name that the module itself is bound to; "" if a name is imported from it.
     """
 
     path: Path
@@ -125,7 +125,7 @@ class House:
         return self.name_of(path).removesuffix(".py").removesuffix("__init__").rstrip("/").replace("/", ".")
 
     def room_of(self, module: str) -> str:
-        """The room of a module, by its name without the package's."""
+        """The room of a module, given without the package's name: `store.disk`."""
         first, *others = module.split(".")
         if first != "frontends":
             return first or "__init__"
@@ -138,7 +138,7 @@ class House:
 
     @cached_property
     def imports(self) -> list[Import]:
-        """Every import of this package by itself, wherever it is."""
+        """All imports of the package's modules in the package's files."""
         return [found for path, tree in self.trees.items() for node in ast.walk(tree) for found in self._of(path, node)]
 
     def _of(self, path: Path, node: ast.AST) -> Iterator[Import]:
@@ -166,7 +166,7 @@ class House:
                     yield Import(path, node.lineno, module, "", "")
 
     def _ours(self, dotted_name: str) -> str | None:
-        """The module of this package with this name; None for any other name."""
+        """The name without the package's, if it is a module of this package; otherwise None."""
         package, _, module = dotted_name.partition(".")
         return module if package == "numba_kcache" and module in self._modules else None
 
@@ -179,7 +179,7 @@ class House:
         return [room for room in self.rooms if room not in LEVELS]
 
     def not_down(self) -> list[str]:
-        """Imports whose room does not stand in a line further down than the room they are in."""
+        """Imports of a room that is not on a line further down than the importing module's room."""
         last = len(LEVELS)
         found = []
         for each in self.imports:
@@ -189,14 +189,14 @@ class House:
         return sorted(set(found))
 
     def cycles(self) -> list[str]:
-        """Rooms that reach each other along the imports, a line for each knot of them."""
-        ways: dict[str, set[str]] = {}
+        """Groups of rooms that import each other directly or indirectly, one line for each group."""
+        imported: dict[str, set[str]] = {}
         for room, other in self.arrows():
-            ways.setdefault(room, set()).add(other)
-        reached = {room: _reached(room, ways) for room in ways}
-        knots = {tuple(sorted(other for other in found if room in reached.get(other, ()))) for room, found in
-                 reached.items() if room in found}  # fmt: skip
-        return sorted(" ".join(knot) for knot in knots)
+            imported.setdefault(room, set()).add(other)
+        reached = {room: _reached(room, imported) for room in imported}
+        groups = {tuple(sorted(other for other in found if room in reached.get(other, ()))) for room, found in
+                  reached.items() if room in found}  # fmt: skip
+        return sorted(" ".join(group) for group in groups)
 
     def private_imports(self) -> list[str]:
         """Names with an underscore in front that another room imports, or reads from a module that it imports."""
@@ -222,7 +222,7 @@ class House:
         return [f"{self.name_of(path)}: {length}" for path, length in lengths.items() if length > MAX_LINES]
 
     def old_names(self) -> list[str]:
-        """Files of the package and of its tests, and identifiers of the package, that have a name given up."""
+        """Files of the package and of its tests, and identifiers of the package, that contain a retired word."""
         root, every = self.package.parent, [*OLD_NAMES, *OLD_MODULES]
         tests = [path for path in (root / "tests").rglob("test_*.py") if path.stem.removeprefix("test_") in every]
         ours = [path for path in self.paths if any(_has(part, every) for part in Path(self.name_of(path)).parts)]
@@ -249,7 +249,7 @@ def is_private(name: str) -> bool:
 
 
 def names_in(node: ast.AST) -> Iterable[str]:
-    """Identifiers that this node itself has."""
+    """Identifiers in this node, without those in its children."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     found = [getattr(node, field, None) for field in ("id", "attr", "arg")]
@@ -257,24 +257,24 @@ def names_in(node: ast.AST) -> Iterable[str]:
 
 
 def _has(name: str, old: Iterable[str]) -> bool:
-    """Check whether a name has one of these as a whole word: `Resolver` and `_read_rolls` have, `employer` has not."""
+    """Check whether a name contains one of `old` as a whole word: `rolls` is in `_read_rolls`, not in `Scrolls`."""
     words = "_".join(re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)).lower()
     return any(f"_{each}_" in f"_{words}_" for each in old)
 
 
-def _reached(start: str, ways: Mapping[str, set[str]]) -> set[str]:
-    """List everything that can be reached from here in one step or more."""
+def _reached(start: str, imported: Mapping[str, set[str]]) -> set[str]:
+    """List the rooms that `start` imports, directly or through other rooms."""
     found: set[str] = set()
     waiting = [start]
     while waiting:
-        more = ways.get(waiting.pop(), set()) - found
+        more = imported.get(waiting.pop(), set()) - found
         found |= more
         waiting += more
     return found
 
 
 def code_lines(text: str) -> int:
-    """Lines that hold code: no blank line, no comment, no docstring, and no string that is a statement by itself."""
+    """Number of lines with code: no blank line, no comment, no docstring or other string that is a statement."""
     prose: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -308,7 +308,7 @@ def warm_start(kind: str) -> dict[str, Any]:
 
 
 def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Each figure by its name, and what it is the number of, one by one."""
+    """Each figure by its name, and the list of items that it counts."""
     house = House(ROOT)
     lines = sorted(house.code_lines().items(), key=lambda item: -item[1])
     items = {
@@ -322,28 +322,28 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
     }
     for kind in STARTS:
         start = warm_start(kind)
-        each = [(room_pair(house, *call[:2]), f"{call[0] or 'the program'} -> {call[1]}.{call[2]}") for call in
-                start["calls"] for _ in range(call[3])]  # fmt: skip
+        calls = [(room_pair(house, *call[:2]), f"{call[0] or 'the program'} -> {call[1]}.{call[2]}") for call in
+                 start["calls"] for _ in range(call[3])]  # fmt: skip
         items[f"{kind}, warm: modules"] = start["modules"]
-        items[f"{kind}, warm: calls"] = [said for _, said in each]
-        items[f"{kind}, warm: crossings"] = [f"{' -> '.join(rooms)}: {said}" for rooms, said in each if rooms]
+        items[f"{kind}, warm: calls"] = [text for _, text in calls]
+        items[f"{kind}, warm: crossings"] = [f"{' -> '.join(rooms)}: {text}" for rooms, text in calls if rooms]
     items["lines of code"] = [f"{name}: {count}" for name, count in lines]
     items["modules above 400 lines"] = house.long_modules()
     items["names that were given up"] = house.old_names()
     figures = {name: len(found) for name, found in items.items()}
-    return {**figures, "lines of code": sum(count for _, count in lines)}, items
+    return {**figures, "lines of code": sum(count for _, count in lines)}, items  # counts lines; its items are files
 
 
 def room_pair(house: House, caller: str, callee: str) -> tuple[str, ...]:
-    """The rooms that a call leads from and to; none where it stays in one, or comes from the program."""
+    """The rooms of caller and callee; empty if they are the same or the program itself is the caller."""
     rooms = house.room_of(caller), house.room_of(callee)
     return rooms if caller and rooms[0] != rooms[1] else ()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write figures, limits and what is behind each figure")
-    parser.add_argument("--list", action="store_true", help="list what is behind each figure above its limit")
+    parser.add_argument("--json", type=Path, help="write figures, limits and the items of each figure")
+    parser.add_argument("--list", action="store_true", help="list the items of each figure above its limit")
     arguments = parser.parse_args()
     figures, items = measure()
     above = [name for name, now in figures.items() if now > LIMITS.get(name, now)]

@@ -1,9 +1,9 @@
 """Run the tests marked `lane` in environments with neither, either and both of the Numbas.
 
 Method      Each lane has its own environment below .venv/lanes. uv makes it from wheels that are downloaded once, and
-            updates it with pyproject.toml; it contains none of the project's other extras. numba-cuda-mlir is tested
-            with its newest version and, together with numba-cuda, with the oldest supported one. Tests skip what a lane
-            lacks, so each lane requires a minimum number of passed tests.
+            recreates it when pyproject.toml changes; it contains none of the project's other extras. numba-cuda-mlir
+            is tested in its newest version and, together with numba-cuda, in the oldest supported one. Tests are
+            skipped if a lane lacks a package that they need, so each lane requires a minimum number of passed tests.
 Run         python3 .ci/lanes.py [make | test] [LANE ...]    (with the project's environment: tasks.py lanes)
 Ends        With 1 if an environment cannot be made, a test fails, too few pass, or a lane takes too long.
 """
@@ -24,21 +24,22 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".venv" / "lanes"
 LIMIT_S = 90.0
-"""Seconds of processors that the tests of a lane may take: so a machine that is busy with other things fails none."""
+"""CPU seconds that the tests of a lane may take; wall time would depend on the machine's other load."""
 
 LEFT_OUT = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-"""Of the environment. uv installs no bytecode: that of the first child saves the others half of their imports."""
+"""Environment variables that the tests do not get. uv installs no bytecode, so the first process that imports a package
+has to write it: that halves the import time of all later ones."""
 
 
 class Lane(NamedTuple):
     """One environment.
 
     Args:
-        extras: Of this project, beside the toolkit.
-        also: Requirements that narrow it.
-        least: Tests that pass there at least.
-        python: The oldest interpreter that takes them, (3, 12).
-        mlir: The version of numba-cuda-mlir that has to be there; "" for the newest, or none.
+        extras: The project's extras that are installed, beside that of the toolkit.
+        also: Further requirements, which narrow the versions.
+        least: Minimum number of tests that have to pass.
+        python: The oldest Python version that these packages support: (3, 12).
+        mlir: The version of numba-cuda-mlir that the tests have to find; "" if it is the newest, or not installed.
     """
 
     extras: tuple[str, ...]
@@ -51,13 +52,13 @@ class Lane(NamedTuple):
 LANES = {
     "neither": Lane((), (), 12),
     "numba": Lane(("numba",), (), 20),
-    "mlir": Lane(("mlir",), ("numpy>=2.5",), 24, (3, 12)),  # NumPy 2.5 takes no older one
-    "both": Lane(("numba", "mlir"), ("numba-cuda-mlir==0.5.4",), 33, mlir="0.5.4"),  # the oldest that is taken
+    "mlir": Lane(("mlir",), ("numpy>=2.5",), 24, (3, 12)),  # NumPy 2.5 needs Python 3.12
+    "both": Lane(("numba", "mlir"), ("numba-cuda-mlir==0.5.4",), 33, mlir="0.5.4"),  # the oldest supported version
 }
 
 
 def make(name: str) -> None:
-    """Make a lane's environment, or bring it up to date."""
+    """Make a lane's environment, unless it is up to date."""
     lane, home = LANES[name], HOME / name
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
     wanted = [f".[{','.join((toolkit, *lane.extras))}]", *lane.also, "pytest>=8", "pytest-xdist>=3.5"]
@@ -73,22 +74,21 @@ def make(name: str) -> None:
 
 
 def _python(oldest: tuple[int, int]) -> str:
-    """The first interpreter that is no older: this one, or one of this machine; else a request for uv to fetch it."""
+    """Find an interpreter of at least this version: this one or another of this machine; otherwise uv fetches one."""
     if sys.version_info >= oldest:
         return sys.executable
     minors = range(oldest[1], oldest[1] + 4)
     named = [f"python3.{minor}" for minor in minors]
     managed = [each for minor in minors for each in glob.glob(f"{Path.home()}/.pyenv/versions/3.{minor}.*/bin/python3")]
     for each in (*filter(None, map(shutil.which, named)), *managed):
-        if (
-            subprocess.run([each, "-c", ""], capture_output=True, check=False).returncode == 0
-        ):  # a shim may lead nowhere
+        # pyenv has a command for a version that only some of its environments contain: it may fail
+        if subprocess.run([each, "-c", ""], capture_output=True, check=False).returncode == 0:
             return each
     return f"3.{oldest[1]}"
 
 
 def run_tests(name: str) -> bool:
-    """Run a lane's tests; tell if they pass, are enough, and took no longer than they may."""
+    """Run a lane's tests; return True if none fails, enough of them pass, and they stay within the time limit."""
     environment = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
     environment |= {"NUMBA_KCACHE_TEST_MLIR": LANES[name].mlir} if LANES[name].mlir else {}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -99,12 +99,12 @@ def run_tests(name: str) -> bool:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     took_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     (passed,) = re.findall(r"(\d+) passed", done.stdout)[-1:] or ("0",)
-    is_well = done.returncode == 0 and int(passed) >= LANES[name].least and took_s <= LIMIT_S
-    if not is_well:
+    is_successful = done.returncode == 0 and int(passed) >= LANES[name].least and took_s <= LIMIT_S
+    if not is_successful:
         print(done.stdout)
-    at_least = f"{passed} passed of at least {LANES[name].least}"
-    print(f"lane {name}: {at_least}, {took_s:.0f} s of {LIMIT_S:.0f}{'' if is_well else ': FAILED'}", flush=True)
-    return is_well
+    count = f"{passed} passed of at least {LANES[name].least}"
+    print(f"lane {name}: {count}, {took_s:.0f} s of {LIMIT_S:.0f}{'' if is_successful else ': FAILED'}", flush=True)
+    return is_successful
 
 
 def main() -> None:

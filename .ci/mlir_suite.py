@@ -1,10 +1,10 @@
 """Run numba-cuda-mlir's own tests without this cache and with every kernel in it, cold and warm, and compare.
 
-Its tests are in its repository, not in its wheel: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a
-folder of tests, or several separated by commas. FOLDER gets the results and `mlir_suite.json`. RUN is plain, cold or
-warm; all three by default. On a machine without a device, `--fake` uses the tests' fake driver: tests that compare
-numbers then fail in the plain run, and are not counted. The exit code is 1 if a test passes plainly and fails with the
-cache, unless it is in `EXPECTED`.
+Its wheel does not contain the tests: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a folder of
+tests from its repository, or several separated by commas. FOLDER gets the logs and `mlir_suite.json`. RUN is plain,
+cold or warm; all three by default. On a machine without a device, `--fake` uses the fake driver of this project's
+tests: tests that compare numbers then fail in the plain run, and are not counted. The exit code is 1 if a test passes
+in the plain run and fails with the cache, unless it is in `EXPECTED`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 EXPECTED = re.compile(r"test_cach|persistent_cache_save|lto_dump_assembly_warn")
-"""Tests that look at the files of its own cache, or at what it does with them; and at a dump of linked code, which a
-hit does not link."""
+"""Tests that may fail with this cache: those of numba-cuda-mlir's own cache, and one that expects a dump of the linked
+code (a hit links nothing)."""
 
 START = "import numba_kcache, pytest, sys; raise SystemExit(pytest.main(sys.argv[1:]))"
 LIMIT_S = 3000
 
 
 def outcomes_of(name: str, report: Path) -> dict[str, str]:
-    """The outcome of each test in a report, by name: passed, skipped, failed or error; their numbers are printed."""
+    """Print the counts of a JUnit report; return the outcome of each test by name: passed, skipped, failure, error."""
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
@@ -41,7 +41,7 @@ def outcomes_of(name: str, report: Path) -> dict[str, str]:
 
 
 def run(name: str, tests: Iterable[str], folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """The outcome of each test of one run, by name: passed, skipped, failed or error."""
+    """Run the tests once; return the outcome of each by name: passed, skipped, failure or error."""
     report = folder / f"{name}.xml"
     report.unlink(missing_ok=True)
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}", "-x", "--maxfail=100000", *tests]

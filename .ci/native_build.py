@@ -32,13 +32,13 @@ FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fwrapv", "-g0", "-fvisibility=hid
 
 
 def build() -> tuple[Path, str]:
-    """Compile the module beside its source.
+    """Compile the module into the folder of its source.
 
     Returns:
-        The module, and the tag of a wheel that has it.
+        The module's path, and the tag of a wheel that contains it.
 
     Raises:
-        OSError, subprocess.CalledProcessError: It cannot be compiled here.
+        OSError, subprocess.CalledProcessError: The module cannot be compiled on this machine.
     """
     if not sys.platform.startswith("linux"):
         raise OSError(f"{sys.platform} has no CUDA driver that it knows")
@@ -46,16 +46,16 @@ def build() -> tuple[Path, str]:
     suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
     python, abi = (version, f"{version}t") if IS_FREE_THREADED else ("cp311", "abi3")
     target = SOURCE.with_name(f"native{suffix}")
-    made = target.with_name(f".{os.getpid()}.{target.name}")
+    temporary = target.with_name(f".{os.getpid()}.{target.name}")
     include = sysconfig.get_path("include")
     limited = () if IS_FREE_THREADED else ("-DPy_LIMITED_API=0x030b0000",)
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    command = [*compiler, *FLAGS, *limited, f"-I{include}", str(SOURCE), "-o", str(made), "-ldl", "-lm"]
+    command = [*compiler, *FLAGS, *limited, f"-I{include}", str(SOURCE), "-o", str(temporary), "-ldl", "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
-        made.replace(target)  # a process that has the old one mapped keeps it
+        temporary.replace(target)  # a process that has mapped the old file keeps it
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     return target, f"{python}-{abi}-{platform}"
 
@@ -75,9 +75,9 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         """Add the version to the wheel, and the module if it can be built."""
         if version != "editable":
             self._folder = tempfile.TemporaryDirectory()
-            stated = re.sub(r'(?<=__version__ = ").*(?=")', self.metadata.version, VERSION.read_text())
+            text = re.sub(r'(?<=__version__ = ").*(?=")', self.metadata.version, VERSION.read_text())
             file = Path(self._folder.name, VERSION.name)
-            file.write_text(stated)
+            file.write_text(text)
             build_data["force_include"][str(file)] = f"numba_kcache/{VERSION.name}"
         try:
             module, tag = build()
@@ -89,7 +89,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
             build_data["force_include"][str(module)] = f"numba_kcache/launch/{module.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the version's file, which the wheel has."""
+        """Remove the temporary version.py: the wheel is written and contains a copy."""
         if version != "editable":
             self._folder.cleanup()
 

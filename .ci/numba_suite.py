@@ -1,9 +1,9 @@
-"""Run Numba's own CUDA tests plain, then with every kernel led through this cache, cold and warm; list what differs.
+"""Run Numba's own CUDA tests without this cache and with every kernel in it, cold and warm, and compare.
 
 Run it on a machine with a device: `python .ci/numba_suite.py [FOLDER [RUN ...]]`, in an environment with the package
-and with `filecheck`. FOLDER keeps the logs and `numba_suite.json`; RUN is plain, cold or warm, all three where none is
-given, and what `plain` found before is read from the committed result where it is not run. The exit code is 1 where a
-test that passes plainly fails under the cache, unless it is among `EXPECTED`.
+and with `filecheck`. FOLDER gets the logs and `numba_suite.json`. RUN is plain, cold or warm; all three by default.
+Without a plain run, its failing tests are read from the committed result. The exit code is 1 if a test passes in the
+plain run and fails with the cache, unless it is in `EXPECTED`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from header import machine_header
 
 EXPECTED = re.compile(r"test_caching\.|test_cache")
-"""Tests that look at the files of Numba's own cache, or at what it does with them."""
+"""Tests that may fail with this cache: those of Numba's own cache."""
 
 PROCESSES = 14
-"""More are slower: 30 on 32 cores took 240 s where 14 on 16 take 147 (they wait for each other's contexts)."""
+"""More processes are slower: 30 on 32 cores took 240 s, 14 on 16 cores 147 s (they wait for each other's contexts)."""
 
 RESULT = Path(__file__).resolve().parent.parent / "benchmarks/results/numba_suite.json"
 TESTS = "numba.cuda.tests.cudapy"
 PARTS = 3
-"""So many run one after the other, each cold and warm, so that a limit of time loses one at most."""
+"""The tests run in so many parts one after another, each cold and warm: a time limit then loses at most one part."""
 
 START = "import numba_kcache, runpy, sys; sys.argv = ['numba', *sys.argv[1:]]; runpy.run_module('numba.runtests', run_name='__main__')"  # noqa: E501
-"""The workers are forked before CUDA starts, so that importing the package here is enough for all of them."""
+"""The parent imports this package; Numba forks its test processes before CUDA starts, so all of them have it."""
 
 
 def parts() -> list[list[str]]:
-    """The modules of its tests, dealt out."""
+    """The modules of Numba's CUDA tests, divided among the parts."""
     (folder,) = find_spec(TESTS).submodule_search_locations  # type: ignore[union-attr,misc]
     names = [f"{TESTS}.{path.stem}" for path in sorted(Path(folder).glob("test_*.py"))]
     return [names[number::PARTS] for number in range(PARTS)]
 
 
 def run(name: str, log: Path, modules: list[str], **variables: str) -> tuple[dict[str, str], int]:
-    """Failing tests of one run, by name: FAIL or ERROR; how many there were without those that were skipped."""
+    """Run test modules; return the failing tests by name (FAIL or ERROR), and how many ran that were not skipped."""
     with log.open("w") as out:
         subprocess.run(
             [sys.executable, "-c", START, "-m", str(PROCESSES), *modules],
@@ -64,8 +64,8 @@ def main() -> int:
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else RESULT.parent
     runs = sys.argv[2:] or ["plain", "cold", "warm"]
     folder.mkdir(parents=True, exist_ok=True)
-    before = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
-    result = {"machine": machine_header(), "failing": {"plain": before.get("failing", {}).get("plain", [])}}
+    committed = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+    result = {"machine": machine_header(), "failing": {"plain": committed.get("failing", {}).get("plain", [])}}
     with tempfile.TemporaryDirectory() as directory:
         cached = {"NUMBA_KCACHE_INSTALL": "all", "NUMBA_KCACHE_DIR": directory}
         result["ran"] = dict.fromkeys(runs, 0)

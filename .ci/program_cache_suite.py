@@ -1,9 +1,10 @@
-"""Run cuda.core's own tests of its program caches without and with `adapters.ProgramCache`, and list the passing ones.
+"""Run cuda.core's own tests of its program caches, once plain and once on `adapters.ProgramCache`, and compare.
 
-They are in its repository, not in its wheel: `python .ci/program_cache_suite.py TESTS [RESULT]`, where TESTS is
-`test_program_cache.py`, or several files separated by commas. Both of its backends are replaced, also in the processes
-that a test starts. RESULT is a JSON file with the names of passing and failing tests. The exit code is 1 if a test
-passes plainly and fails with this cache, unless it is in `OF_THE_BACKEND`.
+Its wheel does not contain the tests: `python .ci/program_cache_suite.py TESTS [RESULT]`, where TESTS is
+`test_program_cache.py` of its repository, or several files separated by commas. In the second run both of cuda.core's
+caches are replaced, also in the processes that a test starts. RESULT is a JSON file with the names of passing and
+failing tests. The exit code is 1 if a test passes in the plain run and fails with this cache, unless it is in
+`OF_THE_BACKEND`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OF_THE_BACKEND = re.compile(
 )
 """Tests that look at a backend's own files, counters and limits, or break its system calls, not at the interface."""
 
-OVER_OURS = f"import sys; sys.path.insert(0, {str(ROOT / '.ci')!r}); import program_cache_suite as s; s.replace()\n"
+SITECUSTOMIZE = f"import sys; sys.path.insert(0, {str(ROOT / '.ci')!r}); import program_cache_suite as s; s.replace()\n"
 
 
 def replace() -> None:
@@ -38,23 +39,23 @@ def replace() -> None:
     from numba_kcache import KernelCache
     from numba_kcache.adapters import ProgramCache
 
-    def over(directory: str, max_size_bytes: int | None) -> Any:
+    def program_cache(directory: str, max_size_bytes: int | None) -> Any:
         return ProgramCache(KernelCache(directory, max_size_bytes=max_size_bytes, durability="none"))
 
     def file_stream(path: Any = None, *, max_size_bytes: int | None = None) -> Any:
-        return over(str(path or tempfile.mkdtemp()), max_size_bytes)
+        return program_cache(str(path or tempfile.mkdtemp()), max_size_bytes)
 
     def in_memory(*, max_size_bytes: int | None = None) -> Any:
-        return over(tempfile.mkdtemp(), max_size_bytes)
+        return program_cache(tempfile.mkdtemp(), max_size_bytes)
 
     utils.FileStreamProgramCache, utils.InMemoryProgramCache = file_stream, in_memory
 
 
 def run(tests: list[str], folder: Path, *, is_ours: bool) -> dict[str, tuple[str, str]]:
-    """The outcome of each test by name, and the last line of what it says."""
+    """Run the tests once; return the outcome of each by name, and the first line of its failure."""
     report, path = folder / f"{is_ours}.xml", os.environ.get("PYTHONPATH", "")
     if is_ours:
-        (folder / "sitecustomize.py").write_text(OVER_OURS)
+        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
         path = os.pathsep.join([str(folder), path])
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}", "--rootdir", str(folder), *tests]
     variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "NUMBA_KCACHE_DIR": str(folder / "process")}
@@ -64,8 +65,8 @@ def run(tests: list[str], folder: Path, *, is_ours: bool) -> dict[str, tuple[str
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         outcome = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
-        said = "" if outcome is None else (outcome.get("message") or "").strip().splitlines()[:1]
-        found[str(case.get("name"))] = ("passed" if outcome is None else outcome.tag, "".join(said)[:200])
+        message = "" if outcome is None else (outcome.get("message") or "").strip().splitlines()[:1]
+        found[str(case.get("name"))] = ("passed" if outcome is None else outcome.tag, "".join(message)[:200])
     return found
 
 
@@ -75,17 +76,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tests = [str(Path(each).resolve()) for each in sys.argv[1].split(",")]
         plain, ours = (run(tests, Path(folder), is_ours=each) for each in (False, True))
-    theirs = {name for name, (outcome, _) in plain.items() if outcome == "passed"}
-    passed = sorted(name for name in theirs if ours.get(name, ("",))[0] == "passed")
+    passed_plain = {name for name, (outcome, _) in plain.items() if outcome == "passed"}
+    passed = sorted(name for name in passed_plain if ours.get(name, ("",))[0] == "passed")
     of_backend = {
-        name: ours.get(name, ("", ""))[1] for name in sorted(theirs - {*passed}) if OF_THE_BACKEND.search(name)
+        name: ours.get(name, ("", ""))[1] for name in sorted(passed_plain - {*passed}) if OF_THE_BACKEND.search(name)
     }
-    failed = {name: ours.get(name, ("", "missing"))[1] for name in sorted(theirs - {*passed, *of_backend})}
+    failed = {name: ours.get(name, ("", "missing"))[1] for name in sorted(passed_plain - {*passed, *of_backend})}
     found = {"failed": failed, "passed": passed, "of the backend itself": of_backend}
     print(json.dumps(found, indent=1))
     if len(sys.argv) > 2:
-        said = {"machine": machine_header(), "cuda.core": version("cuda-core"), **found}
-        Path(sys.argv[2]).write_text(json.dumps(said, indent=1) + "\n")
+        result = {"machine": machine_header(), "cuda.core": version("cuda-core"), **found}
+        Path(sys.argv[2]).write_text(json.dumps(result, indent=1) + "\n")
     return int(bool(failed))
 
 

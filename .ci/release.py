@@ -1,10 +1,10 @@
 """Release a version: date its changes, tag it, and build, check, install and publish its distributions from the tag.
 
 Steps       python .ci/release.py prepare 0.1.0    date the changes of "Unreleased", commit, tag v0.1.0
-            python .ci/release.py publish v0.1.0   build from a clone of the tag, check, install; upload with --upload
+            python .ci/release.py publish v0.1.0   the parts below, one after another; with --upload, upload the sdist
 Parts       changelog TAG    compare CHANGELOG.md with a tag: its section, date, key schema and store format
             build TAG DIST   build the sdist from a clone of the tag, and the wheel from the sdist
-            check DIST       twine check, check-wheel-contents, names and versions
+            check DIST       run `twine check` and `check-wheel-contents`
             install DIST     install each extra in a clean environment, and compile a kernel of its kind there
 Needs       The dependency group `release`, and uv; a checkout without uncommitted changes.
 Not here    Wheels for other machines: .github/workflows/wheels.yml builds them from the same sdist.
@@ -119,7 +119,7 @@ def changelog(tag: str, root: Path = ROOT) -> None:
 
 
 def build(tag: str, dist: Path) -> None:
-    """Make sdist and wheel of a tag."""
+    """Build the sdist from a clone of the tag, and the wheel from the sdist."""
     with tempfile.TemporaryDirectory() as folder:
         _run("git", "clone", "-q", "--branch", tag, str(ROOT), folder)
         changelog(tag, Path(folder))
@@ -145,8 +145,8 @@ def install(dist: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             python = f"{folder}/bin/python"
             _run("uv", "venv", "-q", "--python", sys.executable, folder)
-            found = ("--find-links", str(dist), "--only-binary", "numba-kcache")
-            _run("uv", "pip", "install", "-q", "--python", python, *found, wanted)
+            local = ("--find-links", str(dist), "--only-binary", "numba-kcache")
+            _run("uv", "pip", "install", "-q", "--python", python, *local, wanted)
             script = Path(folder, "program.py")
             script.write_text(f"import numba_kcache\nprint(numba_kcache.__version__)\n{program}")
             _run(python, str(script), cwd=folder, NUMBA_KCACHE_DIR=f"{folder}/cache")
@@ -155,7 +155,7 @@ def install(dist: Path) -> None:
 
 
 def publish(tag: str, *, is_sent: bool) -> None:
-    """Build, check and install what a tag says; send it to the index if asked."""
+    """Build, check and install the distributions of a tag; upload the sdist to the package index if `is_sent`."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(folder)
         build(tag, dist)

@@ -1,9 +1,10 @@
-"""Count the modules and calls of one program from its first import to the end of its first launch, as JSON.
+"""Print, as JSON, the package's modules that one program imports and its function calls up to the first launch.
 
 Method      Context and arrays are made first. Then this package is imported, the profile of this thread starts, a
             kernel is decorated and launched once, and the profile ends. A call is the start of a function of this
-            package; its caller is the nearest enclosing function of this package, "" for the program itself. Bodies of
-            modules and classes, functions that create classes, comprehensions, and resumed generators are not counted.
+            package; its caller is the nearest function of this package on the stack, "" for the program itself. Bodies
+            of modules and classes, the creation of named tuples, comprehensions, and resumed generators are not
+            counted.
 Run         By .ci/house.py, on the tests' fake driver: python .ci/warm_calls.py KIND
 """
 
@@ -19,13 +20,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
-INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 MAKES_CLASSES = "_Named.__new__"
+"""The function that creates the classes of named tuples, in numba_kcache/model."""
+
 KIND = sys.argv[1]
 
 
-class Lent:
-    """Memory of the device that belongs to no package's arrays."""
+class BareArray:
+    """Device memory with an array interface, allocated by the driver and not by an array package."""
 
     def __init__(self, address: int) -> None:
         self.__cuda_array_interface__ = {"shape": (64,), "typestr": "<f4", "data": (address, False), "version": 3}
@@ -39,7 +42,7 @@ def bare_arrays() -> tuple[Any, Any]:
     _, context = driver.cuDevicePrimaryCtxRetain(device)
     driver.cuCtxSetCurrent(context)
     (_, x), (_, y) = driver.cuMemAlloc(256), driver.cuMemAlloc(256)
-    return Lent(int(x)), Lent(int(y))
+    return BareArray(int(x)), BareArray(int(y))
 
 
 if KIND == "CUDA C++":
@@ -48,7 +51,7 @@ else:
     import numpy as np
     from numba import cuda
 
-    warnings.simplefilter("ignore")  # a grid this small is not what Numba likes
+    warnings.simplefilter("ignore")  # Numba warns of a grid this small
     x, y = (cuda.to_device(np.ones(64, np.float32)) for _ in range(2))
 
 import numba_kcache  # noqa: E402
@@ -60,7 +63,7 @@ generators: set[FrameType] = set()
 
 
 def module_of(code: CodeType) -> str:
-    """`store.disk`; "" for a file that is not ours."""
+    """The module that contains the code: `store.disk`; "" for a file outside the package."""
     if not code.co_filename.startswith(PACKAGE + os.sep):
         return ""
     return code.co_filename[len(PACKAGE) + 1 :].removesuffix(".py").replace(os.sep, ".")
@@ -69,8 +72,8 @@ def module_of(code: CodeType) -> str:
 def count(frame: FrameType, event: str, argument: object) -> None:
     code = frame.f_code
     callee = module_of(code)
-    inside = code.co_name in INSIDE or code.co_qualname == MAKES_CLASSES
-    if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or inside:
+    is_exempt = code.co_name in COMPREHENSIONS or code.co_qualname == MAKES_CLASSES
+    if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or is_exempt:
         return
     if code.co_flags & CO_GENERATOR:
         if frame in generators:
