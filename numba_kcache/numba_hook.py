@@ -55,7 +55,7 @@ def uninstall() -> None:
 
 
 def install_when_imported() -> None:
-    """Call `install` as `NUMBA_KCACHE_INSTALL` asks, as soon as the program imports a Numba."""
+    """Call `install` as `NUMBA_KCACHE_INSTALL` says, as soon as the program imports a Numba."""
     NUMBA.install_when_imported()
     MLIR.install_when_imported()
 

@@ -1,8 +1,8 @@
 """Show which kernel is being compiled when that takes longer than a second.
 
 Promise     A compile of less than a second shows nothing. A longer one shows a live line on standard error if that
-            is a terminal, and otherwise writes one log line. Errors of doing so never reach the compile.
-Method      A thread for each compile, which waits for its end; a hit starts none.
+            is a terminal, and otherwise writes one log line. An error in showing it never reaches the compile.
+Method      For each compile a thread, which waits for the compile's end. A hit starts none.
 Not here    The log line that every compile gets at its end (observe).
 """
 

@@ -1,4 +1,4 @@
-"""Bytes under keys: the verbs that every store has in the same form, and what stores need of the system.
+"""The interface of all stores, and the calls of the operating system that a store on disk needs.
 
 Promise     Every module of this package can be imported on every system. Where `missing()` names something that a store
             on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
@@ -41,14 +41,14 @@ def missing() -> str:
 
 
 def try_flock(fd: int) -> None:
-    """Lock the open file `fd` for this owner alone, without waiting.
+    """Lock the open file `fd` exclusively, without waiting.
 
     Raises:
-        BlockingIOError: Another has it.
+        BlockingIOError: Another process or thread holds the lock.
         OSError: This filesystem, or this system, has no locks.
     """
     try:
-        import fcntl  # here, for a hit takes no lock
+        import fcntl  # not at the top: a hit takes no lock
     except ImportError:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,14 +68,14 @@ def sync_data(fd: int) -> None:
 
 
 class Forked(Protocol):
-    """An object with locks or threads that a forked child does not have."""
+    """An object with locks or threads that have to be replaced in a forked child."""
 
     def after_fork(self) -> None:
         """Replace, in the child, locks that another thread of the parent may have held."""
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
-"""Objects whose `after_fork()` is called in every child that is forked while they live, where there is fork."""
+"""Objects whose `after_fork()` is called in each child that is forked while they exist."""
 
 
 def _after_fork() -> None:
@@ -87,37 +87,39 @@ def _after_fork() -> None:
 IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
 """The locks of the modules that are being imported now, by name: empty nearly always.
 
-Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
-            locked, and is in `sys.modules` half-initialised. The importer returns the module that is there at the end.
+Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imported, it is half-initialised in
+            `sys.modules` and has a lock, which stays locked in a forked child. The import returns the module that is in
+            `sys.modules` at its end.
 """
 
 _OURS = __name__.removesuffix("store")
-_PLAIN = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
+_IMPORTED_HERE = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
+"""Packages of which this package imports modules."""
 
 
 def _forget_imports_of_others() -> None:
-    """Have a child import again what other threads of its parent were importing: CPython waits for them for ever."""
+    """Let a child import again what other threads of its parent were importing; CPython would wait for the threads."""
     for name, reference in list(IMPORTS.items()):
         lock = reference()
         if lock is None or getattr(lock, "owner", None) == get_ident():
             continue
         IMPORTS.pop(name, None)  # type: ignore[attr-defined]
-        if _is_half_made(name):
+        if _is_half_initialised(name):
             del sys.modules[name]
 
 
 def finish_imports() -> None:
-    """Import again what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
+    """Import again what this thread was importing when a signal handler, a finalizer or an audit hook interrupted it.
 
-    The interrupted import then completes its own half-initialised module, which no code has seen, but returns the one
+    The interrupted import then completes its own half-initialised module, which no other code uses, but returns the one
     imported here. Only modules of this package, and pure Python modules that they import, are imported again: an
-    extension module cannot be initialised twice, and a user's module must run once. Call it, `if IMPORTS`, at each
-    public entry that a handler may call.
+    extension module cannot be initialised twice, and a user's module must run once. Each public function that a signal
+    handler may call calls this one, `if IMPORTS`.
     """
     mine = {}
     for name, reference in list(IMPORTS.items()):
-        is_known = name.startswith(_OURS) or name.partition(".")[0] in _PLAIN
-        if is_known and getattr(reference(), "owner", None) == get_ident() and _is_half_made(name):
+        is_known = name.startswith(_OURS) or name.partition(".")[0] in _IMPORTED_HERE
+        if is_known and getattr(reference(), "owner", None) == get_ident() and _is_half_initialised(name):
             module = sys.modules[name]
             if str(getattr(module.__spec__, "origin", "")).endswith(".py"):
                 mine[name] = module
@@ -126,13 +128,13 @@ def finish_imports() -> None:
     for name, half in mine.items():
         try:
             import_module(name)
-        except ImportError:  # its importer will raise the same
+        except ImportError:  # the interrupted import will raise the same error
             pass
         finally:
             sys.modules.setdefault(name, half)
 
 
-def _is_half_made(name: str) -> bool:
+def _is_half_initialised(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
@@ -149,22 +151,22 @@ class Store(ABC):
 
     @abstractmethod
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
+        """The bytes of an entry's or manifest's file, not verified; its time of use is not renewed."""
 
     @abstractmethod
     def files(self, *kinds: int) -> Iterator[Found]:
-        """Every file of these kinds whose name is a key, in no order."""
+        """Every file of these kinds whose name is a key, in any order."""
 
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of any other under its key. Returns True if it was stored.
 
         Raises:
-            ValueError, TypeError: The entry is not one that can be stored.
+            ValueError, TypeError: The entry cannot be encoded.
         """
         return self.put_encoded(entry.key, encode_entry(entry))
 
     def peek(self, key: str) -> StoredEntry | None:
-        """As `get`, but without renewing the time of use, and a damaged file is left where it is."""
+        """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""
         data = self.get_encoded(key)
         try:
             return None if data is None else decode_entry(data, key)
@@ -172,7 +174,7 @@ class Store(ABC):
             return None
 
     def damage(self, key: str) -> str:
-        """The reason not to trust the file of the entry of `key`; "" if there is none, or no file."""
+        """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
         data = self.get_encoded(key)
         try:
             if data is not None:
@@ -182,7 +184,7 @@ class Store(ABC):
         return ""
 
     def peek_manifest(self, family: str) -> list[Variant]:
-        """As `get_manifest`, but without renewing the time of use, and a damaged file is left where it is."""
+        """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
         data = self.get_encoded(family, MANIFEST)
         try:
             return [] if data is None else decode_manifest(data, family)
@@ -208,7 +210,13 @@ class Store(ABC):
                 yield info_of(file, entry)
 
     def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        """The first `limit` entries in the order `by`, read from their headers alone (store.listing).
+
+        Args:
+            by: The order.
+            limit: Number of entries; None for all.
+            hits: Hits by the leading digits of the key.
+        """
         from .listing import listed
 
         return listed(self.files(ENTRY), self.get_encoded, by=by, limit=limit, hits=hits)

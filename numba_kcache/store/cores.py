@@ -1,7 +1,7 @@
-"""Count the cores that this process may use: as many compilers run at once on a node.
+"""Count the cores that this process may use, which is the number of compilers that run at once on a node.
 
-Source      sched_getaffinity(2); cgroups(7): `cpu.max` of version 2, quota and period in microseconds, "max" for none;
-            in a container its own group is the root of what it sees.
+Source      sched_getaffinity(2); cgroups(7): `cpu.max` of version 2 has quota and period in microseconds; "max" is no
+            quota. A container sees its own cgroup as the root.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _LIMIT = "/sys/fs/cgroup/cpu.max"
 
 
 def cores(limit: str = _LIMIT) -> int:
-    """Count the cores of the affinity, or of the group's share of time where that is less; at least 1.
+    """Count the cores of the process's affinity, or those of the cgroup's quota where that is less; at least 1.
 
     Args:
-        limit: File with the quota of the group.
+        limit: File with the quota of the cgroup.
     """
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError, ZeroDivisionError), open(limit, encoding="ascii") as file:

@@ -1,13 +1,13 @@
-"""Counters that many processes add to without waiting; a crash loses at most the last addition, a read sums them.
+"""Counters that many processes add to without waiting for each other; a crash loses at most the last addition.
 
 Promise     A record that `add` wrote is in every later `read` exactly once, also while another process folds files,
             and whichever process is killed at any time. Unknown names are summed like the others.
-Method      Each process appends JSON lines to its own file, and starts another one after ten minutes.
-            Where there are many, and no process looked for ten minutes, the files last written an hour ago or earlier
-            (by the clock of their filesystem) are folded: their sum and their names are written to `total` in one
-            publish, then they are removed; names in `total` are not read again. Of names with a label (`family/label`)
-            a fold keeps the 20,000 highest counts of a family, of `day/...` the latest days. A line begins with a line
-            feed too, so that a torn line damages no other.
+Method      Each process appends JSON lines to its own file, and starts another file after ten minutes. A read sums all
+            files. Once there are more than 128, and no process looked for files to fold in the last ten minutes, those
+            last written an hour ago or earlier (by the clock of their filesystem) are folded: their sum and their names
+            are written to `total` in one publish, then they are removed. A file named in `total` is not read again. Of
+            counters with a label (`group/label`), a fold keeps the 20,000 highest of each group; of the group `day`,
+            the latest days. A line begins with a line feed too, so that a torn line damages no other.
 Not here    When to add: never on the path of a hit that is already resolved.
 Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
 """
@@ -33,23 +33,23 @@ FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "coun
 Counts = dict[str, float]
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-_SHARD = r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl"
+_PROCESS_FILE = r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl"
 _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
-_MAX_SHARD_BYTES = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
 _MOST_LABELS = 20_000
 _MAX_COUNT = 1e15
 
 
 class CounterFile:
-    """The numbers kept in one folder.
+    """The counters kept in one folder.
 
     Args:
-        folder: Made at the first addition.
-        emit: Takes TROUBLE.
+        folder: Folder of the files, made at the first addition.
+        emit: Takes the event TROUBLE.
         readonly: Additions are dropped.
-        monotonic: Seconds of a clock that is never set.
+        monotonic: A clock that is never set, in seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CounterFile:
     ) -> None:
         self._folder = folder
         self._emit, self._readonly, self._monotonic = emit, readonly, monotonic
-        self._shard, self._pid, self._since = "", 0, 0.0
+        self._file, self._pid, self._since = "", 0, 0.0
         self.after_fork()
         renewed_in_children.add(self)
 
@@ -71,12 +71,12 @@ class CounterFile:
         self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
-        """Add to the numbers, by name; returns True if it was written."""
+        """Add to the counters of these names; returns True if the addition was written."""
         if self._readonly:
             return False
         record = json.dumps(dict(counts), separators=(",", ":"), allow_nan=False)
         try:
-            is_new, name = self._own_shard()
+            is_new, name = self._own_file()
             fd = self._folder.open(name, _APPEND, make=True)
             try:
                 os.write(fd, f"\n{record}\n".encode("ascii"))
@@ -96,7 +96,7 @@ class CounterFile:
             for _ in range(8):  # a fold between the two reads would hide the counts that it moved
                 before = self._identity()
                 total, folded = self._read_total()
-                counts = _sum([total, *self._read_shards(self._shards() - folded)])
+                counts = _sum([total, *self._read_files(self._process_files() - folded)])
                 if self._identity() == before:
                     break
             return counts
@@ -109,7 +109,7 @@ class CounterFile:
         if self._readonly:
             return False
         try:
-            for name in [*sorted(self._shards()), "total"]:
+            for name in [*sorted(self._process_files()), "total"]:
                 with suppress(FileNotFoundError):
                     self._folder.unlink(name)
         except FileNotFoundError:  # nothing was ever counted
@@ -142,37 +142,37 @@ class CounterFile:
             self._emit(trouble("counters", error))
 
     def _is_fold_due(self, own: str) -> bool:
-        """Check whether no process looked for files to fold in the last ten minutes, so that not every process does."""
+        """Check that no process looked for files to fold in the last ten minutes, so that not every process looks."""
         try:
             before = self._folder.status("fold.lock").st_mtime
         except FileNotFoundError:
             return True
         return abs(self._folder.status(own).st_mtime - before) > _ROTATE_S
 
-    def _fold(self, limit_s: float) -> None:
+    def _fold(self, stale_before_s: float) -> None:
         total, folded = self._read_total()
-        there = self._shards()
-        stale = {name for name in there - folded if self._folder.status(name).st_mtime < limit_s}
+        present = self._process_files()
+        stale = {name for name in present - folded if self._folder.status(name).st_mtime < stale_before_s}
         if stale:
-            total = _bounded(_sum([total, *self._read_shards(stale)]))
+            total = _bounded(_sum([total, *self._read_files(stale)]))
             reached("counters.summed")
-            record = {"counts": total, "folded": sorted(stale | (folded & there))}
+            record = {"counts": total, "folded": sorted(stale | (folded & present))}
             self._folder.publish("total", json.dumps(record).encode("ascii"), durability="data", time_ns=time.time_ns())
             reached("counters.folded")
-        for name in stale | (folded & there):
+        for name in stale | (folded & present):
             self._folder.unlink(name)
             reached("counters.dropped")
 
-    def _own_shard(self) -> tuple[bool, str]:
+    def _own_file(self) -> tuple[bool, str]:
         with self._mutex:
             now, pid = self._monotonic(), os.getpid()
             is_new = pid != self._pid or now - self._since > _ROTATE_S
             if is_new:
-                self._shard, self._pid, self._since = f"{pid}-{os.urandom(8).hex()}.jsonl", pid, now
-            return is_new, self._shard
+                self._file, self._pid, self._since = f"{pid}-{os.urandom(8).hex()}.jsonl", pid, now
+            return is_new, self._file
 
-    def _shards(self) -> set[str]:
-        return {name for name in self._folder.names() if re.fullmatch(_SHARD, name)}
+    def _process_files(self) -> set[str]:
+        return {name for name in self._folder.names() if re.fullmatch(_PROCESS_FILE, name)}
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -191,7 +191,7 @@ class CounterFile:
             self._emit(trouble("counters", error))
             return {}, set()
 
-    def _read_shards(self, names: Iterable[str]) -> list[Counts]:
+    def _read_files(self, names: Iterable[str]) -> list[Counts]:
         counts = []
         for name in names:
             try:
@@ -211,7 +211,7 @@ class CounterFile:
     def _read(self, name: str) -> bytes:
         fd = self._folder.open(name, os.O_RDONLY)
         try:
-            return os.read(fd, min(os.fstat(fd).st_size, _MAX_SHARD_BYTES))
+            return os.read(fd, min(os.fstat(fd).st_size, _MAX_FILE_BYTES))
         finally:
             os.close(fd)
 
@@ -234,13 +234,13 @@ def _sum(many: Iterable[Counts]) -> Counts:
 
 
 def _bounded(counts: Counts) -> Counts:
-    """The counts, reduced to the limit of labels: the smallest of each family and the oldest days are dropped."""
-    families: defaultdict[str, list[str]] = defaultdict(list)
+    """The counts, reduced to the limit of labels: the smallest of each group and the oldest days are dropped."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in counts:
         if "/" in name:
-            families[name.partition("/")[0]].append(name)
-    for family, names in families.items():
-        names.sort(key=None if family == "day" else counts.__getitem__)
+            groups[name.partition("/")[0]].append(name)
+    for group, names in groups.items():
+        names.sort(key=None if group == "day" else counts.__getitem__)
         for name in names[:-_MOST_LABELS]:
             del counts[name]
     return counts

@@ -3,8 +3,8 @@
 Promise     The directory was reached without following a link that another user may have put there. Missing folders on
             the way are made through the descriptor of their parent.
 Method      Each component is opened without following links, through the descriptor of the one before. A link is read
-            and followed by hand, unless it is where others may write; in a folder with the sticky bit (/tmp) it must
-            belong to this user, the superuser or the folder's owner.
+            and followed by this module, unless it is in a folder that others can write to; in a folder with the sticky
+            bit (/tmp) it must belong to this user, the superuser or the folder's owner.
 Not here    Which owners and modes the directory itself may have (store.tree.refusal).
 """
 
@@ -18,7 +18,7 @@ from contextlib import suppress
 from . import CLOEXEC, DIRECTORY, NOFOLLOW
 from .tree import FOLDER, Refused
 
-_PASS = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | NOFOLLOW | CLOEXEC  # a parent may be closed to readers
+_PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | NOFOLLOW | CLOEXEC  # O_PATH: it may be closed to readers
 _MAX_LINKS = 40
 
 
@@ -26,22 +26,23 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
     """Open a directory.
 
     Args:
-        path: Absolute.
-        shared: Trust its owner and its group, also with its parents.
+        path: Absolute path.
+        shared: Trust the directory's owner and group, also where they can write to its parents.
         make: Make missing folders: the last one for its owner alone, or with the umask's permissions if `shared`.
 
     Returns:
-        Its descriptor, which the caller closes, and the first parent in which others may swap names; "" for none.
+        The directory's descriptor, which the caller closes, and the first parent in which users who are not trusted may
+        rename entries; "" for none.
 
     Raises:
-        Refused: A link is where others may write.
-        OSError: It is not there, or is no directory.
+        Refused: A link is in a folder that others can write to.
+        OSError: The directory does not exist, or is no directory.
     """
-    waiting, at, above, links = _parts(path), os.open("/", _PASS), "/", 0
+    remaining, at, above, links = _parts(path), os.open("/", _PARENT), "/", 0
     exposed: list[tuple[str, os.stat_result]] = []
     try:
-        while waiting:
-            name, parent = waiting.pop(), os.fstat(at)
+        while remaining:
+            name, parent = remaining.pop(), os.fstat(at)
             if others_may_swap(parent):
                 exposed.append((above, parent))
             target = _link(name, at, parent, above)
@@ -49,18 +50,18 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
                 links += 1
                 if links > _MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                waiting += _parts(target)
+                remaining += _parts(target)
                 if target.startswith("/"):
-                    at, above = _next(at, "/", _PASS), "/"
+                    at, above = _next(at, "/", _PARENT), "/"
                 continue
-            flags = _PASS if waiting else FOLDER
+            flags = _PARENT if remaining else FOLDER
             try:
                 at = _next(at, name, flags)
             except FileNotFoundError:
                 if not make:
                     raise
-                with suppress(FileExistsError):  # another was faster
-                    os.mkdir(name, 0o777 if waiting or shared else 0o700, dir_fd=at)
+                with suppress(FileExistsError):  # another process was faster
+                    os.mkdir(name, 0o777 if remaining or shared else 0o700, dir_fd=at)
                 at = _next(at, name, flags)
             above = os.path.join(above, name)
         status = os.fstat(at)
@@ -86,7 +87,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _next(at: int, name: str, flags: int) -> int:
-    """Open a folder in place of the one that it is in, which is closed if that succeeds."""
+    """Open the folder `name` in the folder `at`, and close `at` if that succeeds."""
     below = os.open(name, flags, dir_fd=at)
     os.close(at)
     return below
@@ -96,7 +97,7 @@ def _link(name: str, at: int, parent: os.stat_result, above: str) -> str | None:
     """The target of a link that may be followed; None if there is no link.
 
     Raises:
-        Refused: Others may have put it there.
+        Refused: Another user may have put the link there.
     """
     try:
         status = os.stat(name, dir_fd=at, follow_symlinks=False)

@@ -4,12 +4,12 @@ Promise     `get` returns what was put under this very key, or None. No failure 
             disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one event.
             A damaged file is moved to the quarantine, so that the next put replaces it.
             Constructing a DiskStore touches no file. A directory that is not ours, or that cannot be made or written
-            to, is replaced by a private store; one on a network filesystem gets a private store in front, so that no
-            lock and no walk of a put goes over the network. Each of these is found and reported once.
+            to, is replaced by a private store, which is reported once. One on a network filesystem gets a private store
+            in front, so that a put neither locks files nor walks the directory over the network.
 Method      store.tree reads and publishes; this module handles its failures. store.writing, and other modules that a
             hit does not need, are imported by the methods that use them.
-Not here    Kernels, keys. The private store is no tier (tiers.chain): list, prune, clear and the counters work on the
-            directory that the user named; entries of the private store are this user's own and need no signature.
+Not here    Kernels, keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and its
+            entries are this user's own and need no signature.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class DiskStore(Store):
         shared: Trust a directory that others can write to, and let them read the entries.
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
-        max_wait_s: Longest wait for another's build.
-        stands_in: This is the private store of another store, and gets no private store itself.
+        max_wait_s: Longest wait for a build of another thread or process, in seconds.
+        stands_in: This is the private store of another store; its own private store is in memory.
 
     Attributes:
-        private: In front of a directory on the network, or in place of one that cannot be used; None for most.
+        private: Store in front of a directory on the network, or in place of one that cannot be used; None for most.
         is_network: Whether the directory is on a filesystem shared with other machines.
         is_replaced: Whether new entries go to `private` alone.
         opening: A lock, held while these attributes are set, and while writer and counters are made.
@@ -93,14 +93,14 @@ class DiskStore(Store):
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew the lock that another thread of the parent may have held."""
+        """Replace the lock that another thread of the parent may have held."""
         self.opening = threading.RLock()
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
         """Statistics over processes, kept where the entries are."""
-        if self._spare is not None:
-            return self._spare.counters
+        if self._replacement is not None:
+            return self._replacement.counters
         with self.opening:
             if self._made_counters is None:
                 from .counters import CounterFile
@@ -121,17 +121,17 @@ class DiskStore(Store):
 
     @property
     def locks(self) -> KeyLocks:
-        """The locks of this node that have one process build each key."""
+        """The turns of this node, so that one process builds each key."""
         return self._writer.locks
 
     # The directory, and the private store
 
     @property
-    def _spare(self) -> DiskStore | MemoryStore | None:
+    def _replacement(self) -> DiskStore | MemoryStore | None:
         return self.private if self.is_replaced else None
 
     def is_usable(self) -> bool:
-        """Check whether the directory may be read. It is examined once, when it exists; until then this is True."""
+        """Check whether the directory may be read. It is examined once, as soon as it exists; until then it may."""
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None
@@ -163,7 +163,7 @@ class DiskStore(Store):
             private, place = self._made_private() if self.private is None else (self.private, self.private.place)
             why = f"{words_of(reason, self.directory)}; new entries are kept in {place or 'memory only'}"
             self.private, self.is_replaced, self._replaced_for = private, True, why
-        self.trouble("directory", f"cannot use {self.directory}: {why}")  # not locked: a subscriber may use this store
+        self.trouble("directory", f"cannot use {self.directory}: {why}")  # unlocked: a subscriber may use this store
 
     def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
         from .fallback import private_store
@@ -190,7 +190,7 @@ class DiskStore(Store):
     @property
     def place(self) -> str:
         """The directory that new entries are written to, as far as is known; "" for memory."""
-        return self.directory if self._spare is None else self._spare.place
+        return self.directory if self._replacement is None else self._replacement.place
 
     def holds(self, key: str) -> bool:
         """Check whether there is a file for the entry of `key` in the directory itself."""
@@ -256,20 +256,20 @@ class DiskStore(Store):
         return None
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
+        """The bytes of an entry's or manifest's file, not verified; its time of use is not renewed."""
         is_usable = self.is_usable()
-        data = None if self._spare is None else self._spare.get_encoded(key, kind)
+        data = None if self._replacement is None else self._replacement.get_encoded(key, kind)
         if data is None and is_usable:
             with suppress(OSError, DamagedEntry):
                 data = self.tree.read(kind, key)
         return data
 
     def files(self, *kinds: int) -> Iterator[Found]:
-        """Every file of these kinds whose name is a key, in no order."""
+        """Every file of these kinds whose name is a key, in any order."""
         if self.is_usable():
             yield from self.tree.walk(*kinds)
-        if self._spare is not None:
-            yield from self._spare.files(*kinds)
+        if self._replacement is not None:
+            yield from self._replacement.files(*kinds)
 
     def verify(self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "") -> list[Problem]:
         """Read every file in full; report those that are damaged or that `refusal_of` refuses, and quarantine them.
@@ -315,7 +315,7 @@ class DiskStore(Store):
         return not self.readonly and self._writer.add_variant(require_key(family), *variants)
 
     def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
-        """Take the turn to build `key`, or wait until another has built it; `more` goes to `KeyLocks.turn`.
+        """Take the turn to build `key`, or wait until another has built it; `more` is passed to `KeyLocks.turn`.
 
         The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
         and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`.
@@ -373,7 +373,7 @@ class DiskStore(Store):
 
 
 def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
-    """Open the local store that the settings name; without a usable directory it is in memory, which is reported once.
+    """Open the local store that the settings name: in memory with mode="off", or where no directory can be used.
 
     Args:
         settings: The settings in force.

@@ -31,21 +31,21 @@ FORMAT = 1
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 160 << 20
-"""Limit of the unpacked payloads of one entry together; reading it takes so much memory and a copy of its file."""
+"""Limit of all unpacked payloads of an entry; reading the entry takes that much memory, and a copy of its file."""
 
 MAX_FILE_BYTES = 192 << 20
 MAX_PAYLOADS = 16
 MAX_RATIO = 64
-"""Unpacked bytes that a payload may have for each stored one, beyond the first megabyte; cubins have 3 to 15."""
+"""Unpacked bytes that a payload may have for each stored byte, beyond the first megabyte; cubins have 3 to 15."""
 
 MAX_TEXT_BYTES = {"log": 4 << 20, "report": 4 << 20, "source": 1 << 20}
-"""Unpacked limits of payloads that are parsed as text or JSON, which takes many times their bytes in memory."""
+"""Limits of unpacked payloads that are parsed as text or JSON; parsing takes many times their size in memory."""
 
 MAX_VALUES = 1 << 20
 """Limit of JSON values in a header: an empty list, two bytes of JSON, takes 64 in memory."""
 
 MAX_VARIANTS = 64
-"""Variants that are kept of a family."""
+"""Number of variants that the manifest of a family keeps."""
 
 MAX_MANIFEST_BYTES = 8 << 20
 """Limit of a manifest; where it would be larger, the oldest variants are dropped."""
@@ -53,16 +53,16 @@ MAX_MANIFEST_BYTES = 8 << 20
 ENTRY, MANIFEST = 1, 2
 """The kinds of file: a compiled artifact, or the list of variants stored for one family of requests."""
 
-_MAGIC = b"\x89NKC\r\n\x1a\n"  # as PNG's: a transfer that treats it as text damages the first bytes
+_MAGIC = b"\x89NKC\r\n\x1a\n"  # like PNG's: a transfer in text mode changes these bytes
 _PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, file bytes, key
 _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 RAW, _ZSTD = 0, 1
-_OF_NAMES = "abcdefghijklmnopqrstuvwxyz_0123456789"
-_LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allot no less, and importing zstandard takes 2.5 ms
-_LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
-_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # few and large: importing zstandard takes most of the time
+_NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
+_LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
+_LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1  # a hit unpacks the first payload, and imports zstandard for it
+_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # up to this size, importing zstandard would take most of a hit
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -75,14 +75,14 @@ Header = dict[str, Any]
 
 
 Variant = dict[str, Any]
-"""One of the entries that a manifest lists, by its `"key"`; what else it holds is the caller's."""
+"""One of the entries that a manifest lists, by its `"key"`; its other fields are the caller's."""
 
 
 _VARIANT_KINDS = (
     ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("record", dict),
     ("paths", list), ("closures", list),
 )  # fmt: skip
-"""Types of the fields of a variant that this version knows, where they are there."""
+"""Types of the optional fields of a variant that this version knows."""
 
 
 class DamagedEntry(ValueError):
@@ -158,7 +158,7 @@ def is_key(key: str) -> bool:
 
 
 def require_key(key: str) -> str:
-    """`key` itself, if it can name a file.
+    """Return `key` if it can name a file.
 
     Raises:
         ValueError: It is not 64 lower-case hexadecimal digits.
@@ -172,7 +172,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     """Encode `entry` as the bytes of its file.
 
     Raises:
-        ValueError: The entry cannot be held: a bad key or payload name, NaN, or a size beyond the limits.
+        ValueError: The entry cannot be stored: a bad key or payload name, NaN, or a size beyond the limits.
         TypeError: The header holds something other than JSON values.
     """
     key = bytes.fromhex(require_key(entry.key))
@@ -180,7 +180,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_OF_NAMES):
+        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         first = _LEAST_BUILT_TO_COMPRESS_BYTES if name == "built" else _LEAST_FIRST_TO_COMPRESS_BYTES
         least = _LEAST_TO_COMPRESS_BYTES if table else first
@@ -267,7 +267,7 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     records = []
     for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
-        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_OF_NAMES):
+        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
             raise DamagedEntry("a payload's name is malformed")
         stored_bytes, size_bytes = rest[:2]
         if size_bytes > MAX_TEXT_BYTES.get(name, _ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
@@ -341,7 +341,7 @@ def _pack(payload: bytes) -> tuple[int, bytes]:
     except ImportError:  # a broken zstandard costs disk space, no launch
         return RAW, payload
     packed = pack(payload)
-    is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # an array of zeros: a reader would refuse it
+    is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # zeros, say: a reader would refuse it
     return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
 
 
@@ -363,8 +363,8 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
     """Read one JSON object as `encode_entry` writes it: no name twice, no NaN, nothing around it.
 
     Args:
-        text: All of it.
-        is_text: Refuse unpaired surrogates; recorded paths may hold some.
+        text: The whole text.
+        is_text: Refuse unpaired surrogates; recorded paths may contain some.
 
     Raises:
         DamagedEntry: It is not such an object, or exceeds the limits.
@@ -372,13 +372,14 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise DamagedEntry("the header holds too many values")
     try:
-        header: Header = _read_json(text.decode("ascii"))[0]  # text after the object is found below
-        is_own = json_of(header).encode("ascii") == text
+        header: Header = _read_json(text.decode("ascii"))[0]  # the next line finds text after the object
+        is_canonical = json_of(header).encode("ascii") == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
-    if type(header) is not dict or not is_own:
+    if type(header) is not dict or not is_canonical:
         raise DamagedEntry("the header is not one JSON object as it is written here")
-    if b"0" * 20 in text.translate(_DIGITS) or (is_text and b"\\ud" in text):  # or it is a digest, or a letter
+    # 20 digits may be too large a number (or a part of a digest), and \ud a surrogate (or the start of a letter)
+    if b"0" * 20 in text.translate(_DIGITS) or (is_text and b"\\ud" in text):
         from ..model.json_values import is_in_range, is_unicode
 
         if not is_in_range(header):

@@ -8,7 +8,7 @@ Method      Walk, sort by recency, remove until 85 % of the limit is reached, so
             once leaves the pass to the one that has it.
 Not here    When to run (store.limits).
 Faults      eviction.walked, .removing, .removed (tests/crash kills here).
-Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache guards by stat as well.
+Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache compares stats too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import try_flock, unlock
 from .entry import ENTRY, MANIFEST
 from .faults import reached
 from .folders import LOCKS, PRIVATE, Folder
-from .names import FORMS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
+from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
 from .tree import Found, Tree, touch
@@ -38,10 +38,10 @@ PASS_EVERY_S = 24 * 3600
 """Longest time between passes while entries are stored: a pass also removes what killed processes left."""
 
 STALE_S = 3600
-"""Age from which a private file or a lock file that nobody holds is removed."""
+"""Age from which a private file, or a lock file that no process has locked, is removed."""
 
 OLD_FORMAT_S = 30 * 24 * 3600
-"""Age from which the tree of an older format, in which nothing was stored or used since, is removed."""
+"""Time without use or change after which the tree of an older format is removed."""
 
 
 def evict(
@@ -60,8 +60,8 @@ def evict(
         max_size_bytes: Limit of entries and manifests together.
         max_entries: Limit of the number of entries, and of that of manifests.
         now_s: Time, in seconds since the epoch.
-        older_than_s: Also remove what was not used for so many seconds.
-        low_water: Share of a limit to go down to where it is exceeded.
+        older_than_s: Also remove files that were not used for this many seconds.
+        low_water: Share of an exceeded limit down to which files are removed.
 
     Returns:
         What was removed; nothing if another pass is running.
@@ -119,7 +119,7 @@ def is_due(tree: Tree, now_s: float) -> bool:
 
 
 def _begin(tree: Tree, now_s: float) -> int | None:
-    """The locked file whose time is that of the last pass; None if another pass is running."""
+    """Lock the file whose time is that of the last pass, and set its time; None if another pass is running."""
     lock = _try_lock(Folder(tree), _LOCK)
     if lock is not None:
         touch(lock, int(now_s * 1e9))
@@ -157,7 +157,7 @@ def reap(tree: Tree) -> None:
             remove_named(folder, PRIVATE, before_s=now_s - STALE_S)
     except OSError:
         return
-    for name in (each for each in locks.names() if re.fullmatch(FORMS[LOCKS], each)):
+    for name in (each for each in locks.names() if re.fullmatch(PATTERNS[LOCKS], each)):
         try:
             lock = _try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
             if lock is not None:
@@ -173,7 +173,10 @@ def reap(tree: Tree) -> None:
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:
-    """Lock the file of this name, made if need be; None if another holds it. Without locks, it is never refused."""
+    """Lock the file of this name, made if need be; None if another process has locked it.
+
+    On a filesystem without locks the file is returned unlocked.
+    """
     fd = folder.open(name, os.O_RDWR | os.O_CREAT)
     try:
         try_flock(fd)

@@ -1,7 +1,7 @@
 """The private store: a directory below /var/tmp that replaces an unusable store, or caches one on a network.
 
 Promise     It belongs to this user alone and is on a local disk, or it is not used. Each store directory that needs a
-            private one has its own.
+            private store has one of its own.
 Source      Caches at predictable paths of /tmp have been attacked; so the directory is made, examined without
             following links, and used only if it is a directory of this user that is closed to others.
 """
@@ -117,15 +117,15 @@ def unwritable(tree: Tree) -> str:
         if os.access(".", os.W_OK | os.X_OK, dir_fd=tree.base()):
             return ""
     except FileNotFoundError:
-        there = tree.root
-        while not os.path.lexists(there):
-            there = os.path.dirname(there)
-        probe = os.path.join(there, f".numba_kcache-{os.getpid()}-{os.urandom(4).hex()}")
-        try:  # what access(2) allows, a filesystem such as /proc may still refuse
+        existing = tree.root
+        while not os.path.lexists(existing):
+            existing = os.path.dirname(existing)
+        probe = os.path.join(existing, f".numba_kcache-{os.getpid()}-{os.urandom(4).hex()}")
+        try:  # a filesystem such as /proc may refuse what access(2) allows
             os.mkdir(probe, 0o700)
             os.rmdir(probe)
         except OSError as error:
-            return f"{there} cannot be written to: {error.strerror}"
+            return f"{existing} cannot be written to: {error.strerror}"
         return ""
     except OSError as error:
         return error.strerror or str(error)

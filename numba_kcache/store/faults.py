@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 hook: Callable[[str], None] | None = None
-"""Called with the name of each point that is reached; set by tests alone."""
+"""Called with the name of each point that is reached; set only by tests."""
 
 
 def reached(point: str) -> None:

@@ -37,22 +37,22 @@ class Folder:
 
     Args:
         tree: The tree that it is in.
-        names: From the tree's own folder on; none for that one.
+        names: Names of the folders on the way from the tree's own folder; none for that folder itself.
     """
 
     def __init__(self, tree: Tree, *names: str) -> None:
         self.tree, self._names = tree, names
 
     def open(self, name: str, flags: int, *, make: bool = False) -> int:
-        """A descriptor of a regular file.
+        """Open a regular file; returns its descriptor.
 
         Args:
-            name: Of the file.
-            flags: As those of os.open; with O_CREAT it is made.
+            name: Name of the file.
+            flags: As those of os.open; with O_CREAT a missing file is made.
             make: Make a missing folder.
 
         Raises:
-            OSError: It cannot be opened, is no regular file, or has another name as well.
+            OSError: It cannot be opened, is no regular file, or has a second hard link.
         """
         with self.tree.opened(*self._names, make="none" if make else None) as folder:
             fd = os.open(name, flags | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY, file_mode(self.tree), dir_fd=folder)
@@ -81,7 +81,7 @@ class Folder:
         """The stat of the file with this name.
 
         Raises:
-            OSError: Nothing has.
+            OSError: There is no such file.
         """
         with self.tree.opened(*self._names) as folder:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -90,7 +90,7 @@ class Folder:
         """Remove a regular file.
 
         Raises:
-            OSError: There is none.
+            OSError: There is no such file.
         """
         with self.tree.opened(*self._names) as folder:
             if not unlink(folder, name):
@@ -137,7 +137,7 @@ def unlink(folder: int, name: str) -> bool:
 
 
 def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int:
-    """Open a descriptor of a folder, made with its parents if missing; the caller closes it.
+    """Open a folder, made with its parents if missing; the caller closes the descriptor.
 
     Raises:
         OSError: It cannot be made, or must not be used.
@@ -185,7 +185,7 @@ def make_root(tree: Tree) -> int:
         os.close(descend(tree.root, shared=tree.shared, make=True)[0])
         root = tree.open_root()
     try:
-        if not os.listdir(root):  # else it has the tag, or other files as well, which backups must not skip
+        if not os.listdir(root):  # otherwise it has the tag, or other files, which backups must not skip
             with suppress(FileExistsError):
                 tag = os.open("CACHEDIR.TAG", _CREATE, file_mode(tree), dir_fd=root)
                 try:
@@ -199,9 +199,9 @@ def make_root(tree: Tree) -> int:
 
 
 def publish_entry(
-    tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, again: bool = True
+    tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, may_retry: bool = True
 ) -> None:
-    """Publish an entry or manifest. Anything else than a regular file under its name is moved to the quarantine.
+    """Publish an entry or manifest. Anything but a regular file under its name is moved to the quarantine.
 
     Raises:
         OSError: It was not published.
@@ -218,13 +218,13 @@ def publish_entry(
                 set_aside(tree, kind, key)
             publish(data, folder, key[2:], private=private, durability=durability, time_ns=time_ns, mode=mode)
     except FileNotFoundError:  # another process removed the folder
-        if not again:
+        if not may_retry:
             raise
-        publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, again=False)
+        publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, may_retry=False)
 
 
 def is_irregular(folder: int, name: str) -> bool:
-    """Check whether something has this name in an open folder that is no regular file."""
+    """Check whether something other than a regular file has this name in an open folder."""
     try:
         return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def set_aside(tree: Tree, kind: int, key: str) -> bool:
 
 
 def walk(tree: Tree, kinds: Sequence[int], shards: Sequence[str]) -> Iterator[Found]:
-    """Yield each file of these kinds in these shards; those that vanish meanwhile are passed over."""
+    """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
     for kind in kinds:
         try:
             tree.base()

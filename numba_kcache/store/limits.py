@@ -2,10 +2,11 @@
 
 Promise     A pass runs in its own thread, at most one per process; no caller waits for it. Failures are events.
             Where little space is free on the filesystem, nothing is stored.
-Method      No sum is kept. Keys are digests, so that each of the 256 folders holds about a 256th of the tree: a put
-            looks at the folder that it has just written to, and where that holds more than a 256th of a limit it starts
-            a pass, which walks and sums the whole tree. Folders are of unequal size, so passes also start early: in a
-            tree at its limit one put of two starts one, in one of 20,000 entries at 85 % of it one of twelve.
+Method      The size of the tree is not recorded. Keys are digests, so each of the 256 folders holds about a 256th of
+            the tree. A put looks at the folder that it has just written to; if that holds more than a 256th of a limit,
+            the put starts a pass, which walks the whole tree and sums its files. Folders are of unequal size, so passes
+            also start early: every second put starts one in a tree at its limit, and every twelfth in a tree of 20,000
+            entries at 85 % of the limit.
 Not here    What a pass does (store.eviction).
 """
 
@@ -48,7 +49,7 @@ class Limits:
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held; its pass stays with the parent."""
+        """Replace the lock that another thread of the parent may have held; a running pass stays with the parent."""
         self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
 
@@ -73,7 +74,7 @@ class Limits:
             return ""  # an actual lack of space shows when the file is written
         free = status.f_bavail * status.f_frsize
         least = min(LEFT_FREE_BYTES, status.f_blocks * status.f_frsize // _LEFT_FREE_SHARE)
-        if free - size_bytes >= least or not status.f_blocks:  # some filesystems do not say
+        if free - size_bytes >= least or not status.f_blocks:  # some filesystems report no size
             return ""
         return f"{free} bytes are free where {self._tree.root} is, of which {least} are left to others"
 
@@ -87,7 +88,7 @@ class Limits:
                 thread.start()
                 self._thread = thread
                 return
-            except RuntimeError as error:  # the interpreter is going down, or there are no more threads
+            except RuntimeError as error:  # the interpreter is shutting down, or there are no more threads
                 trouble = error
         self._store.trouble("evict", trouble)
 
@@ -102,7 +103,7 @@ class Limits:
 
         Args:
             max_size_bytes: Go down to this; None: to the low-water mark of the limit, if it is exceeded.
-            older_than_s: Also remove what was not used for so many seconds.
+            older_than_s: Also remove files that were not used for this many seconds.
         """
         try:
             removed = evict(

@@ -45,17 +45,17 @@ def listed(
         files: The files found by a walk.
         get: Returns the bytes of an entry of a store in memory, by its key.
         by: The order.
-        limit: How many; None for all.
+        limit: Number of entries; None for all.
         hits: Hits by the leading digits of the key.
     """
     if by == "cost":  # the cost is in the header: all headers have to be read
         return sorted(_infos(files, get, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
-    first = {
+    sort_key = {
         "age": lambda file: (-file.used_ns, file.key),
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
     }[by]
-    return list(islice(_infos(sorted(files, key=first), get, hits), limit))
+    return list(islice(_infos(sorted(files, key=sort_key), get, hits), limit))
 
 
 def info_of(file: Found, entry: StoredEntry) -> EntryInfo:

@@ -1,20 +1,20 @@
-"""Single flight: one builder per key among the threads and processes of a node; the others wait, in bounds.
+"""Single flight: one builder per key among the threads and processes of a node; the others wait for a limited time.
 
 Promise     At most one thread of a node holds the turn (the lock) of a key. A waiter whose time runs out, or whose
-            predecessor failed, builds without the turn. A turn ends with its owner, also when killed; where the owner
-            shows no sign of life, one waiter takes the turn over and the others wait for that one. The time that a
-            process waits in vain is bounded over its whole life. Different keys never wait for each other. Correctness
-            does not depend on it: at worst a kernel is compiled twice.
+            predecessor failed, builds without the turn. A turn ends with its owner, even if that is killed. If the
+            owner shows no sign of life, one waiter takes the turn over and the others wait for that one. The time that
+            a process waits in vain is bounded over its whole life. Different keys never wait for each other.
+            Correctness does not depend on turns: at worst a kernel is compiled twice.
 Method      A threading.Lock per key within the process, flock on a file per key between processes. flock belongs to an
             open file and ends with it; it takes 3 us where creating and removing a lock file takes 20 and the filelock
             package 174. The owner removes the file before it unlocks; a process that locks a removed file starts over.
             An owner that fails leaves a byte in the file, so that 256 ranks do not fail one after the other. A
-            builder's thread sets the file's time each second, and stops when its process is stopped; a waiter that sees
-            no new time for `SILENT_S`, by its own monotonic clock, removes the file and so takes the turn over.
+            thread of the builder sets the file's time each second, as long as the process runs; a waiter that sees no
+            new time for `SILENT_S`, by its own monotonic clock, removes the file and so takes the turn over.
             A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The number of
             compilers that run at once on a node is counted by locked files too: a killed owner's lock ends with it.
-Not here    The built entry: the waiter calls `look` for it at each step.
-Source      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
+Not here    The search for the built entry: a waiter calls `look` at each step.
+Source      flock(2): a forked child inherits a lock, so it closes the lock files that its parent holds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
-"""Factor from one pause to the next. The last pause is at most a sixth of the whole wait, the delay of a waiter."""
+"""Factor from one pause to the next. With it the last pause, by which a waiter may notice the end of a turn late, is at
+most a sixth of the whole wait."""
 _OPEN = os.O_RDWR | os.O_CREAT
 
 
@@ -56,10 +57,10 @@ class Turn(NamedTuple, Generic[Result]):
     """Outcome of a caller's wait.
 
     Args:
-        found: The entry that another built meanwhile; None: the caller builds.
-        waited_s: Seconds it took.
-        has_turn: Whether this caller holds the key's turn; False if the wait ran out, the one before it
-            failed, or the system has no locks.
+        found: The entry that another thread or process built meanwhile; None: the caller builds.
+        waited_s: Seconds that the caller waited.
+        has_turn: Whether the caller holds the key's turn; False if the wait ran out, the turn's owner failed, or the
+            system has no locks.
     """
 
     found: Result | None
@@ -73,27 +74,27 @@ class _Seat:
     __slots__ = ("failed", "lock", "owner", "users")
 
     def __init__(self) -> None:
-        # not an RLock: a thread that comes back for the key it is building builds without the turn
+        # not an RLock: a thread that needs a key again while it builds that key builds without the turn
         self.lock, self.users, self.failed = threading.Lock(), 0, False
         self.owner = threading.get_ident(), os.getpid()
 
     def take(self, wait_s: float = 0.0) -> bool:
         """Acquire the lock within `wait_s`, unless this thread holds it itself; returns True if it was acquired."""
-        is_had = self.lock.acquire(blocking=False)
-        if not is_had and wait_s > 0:
-            is_had = wait(lambda pause_s: self.lock.acquire(timeout=pause_s), self.owner, wait_s)
-        if is_had:
+        is_acquired = self.lock.acquire(blocking=False)
+        if not is_acquired and wait_s > 0:
+            is_acquired = wait(lambda pause_s: self.lock.acquire(timeout=pause_s), self.owner, wait_s)
+        if is_acquired:
             self.owner = threading.get_ident(), os.getpid()
-        return is_had
+        return is_acquired
 
 
 class KeyLocks:
     """The turns of one store.
 
     Args:
-        folder: Where the lock files are: on this node, writable. None: threads alone take turns.
-        clock: Seconds of a clock that is never set.
-        pause: Waits for so many seconds; None for `time.sleep`.
+        folder: Folder of the lock files, on this node and writable; None: only threads of this process take turns.
+        clock: A clock that is never set, in seconds.
+        pause: Waits for a number of seconds; None for `time.sleep`.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class KeyLocks:
         self._slot_file: tuple[str, int] | None = None
 
     def after_fork(self) -> None:
-        """Close what the parent holds."""
+        """Close the lock files that the parent holds, and start without turns."""
         for fd in self._held:
             with suppress(OSError):
                 os.close(fd)
@@ -140,7 +141,7 @@ class KeyLocks:
             wait_s: Longest wait; after it the caller builds without the turn.
             builds: The turn may last long: its owner shows signs of life, and waiters watch for them. A process waits
                 in vain for at most `wait_s` seconds for all such turns together.
-            meanwhile: Called instead of each pause in which another process has the turn.
+            meanwhile: Called while another process has the turn; where it returns False, the waiter pauses.
         """
         start = self._clock()
         wait_s = max(0.0, wait_s - self._vain_s) if builds else wait_s
@@ -149,17 +150,17 @@ class KeyLocks:
         with self._mutex:
             seat = self._seats.setdefault(name, _Seat())
             seat.users += 1
-        seated, fd, failed = False, None, True
+        has_seat, fd, failed = False, None, True
         try:
             found: Result | None = None
-            seated = seat.take()
-            if not seated:
-                seated = seat.take(wait_s)
+            has_seat = seat.take()
+            if not has_seat:
+                has_seat = seat.take(wait_s)
                 found = look()
-                if seated and seat.failed:
+                if has_seat and seat.failed:
                     seat.lock.release()  # later threads must not wait for this one to fail as well
-                    seated = False
-            if found is None and seated:
+                    has_seat = False
+            if found is None and has_seat:
                 seat.failed = False
                 silent_s = SILENT_S if builds else wait_s
                 fd, found, helped_s = self._lock_file(name, look, start + wait_s, silent_s, meanwhile)
@@ -168,13 +169,13 @@ class KeyLocks:
                 self._vain_s += waited_s
             if builds and fd is not None:
                 end_of_beat = _beating(fd)
-            yield Turn(found, waited_s, fd is not None or (seated and self._folder is None))
+            yield Turn(found, waited_s, fd is not None or (has_seat and self._folder is None))
             failed = False
         finally:
             end_of_beat()
             if fd is not None:
                 self._unlock_file(name, fd, failed)
-            if seated:
+            if has_seat:
                 seat.failed = seat.failed or failed
                 seat.lock.release()
             with self._mutex:
@@ -185,24 +186,25 @@ class KeyLocks:
     @contextmanager
     def slot(self, count: int, first: int = 0) -> Iterator[bool]:
         """Take one of the node's `count` slots for compilers, if one is free; yields True if this process has one.
-        Slots for other purposes have other numbers, from `first` on, and `KeyLocks` of their own (`apart`).
-        The threads of a process share one slot: a build may wait for others that it started, and compilers take turns
-        within a process. Where the filesystem has no locks, every process has a slot.
+
+        A slot is the right to run a compiler. The threads of a process share one: a build may wait for others that it
+        started, and compilers take turns within a process. Where the filesystem has no locks, every process has a slot.
+        Slots for other purposes have numbers from `first` on, and `KeyLocks` of their own (`apart`).
         """
         thread = threading.get_ident()
         with self._mutex:
             is_first = thread not in self._threads_with_slot
-            is_had = bool(self._threads_with_slot) or self._took_slot(range(first, first + count))
-            if is_had:
+            has_slot = bool(self._threads_with_slot) or self._took_slot(range(first, first + count))
+            if has_slot:
                 self._threads_with_slot.add(thread)
         try:
-            yield is_had
+            yield has_slot
         finally:
             if is_first:
                 self.release_slot()
 
     def release_slot(self) -> None:
-        """Release the slot while this thread waits during a compile, or after its compile."""
+        """Release this thread's share of the slot: after its compile, or while it waits during the compile."""
         with self._mutex:
             self._threads_with_slot.discard(threading.get_ident())
             if not self._threads_with_slot and self._slot_file is not None:
@@ -210,12 +212,12 @@ class KeyLocks:
                 self._unlock_file(name, fd, False)
 
     def apart(self) -> KeyLocks:
-        """Make other `KeyLocks` on the same files: both exclude each other like two processes."""
+        """Make other `KeyLocks` on the same files; the two exclude each other as two processes would."""
         return KeyLocks(self._folder)
 
     def _took_slot(self, numbers: range) -> bool:
         try:
-            for name in (f"{number:064x}" for number in numbers):  # no key of an entry: those are digests
+            for name in (f"{number:064x}" for number in numbers):  # never an entry's key, which is a digest
                 if self._folder is None:
                     return True
                 fd = self._folder.open(name, _OPEN, make=True)
@@ -267,12 +269,12 @@ class KeyLocks:
                         beat, heard = status.st_mtime_ns, now
                     remaining = deadline + helped_s - now
                     has_failed = status.st_size and not status.st_nlink
-                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # it may have the turn
+                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may own it
                         return None, found, helped_s
-                    is_stopped = now - heard >= silent_s
-                    if is_stopped:
+                    is_silent = now - heard >= silent_s
+                    if is_silent:
                         self._remove(name, fd)
-                    if is_stopped or not status.st_nlink:  # the turn is that of the file that has the name now
+                    if is_silent or not status.st_nlink:  # the turn now belongs to another file of this name
                         os.close(fd)
                         fd = beat = -1
                         continue
@@ -288,11 +290,11 @@ class KeyLocks:
                         self._folder.unlink(name)
                     return None, found, helped_s  # built; or the owner that we waited for has failed
                 if status.st_nlink:
-                    os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
+                    os.ftruncate(fd, 0)  # the mark of an owner that failed, and was killed before it removed the file
                     held, fd = fd, -1
                     self._held.add(held)
                     return held, None, helped_s
-                if self._clock() >= deadline + helped_s:  # each file is removed by others, or has no link count
+                if self._clock() >= deadline + helped_s:  # others removed each file, or links are not counted
                     return None, None, helped_s
                 os.close(fd)
                 fd = -1
@@ -306,7 +308,7 @@ class KeyLocks:
 
     def _unlock_file(self, name: str, fd: int, failed: bool) -> None:
         if fd not in self._held:
-            return  # forked meanwhile: the parent's
+            return  # forked meanwhile: the lock is the parent's
         self._held.discard(fd)
         assert self._folder is not None
         try:
@@ -319,7 +321,7 @@ class KeyLocks:
             os.close(fd)
 
     def _remove(self, name: str, fd: int) -> None:
-        """Remove the file of a name if it is the open one: another may have taken the turn over."""
+        """Remove the file of a name if it is the open file `fd`: another process may have taken the turn over."""
         assert self._folder is not None
         with suppress(FileNotFoundError):
             if os.path.samestat(self._folder.status(name), os.fstat(fd)):
@@ -331,7 +333,7 @@ def _no_beat() -> None:
 
 
 def _beating(fd: int) -> Callable[[], object]:
-    """Set the time of the open file each second from a thread; returns the function that ends it."""
+    """Set the time of the open file each second from a thread; returns the function that ends the thread."""
     ended = threading.Event()
 
     def work() -> None:
@@ -343,12 +345,12 @@ def _beating(fd: int) -> Callable[[], object]:
     pid = os.getpid()
     try:
         thread.start()
-    except RuntimeError:  # no more threads: others may build it a second time
+    except RuntimeError:  # no more threads can be started: another process may build the key a second time
         return _no_beat
 
     def end() -> None:
         if pid == os.getpid():  # a forked child has no such thread, and `ended` may be locked
             ended.set()
-            thread.join()  # before the file is closed: its number may then be another's
+            thread.join()  # before the file is closed: another file may then have its number
 
     return end

@@ -1,8 +1,8 @@
-"""The store in memory: the same verbs without files.
+"""The store in memory: the interface of the store on disk, without files.
 
-Promise     What store.disk promises, for the life of one process; limits hold exactly and at once.
-Method      Dicts from key to the bytes that a file would hold, in order of use. It is used where no directory can be,
-            and is the model that tests/property compares the store on disk with.
+Promise     The promises of store.disk, for the life of one process; limits hold exactly and at once.
+Method      A dict from kind and key to the bytes that a file would hold, in order of use. The store is used where no
+            directory can be used; tests/property compares the store on disk with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tree import Found
 
 
 class MemoryStore(Store):
-    """Entries and manifests of this process; arguments as those of DiskStore."""
+    """Entries and manifests of this process. The arguments are those of DiskStore."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MemoryStore(Store):
         self.counters = MemoryCounters()
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held."""
+        """Replace the lock that another thread of the parent may have held."""
         self._mutex = threading.RLock()
 
     def get(self, key: str) -> StoredEntry | None:
@@ -71,8 +71,8 @@ class MemoryStore(Store):
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every entry or manifest, in order of use."""
         with self._mutex:
-            held = list(self._files.items())  # at once: a signal handler may change it
-        files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in held]
+            items = list(self._files.items())  # copied at once: a signal handler may change the dict
+        files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in items]
         return (file for file in files if file.kind in kinds)
 
     def get_manifest(self, family: str) -> list[Variant]:
@@ -81,7 +81,7 @@ class MemoryStore(Store):
         return [] if data is None else entry_format.decode_manifest(data, family)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` in front of those of `family`, the last foremost; returns True if it was stored."""
+        """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
         with self._mutex:
             return self._write(
                 MANIFEST,
@@ -115,7 +115,7 @@ class MemoryStore(Store):
         self.remove(key)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
-        """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""
+        """Remove entries not used for `older_than` seconds, then the least recently used down to the limit."""
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
         return self._evict(limit, time_before_ns(self._clock(), older_than), 1.0)
 
@@ -131,7 +131,7 @@ class MemoryStore(Store):
         return []
 
     def wait_for_eviction(self) -> None:
-        """Return at once: `put` itself evicts."""
+        """Return at once: each put evicts what exceeds the limits."""
 
     def _read(self, kind: int, key: str) -> bytes | None:
         name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
@@ -165,7 +165,7 @@ class MemoryStore(Store):
 
 
 class MemoryCounters:
-    """The numbers of this process; verbs as those of CounterFile."""
+    """The counters of this process, with the methods of CounterFile."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -173,17 +173,17 @@ class MemoryCounters:
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew what another thread of the parent may have held."""
+        """Replace the lock that another thread of the parent may have held."""
         self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
-        """Add to the numbers, by name."""
+        """Add to the counters of these names."""
         with self._mutex:
             self._counts.update(counts)
         return True
 
     def clear(self) -> bool:
-        """Forget all that was added."""
+        """Remove all counts."""
         with self._mutex:
             self._counts.clear()
         return True

@@ -1,8 +1,8 @@
 """The names of this package's files in a tree: remove files by them, and list files of other origin.
 
-Promise     Only regular files whose names have our form, in the folder where such files belong, and empty folders of
-            ours are removed. Never a tree. Links, devices, pipes and files of other programs are left where they are,
-            and `strangers` lists them.
+Promise     Only regular files whose names match the pattern of their folder, and empty folders of this package, are
+            removed; no folder is removed with its contents. Links, devices, pipes and files of other programs are left
+            where they are, and `strangers` lists them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_QUARANTINED = 20
 """Damaged files that are kept for inspection."""
 
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}(\.batch)?"
-FORMS = {
+PATTERNS = {
     PRIVATE: _PRIVATE,
     LOCKS: r"[0-9a-f]{64}(\.manifest)?",
     QUARANTINE: r"[0-9a-f]{62}\.[0-9a-f]{8}",
@@ -29,7 +29,7 @@ FORMS = {
 }
 """Pattern of the file names in each folder, other than those of entries and manifests."""
 
-_SHARD_FORM = r"[0-9a-f]{62}"
+_ENTRY = r"[0-9a-f]{62}"
 _KINDS = (
     (stat.S_ISREG, "a file"),
     (stat.S_ISDIR, "a folder"),
@@ -62,15 +62,15 @@ def remove_unchanged(file: Found) -> bool:
 
 
 def remove_named(folder: int, name: str, *, before_s: float | None = None) -> None:
-    """Remove the files of an open folder whose names have the form that this package uses there.
+    """Remove the files of an open folder whose names match the pattern of that folder.
 
     Args:
-        folder: Its descriptor.
-        name: Its name.
-        before_s: Those alone that have not changed since then; None for all.
+        folder: Descriptor of the folder.
+        name: Name of the folder.
+        before_s: Remove only files that have not changed since this time; None: all.
     """
     for each in os.listdir(folder):
-        if not re.fullmatch(FORMS[name], each):
+        if not re.fullmatch(PATTERNS[name], each):
             continue
         try:
             status = os.stat(each, dir_fd=folder, follow_symlinks=False)
@@ -81,28 +81,28 @@ def remove_named(folder: int, name: str, *, before_s: float | None = None) -> No
 
 
 def trim_quarantine(folder: int) -> None:
-    """Drop the oldest damaged files where there are too many."""
-    kept = []
+    """Remove the oldest damaged files where there are too many."""
+    quarantined = []
     for name in os.listdir(folder):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if re.fullmatch(FORMS[QUARANTINE], name) and stat.S_ISREG(status.st_mode):
-            kept.append((status.st_ctime_ns, name))
-    for _, name in sorted(kept)[: max(0, len(kept) - MAX_QUARANTINED)]:
+        if re.fullmatch(PATTERNS[QUARANTINE], name) and stat.S_ISREG(status.st_mode):
+            quarantined.append((status.st_ctime_ns, name))
+    for _, name in sorted(quarantined)[: max(0, len(quarantined) - MAX_QUARANTINED)]:
         unlink(folder, name)
 
 
 def remove_all(tree: Tree) -> None:
-    """Remove all of this package's files in an unused tree, and the folders that are empty then."""
+    """Remove all of this package's files in an unused tree, and the folders that are then empty."""
     for file in list(tree.walk(*FOLDERS)):
         remove(file)
-    for name in FORMS:
+    for name in PATTERNS:
         try:
             with tree.opened(name) as folder:
                 remove_named(folder, name)
         except OSError:
             continue
     folders = [(parent, shard) for parent in FOLDERS.values() for shard in SHARDS]
-    for names in (*folders, *((name,) for name in (*FOLDERS.values(), *FORMS))):
+    for names in (*folders, *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
         try:
             with tree.opened(*names[:-1]) as folder:
                 os.rmdir(names[-1], dir_fd=folder)  # fails where it is not empty
@@ -138,7 +138,7 @@ def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     finally:
         os.close(root)
     shards = {(folder, shard) for folder in FOLDERS.values() for shard in _folders_in(tree, folder)}
-    for names in ((), *((name,) for name in (*FOLDERS.values(), *FORMS)), *sorted(shards)):
+    for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS)), *sorted(shards)):
         try:
             with tree.opened(*names) as folder:
                 found = [(each, os.stat(each, dir_fd=folder, follow_symlinks=False)) for each in os.listdir(folder)]
@@ -165,12 +165,12 @@ def _folders_in(tree: Tree, folder: str) -> list[str]:
 def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
     is_folder, is_file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
     if not names:
-        return (is_folder and name in (*FOLDERS.values(), *FORMS)) or (is_file and name == "evict.lock")
-    if names[0] in FORMS:
-        return bool(re.fullmatch(FORMS[names[0]], name)) and (is_file or names[0] == QUARANTINE)
+        return (is_folder and name in (*FOLDERS.values(), *PATTERNS)) or (is_file and name == "evict.lock")
+    if names[0] in PATTERNS:
+        return bool(re.fullmatch(PATTERNS[names[0]], name)) and (is_file or names[0] == QUARANTINE)
     if len(names) == 1:
         return is_folder and name in SHARDS
-    return is_file and bool(re.fullmatch(_SHARD_FORM, name))
+    return is_file and bool(re.fullmatch(_ENTRY, name))
 
 
 def _kind(status: os.stat_result) -> str:
@@ -194,7 +194,7 @@ def old_formats(root: Tree) -> list[Tree]:
 def last_change_s(tree: Tree) -> float:
     """The newest modification time in a tree, in seconds since the epoch; for an entry that is its last use."""
     newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
-    for names in ((), *((name,) for name in (*FOLDERS.values(), *FORMS))):
+    for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
         try:
             with tree.opened(*names) as folder:
                 newest = max(newest, os.fstat(folder).st_mtime)

@@ -14,7 +14,7 @@ def check_payloads(entry: StoredEntry) -> None:
     """Check every payload of a decoded entry against its sha256.
 
     Raises:
-        DamagedEntry: One does not unpack, or to other bytes.
+        DamagedEntry: A payload cannot be unpacked, or unpacks to other bytes.
     """
     if not isinstance(entry.payloads, Payloads):
         return
@@ -24,7 +24,7 @@ def check_payloads(entry: StoredEntry) -> None:
 
 
 def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
-    """The sha256 of what a payload unpacks to; b"" if it does not."""
+    """The sha256 of a payload's unpacked bytes; b"" if it cannot be unpacked."""
     if record.codec == RAW:
         return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
     digest, size_bytes = sha256(b""), 0

@@ -6,14 +6,14 @@ Promise     When publish() returns, the name leads to `data`; until then it lead
             with "full" it is there. When it raises, no private file of this call is left.
 Method      Write a private file on the same filesystem, rename it; through the descriptors of both folders. With
             "data" it is synced before that, so that rename never names unsynced bytes, and with "full" the folder is
-            synced after it. A sync is no part of being right, since every read compares digest and key: it keeps
-            the last half minute from being compiled again, and costs each compile three waits for the disk.
+            synced after it. Correctness needs no sync, since every read checks digest and key. After a power cut, it
+            saves compiling the last half minute's entries again; it costs each compile three waits for the disk.
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
             (store.entry has it). Private files of killed processes are removed by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).
 Source      rename(2) replaces atomically; fsync(2) of a file does not cover its directory entry. Without the
-            sync, ext4 and XFS kept 500 of 500 new files with no bytes in them after a power cut; with it, and
-            without that of the directory, one of 500 was lost and none was wrong.
+            sync, ext4 and XFS kept 500 of 500 new files with no bytes in them after a power cut; with a sync of the
+            files but not of the folder, one of 500 was lost and none was wrong.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 def publish(
     data: bytes, folder: int, name: str, *, private: int, durability: Durability, time_ns: int, mode: int = 0o600
 ) -> None:
-    """Make `name` in a folder a file that holds `data`.
+    """Write a file, in place of any other of its name.
 
     Args:
-        data: All the bytes.
+        data: All bytes of the file.
         folder: Descriptor of the folder.
-        name: Of the file.
+        name: Name of the file.
         private: Descriptor of the folder for the private file, on the same filesystem.
         durability: What to force to the disk.
-        time_ns: Modification time that the file is given, in nanoseconds since the epoch.
+        time_ns: Modification time of the file, in nanoseconds since the epoch.
         mode: Permissions of the file, set regardless of the umask.
 
     Raises:
         OSError: A call failed; the file that had the name is unchanged.
     """
-    own = private_name()
-    fd = os.open(own, _CREATE, mode, dir_fd=private)
+    private_file = private_name()
+    fd = os.open(private_file, _CREATE, mode, dir_fd=private)
     try:
         try:
             if mode & 0o077:
@@ -69,10 +69,10 @@ def publish(
             reached("publish.synced")
         finally:
             os.close(fd)
-        os.rename(own, name, src_dir_fd=private, dst_dir_fd=folder)
+        os.rename(private_file, name, src_dir_fd=private, dst_dir_fd=folder)
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
-            os.unlink(own, dir_fd=private)
+            os.unlink(private_file, dir_fd=private)
         raise
     reached("publish.renamed")
     if durability == "full":
@@ -85,6 +85,6 @@ def private_name() -> str:
 
 
 def _write_all(fd: int, view: memoryview) -> None:
-    while view:  # a full disk or a limit may take part of it without an error
+    while view:  # on a full disk, or at a limit, write(2) may write a part without an error
         written = os.write(fd, view)
         view = view[written:]

@@ -9,7 +9,7 @@ from .entry import Header
 
 
 class EntryInfo(NamedTuple):
-    """An entry as it is listed.
+    """The row of an entry in a listing.
 
     Args:
         key: Its key.
@@ -35,7 +35,7 @@ class EntryInfo(NamedTuple):
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The names of the kernels in it, as the source has them; the label of what another compiler built."""
+        """The names of the kernels in it, as in the source; for an object of another library, the object's label."""
         attributes = self.header.get("attributes")
         label = attributes.get("label") if isinstance(attributes, dict) and self.header.get("kind") == "built" else None
         if isinstance(label, str):
@@ -51,7 +51,7 @@ class EntryInfo(NamedTuple):
         return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Fields that a list shows of it, as JSON values."""
+        """The fields that a listing shows, as JSON values."""
         return {
             "key": self.key,
             "kernels": list(self.kernels),
@@ -81,8 +81,8 @@ class Usage(NamedTuple):
     """Contents of a store.
 
     Args:
-        size_bytes: Of entries and manifests together.
-        entries: Their number, manifests not counted.
+        size_bytes: Bytes of entries and manifests together.
+        entries: Number of entries, manifests not counted.
     """
 
     size_bytes: int

@@ -12,7 +12,7 @@ MAX_SHARED_LINES = 1 << 22
 
 
 def share(variants: list[Variant]) -> Header:
-    """Replace each list of lists in the variants by `{"lines": [number, ...]}`, and add the lines, each once."""
+    """Replace each list of lists (lines) in the variants by `{"lines": [number, ...]}`, and add each distinct line."""
     lines: dict[str, int] = {}
     known: dict[int, int] = {}  # by id(): a manifest that was read has one object for equal lines
 
@@ -36,21 +36,21 @@ def share(variants: list[Variant]) -> Header:
 
 
 def unshare(variants: list[Variant], lines: list[Any]) -> list[Variant]:
-    """Replace the numbers by their lines: undo `share`.
+    """Undo `share`: replace the numbers by their lines.
 
     Raises:
-        TypeError, IndexError, RecursionError: They are not of this form, or there are more than `MAX_SHARED_LINES`.
+        TypeError, IndexError, RecursionError: The variants are malformed, or refer to more than `MAX_SHARED_LINES`.
     """
-    left = [MAX_SHARED_LINES]
-    return [_unshared(each, lines, left) for each in variants]
+    remaining = [MAX_SHARED_LINES]
+    return [_unshared(each, lines, remaining) for each in variants]
 
 
-def _unshared(value: Any, lines: list[Any], left: list[int]) -> Any:
+def _unshared(value: Any, lines: list[Any], remaining: list[int]) -> Any:
     if type(value) is dict:
         if value.keys() == {"lines"}:
-            left[0] -= len(value["lines"])
-            if left[0] < 0:
+            remaining[0] -= len(value["lines"])
+            if remaining[0] < 0:
                 raise IndexError
             return [lines[number] for number in value["lines"]]
-        return {name: _unshared(each, lines, left) for name, each in value.items()}
-    return [_unshared(each, lines, left) for each in value] if type(value) is list else value
+        return {name: _unshared(each, lines, remaining) for name, each in value.items()}
+    return [_unshared(each, lines, remaining) for each in value] if type(value) is list else value

@@ -2,13 +2,13 @@
 
 Promise     No file outside the tree is touched, no link inside it is followed, and nothing that is not a
             regular file is read. Raises OSError and DamagedEntry, which store.disk turns into misses and events.
-            A root that another user owns or may write to is refused unless it was shared on purpose: the files in it
-            become code on the GPU. Lookups create no folder.
+            A root that another user owns or may write to is refused unless `shared` is set: the files in it become code
+            on the GPU. Lookups create no folder.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
             are 390 to a directory and a miss is one failed open. The root is opened and checked once, and the
             descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the path leads to
             later. Each folder below it is opened by itself, without following links. Before the kept descriptor is
-            used, its device and inode are compared, since programs close descriptors that they do not know; and where
+            used, its device and inode are compared, since some programs close descriptors that they did not open. If
             the directory was removed, or its file server reports ESTALE, the root is opened and checked again.
             The modification time of a file records its last use, set explicitly and at most hourly: atime may be off
             or changed by others. The first write makes the tree with mode 0700; in a shared one new files get the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # needed for writing only; a hit does not import it
 RECENCY_NS = 3600 * 10**9
 """Age of a file's time of use, in nanoseconds, from which a hit renews it."""
 
-READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not hold the reader
+READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not block the reader
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
 SHARDS = tuple(bytes(range(256)).hex(" ").split())
@@ -89,7 +89,7 @@ class Tree:
         root: Absolute path of the directory.
         shared: Trust its owner, and the group that may write to it.
         below: Names of the folders between the root and the tree.
-        format: Version of the file format in it.
+        format: Version of the file format, which is in the name of the tree's own folder.
         trusts_root: Trust a root directory that the superuser owns like the user's own.
 
     Attributes:
@@ -293,7 +293,7 @@ class Tree:
                 self.require_trusted(status, key)
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
-                data += more  # a network filesystem may hand it over in parts
+                data += more  # a network filesystem may return the file in parts
             if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns and status.st_nlink == 1:
                 touch(fd, now_ns)
             return data
@@ -301,7 +301,7 @@ class Tree:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file, making the folders that it needs. Anything else under its name is moved to the quarantine.
+        """Publish a file and make missing folders. Anything but a file under its name is moved to the quarantine.
 
         Raises:
             OSError: It was not published.
@@ -311,14 +311,14 @@ class Tree:
         publish_entry(self, kind, require_key(key), data, durability=durability, time_ns=time_ns)
 
     def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
-        """Yield each file of these kinds in these shards; those that vanish meanwhile are passed over."""
+        """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
         from .folders import walk
 
         return walk(self, kinds, shards)
 
 
 def touch(fd: int, now_ns: int) -> None:
-    """Set the time of use of an open file. On another user's file, utime(2) allows the current time alone."""
+    """Set the time of use of an open file. On another user's file, utime(2) allows only the current time."""
     with suppress(OSError):  # a read-only filesystem: eviction is then less exact
         try:
             os.utime(fd, ns=(now_ns, now_ns))
@@ -346,7 +346,7 @@ def refusal(
     """The reason why a directory must not be used as a store; None if it may be.
 
     Args:
-        path: Of the directory.
+        path: Path of the directory.
         status: Its stat, taken by descriptor.
         shared: Its owner and group are trusted.
         trusts_root: The superuser is trusted like the user.
@@ -370,7 +370,7 @@ def refusal(
 def is_network(path: str, status: os.stat_result) -> bool:
     """Check whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
     if os.major(status.st_dev) != 0:
-        return False  # a block device; only the others are worth reading the list of mounts
+        return False  # on a block device, thus local: the list of mounts need not be read
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             return is_network_mount(mounts.read(), os.path.realpath(path))
@@ -390,5 +390,5 @@ def is_network_mount(mountinfo: str, path: str) -> bool:
         if "\\" in point:  # a space is written as \040
             point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
         if path == point or path.startswith(point.rstrip("/") + "/"):
-            found = kind in _NETWORK or kind.startswith("fuse.")  # the later mount lies over the earlier
+            found = kind in _NETWORK or kind.startswith("fuse.")  # a later mount hides an earlier one
     return found

@@ -1,6 +1,6 @@
 """Show the progress of a warm-up: a bar where standard error is a terminal, a line for each kernel elsewhere.
 
-Source      rich draws the bar; it is imported for a terminal alone.
+Source      rich draws the bar; it is imported only for a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tell = Callable[[str, str, float], None]
 def meter(total: int, *, shown: bool) -> Iterator[Tell]:
     """Yield the function to call at the end of each of `total` kernels; with `shown=False` it does nothing."""
     if not shown or not total:
-        yield lambda _what, _how, _seconds: None
+        yield lambda _request, _status, _seconds: None
     elif sys.stderr is not None and sys.stderr.isatty():
         with _bar(total) as tell:
             yield tell
@@ -31,12 +31,12 @@ def meter(total: int, *, shown: bool) -> Iterator[Tell]:
 def _lines(total: int) -> Tell:
     done = 0
 
-    def tell(what: str, how: str, seconds: float) -> None:
+    def tell(request: str, status: str, seconds: float) -> None:
         nonlocal done
         done += 1
-        took = f" in {seconds_text(seconds)}" if how != "hit" else ""
+        took = f" in {seconds_text(seconds)}" if status != "hit" else ""
         if sys.stderr is not None:
-            print(plain(f"numba_kcache: {done} of {total}: {what}: {how}{took}"), file=sys.stderr, flush=True)
+            print(plain(f"numba_kcache: {done} of {total}: {request}: {status}{took}"), file=sys.stderr, flush=True)
 
     return tell
 
@@ -51,7 +51,7 @@ def _bar(total: int) -> Iterator[Tell]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=total)
 
-        def tell(what: str, how: str, _seconds: float) -> None:
-            progress.update(task, advance=1, description=escape(plain(f"{what}: {how}")))
+        def tell(request: str, status: str, _seconds: float) -> None:
+            progress.update(task, advance=1, description=escape(plain(f"{request}: {status}")))
 
         yield tell

@@ -150,7 +150,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 jobs.append(Job(each, each.kernel._label, data, _beginning(each)))
         with ExitStack() as stack:
             if workers is None and jobs:
-                waited_s = stack.enter_context(_alone(jobs[0].wanted.kernel._session()))
+                waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
                 jobs = [each for each in jobs if not (waited_s > _PAUSE_S and _is_hit(each.wanted, done))]
             count = min(len(jobs), workers or cores())
             for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
@@ -177,8 +177,8 @@ def _built_ahead(
     results: list[Warmed] = []
     errors: list[BaseException] = []
     names = [each.name for each in targets] if targets else None
-    with watched() as given:
-        things = warmable(kernels, given)
+    with watched() as reported:
+        things = warmable(kernels, reported)
         for each in things:
             if isinstance(each, (Kernel, CachedModule)):
                 continue
@@ -190,7 +190,7 @@ def _built_ahead(
                     Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin, str(error))
                 )
                 errors.append(error)
-        for first in {each.key: each for each in given[::-1]}.values():  # the first result of each key
+        for first in {each.key: each for each in reported[::-1]}.values():  # the first result of each key
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
             results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
     return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]
@@ -230,10 +230,10 @@ def _packed(wanted: _Wanted) -> bytes | None:
     """Pack the task for a worker; None if it has to be compiled here."""
     key = key_of(*wanted)
     if not wanted.kernel._session().store.directory:
-        return None  # a cache in memory: a worker has its own
+        return None  # a cache in memory: it is not shared with workers
     try:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
-    except Exception:  # a lambda, an open file among its options: user objects may raise anything
+    except Exception:  # for a lambda, or an open file among the options; user objects may raise anything
         return None
 
 
@@ -249,17 +249,15 @@ def _beginning(wanted: _Wanted) -> str:
 
 
 @contextmanager
-def _alone(session: Session) -> Iterator[float]:
-    """Wait, in bounds, until no other process of the node warms up this directory, so that only one has workers.
-
-    The context is the number of seconds that it waited.
-    """
+def _only_warm_up(session: Session) -> Iterator[float]:
+    """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
     locks, thread, start_s = session.store.locks.apart(), threading.get_ident(), time.monotonic()
-    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s  # 0: a handler interrupted a warm-up
+    # a signal handler that warms up must not wait for the warm-up that it interrupted
+    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s
     while True:
-        with locks.slot(1, WARM_UPS) as is_had:
+        with locks.slot(1, WARM_UPS) as has_slot:
             waited_s = time.monotonic() - start_s
-            if is_had or waited_s >= longest_s:
+            if has_slot or waited_s >= longest_s:
                 _warming.append(thread)
                 try:
                     yield waited_s
@@ -270,7 +268,7 @@ def _alone(session: Session) -> Iterator[float]:
 
 
 def _is_hit(wanted: _Wanted, done: Any) -> bool:
-    """Check whether another process has stored it meanwhile, and count a hit."""
+    """Check whether another process has stored the entry meanwhile, and count a hit."""
     begin, is_stored = time.perf_counter(), False
     with suppress(Exception):  # raised again, and reported, when it is compiled
         is_stored = wanted.kernel._count_if_stored(wanted.target, wanted.types)

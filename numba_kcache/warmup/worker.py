@@ -1,7 +1,7 @@
 """The code of a worker process, which compiles the kernels that a warm-up sends it.
 
-Promise     An error with one kernel is reported; an abort of the compiler ends only this process. It ends when its
-            parent does, after the current compile. Ctrl-C is handled by the parent.
+Promise     An error with one kernel is reported; an abort of the compiler ends only the worker. A worker ends when its
+            parent does, after the current compile. The parent handles Ctrl-C.
 Method      `python -c` with the parent's path, so that the user's `__main__` is not run again. Kernels arrive pickled
             from the parent, over a private socket; nothing read from a store is unpickled. The cache's events during
             the compile are sent back and counted there.
@@ -25,7 +25,7 @@ from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
-"""First byte of a task: where another process builds it already, skip it, or wait for that process."""
+"""First byte of a task: if another process builds its key already, skip the task, or wait for that process."""
 
 FORK = b"f"
 """Request of the parent to fork another worker; a connection for that one follows."""
@@ -51,11 +51,11 @@ class Outcome(NamedTuple):
     """The outcome of a task.
 
     Args:
-        status: `"done"`; `"failed"`; `"unlike"`, where the kernel here has another key than in the parent, or cannot be
-            imported; `"busy"`, where another process builds it; `"died"`, set by the parent for a lost worker.
-        seconds: Time that it took.
-        error: The exception of a failed one.
-        events: The events of the cache meanwhile.
+        status: `"done"`; `"failed"`; `"unlike"`, if the kernel has another key here than in the parent, or cannot be
+            imported; `"busy"`, if another process builds it; `"died"`, set by the parent for a lost worker.
+        seconds: Time of the task.
+        error: The exception of a failed task.
+        events: The events of the cache during the task.
     """
 
     status: str
@@ -90,17 +90,20 @@ def main(fd: int, precompiled_in: str = "") -> None:
             else:
                 connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent has finished or died
-        with suppress(OSError):  # until there are no more
+        with suppress(OSError):  # no child is left
             while True:
-                os.wait()  # for forked workers, which end as this one does
+                os.wait()  # for forked workers, which end for the same reason
         precompiled.end()
         _flush()
-        os._exit(0)  # counts were sent to the parent: not to be added again
+        os._exit(0)  # without exit handlers, which would count the events that the parent counts
 
 
 def _forked(connection: Connection) -> Connection:
-    """Fork another worker where precompiled headers were made. Returns the connection to serve: in the child the new
-    one, in this process the given one."""
+    """Fork another worker if precompiled headers were made.
+
+    Returns:
+        The connection to serve: in the child the new one, in this process the given one.
+    """
     fd, pid = recv_handle(connection), 0
     _flush()
     with suppress(OSError):  # the fork failed: the parent starts workers instead
@@ -138,8 +141,8 @@ def _packed(outcome: Outcome) -> bytes:
         return data
     except Exception:  # a user's exception that cannot be pickled: send its text
         error = outcome.error
-        told = KCacheError(f"{type(error).__name__}: {error}") if error is not None else None
-        return bytes(ForkingPickler.dumps(outcome._replace(error=told, events=())))
+        as_text = KCacheError(f"{type(error).__name__}: {error}") if error is not None else None
+        return bytes(ForkingPickler.dumps(outcome._replace(error=as_text, events=())))
 
 
 def _serve(data: bytes) -> Outcome:
@@ -158,7 +161,7 @@ def _serve(data: bytes) -> Outcome:
         compile_request(task.kernel, task.target, task.types)
     except BusyError:
         return Outcome("busy", time.perf_counter() - start, None, ())
-    except Exception as problem:  # reported by the parent, with those of all other kernels
+    except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem
     finally:
         end()

@@ -384,7 +384,7 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
         for _ in range(40):
             each = counters_of(directory)
             assert each.add({"hits": 1, "misses": 2})
-            os.utime(folder / each._own_shard()[1], (0, 0))  # nobody adds to it any more
+            os.utime(folder / each._own_file()[1], (0, 0))  # nobody adds to it any more
 
     def fold(_: int) -> None:
         while not stop.is_set():
