@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -51,6 +52,41 @@ def test_warning_that_is_an_error_in_the_program_is_raised_after_the_block() -> 
             compiled(RuntimeWarning, ended)
 
     assert ended
+
+
+def test_warning_of_another_thread_is_given_and_is_no_warning_of_the_kernel() -> None:
+    """Filters are of the whole process, so a compile sees the warnings of all threads."""
+    other = threading.Thread(target=warnings.warn, args=("of another thread", RuntimeWarning))
+
+    def beside_it() -> list[list[str]]:
+        with recorded() as found:
+            other.start()
+            other.join()
+        return rows_of(found, kernel)  # type: ignore[arg-type]
+
+    with pytest.warns(RuntimeWarning, match="of another thread"):
+        rows = beside_it()
+
+    assert rows == []
+
+
+def test_two_compiles_at_once_leave_the_program_its_filters() -> None:
+    """The second block begins when the first has ended: otherwise it would restore the filters of the first."""
+    entered, ended, before = threading.Event(), threading.Event(), (warnings.filters, warnings.showwarning)
+
+    def second() -> None:
+        with recorded():
+            entered.set()
+            ended.wait(10)
+
+    other = threading.Thread(target=second)
+    with recorded():
+        other.start()
+        entered.wait(0.05)
+    ended.set()
+    other.join()
+
+    assert (warnings.filters, warnings.showwarning) == before
 
 
 @pytest.mark.parametrize("rows", [None, 5, "ab", {"a": "b"}, [["UserWarning"]], [[1, "a"]], [["a", "b", "c"]], ["ab"]])

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FunctionType
+from typing import Any
 
-from .internals import HOME
+from .internals import HOME, surface
 
 _FUNCTION = "\0function\0"
 """Replaces the text of the kernel's function in a stored warning, since that text contains an address."""
@@ -25,18 +27,28 @@ _MOST, _LONGEST = 16, 4000
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings of a block, and issue them when it has ended."""
+    """Collect the warnings that this thread gives in a block, and issue all that were given when it has ended.
+
+    Filters are of the whole process: under the compiler's lock, two compiles never restore each other's. What other
+    threads give meanwhile is not the kernel's, and is issued under the program's filters with the rest.
+    """
     found: list[warnings.WarningMessage] = []
+    given: list[warnings.WarningMessage] = []
+    thread = threading.get_ident()
+
+    def show(*row: Any) -> None:
+        given.append(warnings.WarningMessage(*row))
+        if threading.get_ident() == thread:
+            found.append(given[-1])
+
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with surface().global_compiler_lock, warnings.catch_warnings():
             warnings.simplefilter("always")
-            try:
-                yield found
-            finally:
-                found += caught
+            warnings.showwarning = show
+            yield found
     finally:
-        for each in found:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno, source=each.source)
+        for each in given:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) -> list[list[str]]:
