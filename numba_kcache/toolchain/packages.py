@@ -27,6 +27,8 @@ from ..model import NamedTuple
 _SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
 
+_FORKED = 0x40
+
 _NEVER_RUN = (".pyi", ".pxd", ".pyx")  # for type checkers and Cython
 
 
@@ -125,18 +127,26 @@ def imported_digest(package: str, known: Any, before_ns: int) -> tuple[list[str]
 def _started_ns(otherwise_ns: int) -> int:
     """When this process began, by the wall clock; `otherwise_ns` where the system does not tell.
 
-    A package may have been imported, and edited, before the first module of this one was imported.
+    A package may have been imported, and edited, before the first module of this one was imported. A process that was
+    forked has what its parent imported, so it began with the nearest ancestor that was not; with an unknown one, at 0.
 
     Source:
         proc_pid_stat(5): `starttime` is in clock ticks since the boot. Nothing is imported in the first of them.
+        `flags` has PF_FORKNOEXEC (0x40, linux/sched.h) from a fork to the next exec.
     """
+    unknown_ns, ancestor = otherwise_ns, "self"
     try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        while True:
+            with open(f"/proc/{ancestor}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if not int(fields[6]) & _FORKED:
+                break
+            unknown_ns, ancestor = 0, fields[1].decode()
+        ticks = int(fields[19])
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
-        return otherwise_ns
-    return time.time_ns() - age_ns if ticks and age_ns > 0 else otherwise_ns
+        return unknown_ns
+    return time.time_ns() - age_ns if ticks and age_ns > 0 else unknown_ns
 
 
 def _content(path: str) -> str:

@@ -174,3 +174,23 @@ def test_package_edited_before_this_one_was_imported_is_nobody_s(tmp_path: Path)
         return subprocess.run(given, capture_output=True, text=True, check=True).stdout.partition(":")[0]
 
     assert [identity("VALUE = 2\n"), identity("")] == ["unknown", "sha256"]
+
+
+@pytest.mark.slow
+def test_package_edited_before_a_fork_is_nobody_s_in_the_child(tmp_path: Path) -> None:
+    """A forked child has what its parent imported, however young the child is."""
+    folder = tmp_path / "edited"
+    folder.mkdir()
+    program = (
+        "import os, pathlib, sys\n"
+        "(pathlib.Path(sys.argv[1]) / 'edited' / '__init__.py').write_text('VALUE = 2')\n"
+        "if os.fork() == 0 and os.fork() == 0:\n"
+        "    import time\n"
+        "    from numba_kcache.toolchain.packages import imported_digest\n"
+        "    print(imported_digest(sys.argv[1] + '/edited', None, time.time_ns())[1], flush=True)\n"
+        "else:\n"
+        "    os.wait()\n"
+    )
+
+    given = [sys.executable, "-B", "-c", program, str(tmp_path)]
+    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("unknown:")

@@ -36,8 +36,8 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
     given: list[warnings.WarningMessage] = []
     thread = threading.get_ident()
 
-    def show(*row: Any) -> None:
-        given.append(warnings.WarningMessage(*row))
+    def show(*row: Any, **named: Any) -> None:
+        given.append(warnings.WarningMessage(*row, **named))
         if threading.get_ident() == thread:
             found.append(given[-1])
 
