@@ -32,19 +32,19 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from fresh import ROOT, environment, is_pretended, reason
-from whole_process import CUBIN, SOURCE, Lent, N, bare_arrays, copied
+from whole_process import CUBIN, SOURCE, DriverArray, N, bare_arrays, copied
 
 HALF = "#include <cuda_fp16.h>\n" + SOURCE
 GRID = N // 256, 256
 
 
 def require(values: Any) -> None:
-    """Fail where the kernel has not run."""
+    """Check the kernel's result; on the fake driver, which runs no kernel, check nothing."""
     assert is_pretended() or {float(values[0]), float(values[N - 1])} == {3.0}
 
 
 def kernel(source: str) -> Any:
-    """The source as a function that is decorated, which is how most are written."""
+    """Decorate a function that returns the source: the usual way to write a kernel."""
     from numba_kcache import cached_kernel
 
     @cached_kernel
@@ -64,7 +64,7 @@ def ours_on_bare_memory(as_text: bool = False) -> None:
         saxpy = cached_kernel(SOURCE)
     else:
         saxpy = kernel(SOURCE)
-    x, y = (Lent(pointer) for pointer in pointers)
+    x, y = (DriverArray(pointer) for pointer in pointers)
     saxpy[GRID](2.0, x, y, N)
     require(copied(driver, pointers[1]))
     cubin = Path(os.environ["KC_BENCH_DIR"], CUBIN)
@@ -109,7 +109,7 @@ def raw_kernel(source: str, copied: bool = False) -> None:
 
 
 def many(count: int) -> str:
-    """One source of `count` kernels; the last of them is the one that is checked."""
+    """One source of `count` kernels; the last one, `saxpy`, is the one whose result is checked."""
     kernels = [
         SOURCE.replace("saxpy", f"saxpy_{number}").replace("a *", f"(a + {number}.0f) *") for number in range(count)
     ]
@@ -230,7 +230,7 @@ def mlir_arrays() -> Any:
     return [cuda.to_device(np.ones(N, np.float32)) for _ in range(2)]
 
 
-def of_mlir(decorate: Callable[[Any], Any]) -> None:
+def mlir_saxpy(decorate: Callable[[Any], Any]) -> None:
     from numba_cuda_mlir import cuda
 
     def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
@@ -247,13 +247,13 @@ def of_mlir(decorate: Callable[[Any], Any]) -> None:
 def ours_of_mlir() -> None:
     from numba_kcache import cached_kernel
 
-    of_mlir(cached_kernel)
+    mlir_saxpy(cached_kernel)
 
 
 def mlir_with_its_own_cache() -> None:
     from numba_cuda_mlir import cuda
 
-    of_mlir(cuda.jit(cache=True))
+    mlir_saxpy(cuda.jit(cache=True))
 
 
 def no_kernel_of_mlir() -> None:
@@ -283,7 +283,7 @@ def no_reduction() -> None:
 
 
 class Pair(NamedTuple):
-    """Two programs that differ in whose kernel it is, and if each process begins with empty caches."""
+    """Two programs to compare; `is_cold` if each of their processes begins with empty caches."""
 
     ours: Callable[[], None]
     other: Callable[[], None]
@@ -316,7 +316,7 @@ SIDES = "ours", "other"
 
 
 def process(name: str, side: str, folder: Path, **more: str) -> float | str:
-    """Seconds of one process, or the reason for which it failed."""
+    """Seconds of one process; the reason, as text, if it failed."""
     command = [sys.executable, __file__, "--child", name, side]
     begin = time.perf_counter()
     done = subprocess.run(command, env=environment(folder, more), capture_output=True, text=True)
@@ -334,11 +334,11 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 def measure(
     names: Sequence[str], pairs: int, cold: int, within_s: float
 ) -> Iterator[tuple[dict[str, dict[str, list[float]]], dict[str, str]]]:
-    """Seconds of each pair's sides, and what could not be asked, after each round."""
+    """Yield, after each round, the seconds of both sides of each pair, and the pairs that fail here with the reason."""
     found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in SIDES} for name in names}
     left_out: dict[str, str] = {}
     warm, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
-    for number in range(-2, max(pairs, cold)):  # twice before the first: compiled, and as it is then found
+    for number in range(-2, max(pairs, cold)):  # two rounds are not counted: one fills the cache, one reads it
         for name in names:
             pair = PAIRS[name]
             limit, begin = (cold, -1) if pair.is_cold else (pairs, -2)
@@ -373,7 +373,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--cold", type=int, default=12)
-    parser.add_argument("--only", default=";".join(PAIRS), help="names of pairs, between semicolons")
+    parser.add_argument("--only", default=";".join(PAIRS), help="names of pairs, separated by semicolons")
     parser.add_argument("--except", dest="left", default="", help="names of pairs that are left out, likewise")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no further pair is begun")
     parser.add_argument("--json", type=Path)

@@ -21,12 +21,12 @@ class Aim(NamedTuple):
     """One row.
 
     Args:
-        of: The result.
-        what: What is measured, with its unit.
-        limit: At most so much.
-        value: The figure of the result.
-        is_least: The limit is the least instead.
-        cause: The reason for a miss, and what was tried.
+        of: The name of the result.
+        what: The measured quantity, with its unit.
+        limit: The largest value that meets the aim.
+        value: Computes the value from the result.
+        is_least: Whether `limit` is the smallest such value instead.
+        cause: The reason, if the aim is missed and the reason is known.
     """
 
     of: str
@@ -37,7 +37,7 @@ class Aim(NamedTuple):
     cause: str = ""
 
     def measured(self) -> float | None:
-        """The figure; None where the result lacks it."""
+        """The value; None if the result lacks it."""
         try:
             return self.value(result_of(self.of))
         except (NoResult, KeyError, TypeError, ValueError, ZeroDivisionError):
@@ -52,7 +52,7 @@ def added(name: str) -> Callable[[Mapping[str, Any]], float]:
 
 
 def times_of_the_other(name: str) -> Callable[[Mapping[str, Any]], float]:
-    """The median of ours as a multiple of that of the other side of a pair."""
+    """The median of our side of a pair, as a multiple of the median of the other side."""
 
     def value(result: Mapping[str, Any]) -> float:
         sides = result["samples"][name]
@@ -62,7 +62,7 @@ def times_of_the_other(name: str) -> Callable[[Mapping[str, Any]], float]:
 
 
 def ratio(*path: str, to: tuple[str, ...], of: str = "samples") -> Callable[[Mapping[str, Any]], float]:
-    """The median at one path of a result as a multiple of that at another."""
+    """The median at the keys `path` of a result, as a multiple of the median at the keys `to`."""
     return lambda result: middle(result[of], *path) / middle(result[of], *to)
 
 
@@ -73,20 +73,20 @@ def middle(samples: Any, *path: str) -> float:
 
 
 def to_bare(system: str, counts: tuple[str, ...], bare: str = "bare cuLaunchKernel, packed before") -> Any:
-    """The largest ratio of a launch to another one, of the numbers of arguments that are named."""
+    """The largest ratio of the launch times of `system` and `bare`, over these numbers of arguments."""
     return lambda result: max(
         middle(result["samples"], system, count) / middle(result["samples"], bare, count) for count in counts
     )
 
 
 def more_memory(part: str, result: Mapping[str, Any], place: int = 1) -> float:
-    """Bytes of the host, or of the device, from the first tenth of a part to its last."""
+    """Growth from the first tenth of a part to its last, in bytes of the host's memory; `place=2`: of the device's."""
     first, *_, last = result["samples"][part]["tenths"]
     return float(last[place] - first[place])
 
 
 def kept_of_dropped_kb(result: Mapping[str, Any]) -> float:
-    """KB that a kernel of ours leaves behind beyond what a bare load and unload does."""
+    """KB that a dropped kernel leaves allocated, beyond those that a bare load and unload leaves."""
     parts = "numba_kcache, dropped", "cuModuleLoadData, dropped"
     ours, bare = (more_memory(part, result) / (0.9 * result["samples"][part]["count"]) for part in parts)
     return (ours - bare) / 1e3

@@ -56,17 +56,17 @@ def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
 KINDS = {
     "cooperative groups": r"cooperative_groups", "CCCL": r"(?:cub|thrust|cuda|nv)/", "the toolkit": r"",
 }  # fmt: skip
-"""Kinds of sources by the beginning of an included header's name; the first that fits."""
+"""Kinds of sources, each with a pattern for the beginning of an included header's name; the first match counts."""
 
 
 def kind_of(text: str) -> str:
-    """Name the header of a source that takes NVRTC the longest."""
+    """Find the kind of a source by the headers that it includes; "nothing" if it includes none."""
     names = re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.MULTILINE)
     return next((kind for kind, begin in KINDS.items() if any(re.match(begin, name) for name in names)), "nothing")
 
 
-def alone(text: str, flags: list[bytes]) -> int | None:
-    """Bytes of the cubin that NVRTC makes; None if it refuses the text."""
+def compile_alone(text: str, flags: list[bytes]) -> int | None:
+    """Compile by NVRTC alone; return the size of the cubin in bytes, or None if NVRTC refuses the text."""
     from cuda.bindings import nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"source.cu", 0, [], [])
@@ -80,7 +80,7 @@ def alone(text: str, flags: list[bytes]) -> int | None:
 
 
 def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]:
-    """Least CPU seconds of each source, by NVRTC alone and here; of those that NVRTC compiles."""
+    """Least CPU seconds of each source by NVRTC alone and by this package; texts that NVRTC refuses are left out."""
     import numba_kcache
     from numba_kcache import cached_module
     from tests.support.compiling import toolkit_dirs
@@ -98,9 +98,9 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
                     try:
                         if side == "ours":
                             cached_module(text, arch=ARCH, cache=cache).compile()
-                        elif alone(text, flags) is None:
+                        elif compile_alone(text, flags) is None:
                             raise ValueError
-                    except (ValueError, numba_kcache.KCacheError):  # a source only with what the program adds
+                    except (ValueError, numba_kcache.KCacheError):  # not a complete source
                         del sources[text], found[place]
                         break
                     if number >= 0:
@@ -109,7 +109,7 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
 
 
 def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Run as many processes, each on a core of its own, and collect their figures."""
+    """Divide the sources among processes, each on a core of its own, and collect their figures."""
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
     words = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--limit", str(arguments.limit)]
     words += ["--sources", str(arguments.sources)] if arguments.sources else []

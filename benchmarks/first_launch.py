@@ -37,11 +37,11 @@ HEADER = "cuda_fp16.h"
 
 
 Arrays = Callable[[], tuple[Any, Any, Callable[[], object]]]
-"""Makes two arrays of ones, and says how to wait for the device."""
+"""Makes two arrays of ones, and a function that waits for the device."""
 
 
 class Case(NamedTuple):
-    """Number of kernels, and if they include a header."""
+    """The number of kernels, and whether they include a header."""
 
     kernels: int
     has_header: bool
@@ -62,7 +62,7 @@ def kernel_source(number: int, has_header: bool) -> str:
 
 
 def sources(case: Case) -> list[str]:
-    """A source for each kernel, and one for the other."""
+    """A source for each kernel, and one more for "second"."""
     head = f"#include <{HEADER}>\n" if case.has_header else ""
     return [head + kernel_source(number, case.has_header) for number in range(case.kernels + 1)]
 
@@ -85,13 +85,13 @@ def include_dirs() -> list[str]:
 def measured(
     launch: Callable[[int], object], synchronize: Callable[[], object], case: Case, *, has_other: bool = True
 ) -> dict[str, float]:
-    """Seconds until all kernels have run, "first", and then until another one has, "second".
+    """Seconds until all kernels have run, "first", and then until another kernel has run, "second".
 
     Args:
         launch: Launches a kernel by its number.
-        synchronize: Waits for it.
-        case: How many there are, without the other.
-        has_other: Whether there is one.
+        synchronize: Waits until all launched kernels have run.
+        case: The number of kernels, without that of "second".
+        has_other: Whether there is a kernel for "second".
     """
     is_rank = wait_for_the_others()
     start = time.perf_counter()
@@ -108,7 +108,7 @@ def measured(
 
 
 def check(values: Any, found: dict[str, float], case: Case) -> None:
-    """Check what the last kernel wrote; nothing under the driver that runs nothing."""
+    """Check the values that the last kernel wrote; on the fake driver, which runs no kernel, check nothing."""
     last = case.kernels if "second" in found else case.kernels - 1
     assert is_pretended() or (values == 2 + last).all(), values
 
@@ -122,8 +122,8 @@ def numba_arrays() -> tuple[Any, Any, Callable[[], object]]:
     return x, y, cuda.synchronize
 
 
-class Lent:
-    """Memory of the device that belongs to no package's arrays."""
+class DriverArray:
+    """Device memory with an array interface, allocated by the driver and not by an array package."""
 
     def __init__(self, address: int) -> None:
         self.address = address
@@ -138,7 +138,7 @@ class Lent:
         return host
 
 
-def lent_arrays() -> tuple[Any, Any, Callable[[], object]]:
+def driver_arrays() -> tuple[Any, Any, Callable[[], object]]:
     import numpy as np
     from cuda.bindings import driver
 
@@ -151,7 +151,7 @@ def lent_arrays() -> tuple[Any, Any, Callable[[], object]]:
     for pointer in (x, y):
         driver.cuMemcpyHtoD(pointer, host.ctypes.data, 4 * N)
     driver.cuCtxSynchronize()
-    return Lent(int(x)), Lent(int(y)), driver.cuCtxSynchronize
+    return DriverArray(int(x)), DriverArray(int(y)), driver.cuCtxSynchronize
 
 
 def cupy_arrays() -> tuple[Any, Any, Callable[[], object]]:
@@ -171,7 +171,7 @@ def here_run(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> 
     say(**found, compiles=numba_kcache.info("process").compiles)
 
 
-def here(case: Case, arrays: Arrays = lent_arrays) -> None:
+def here(case: Case, arrays: Arrays = driver_arrays) -> None:
     from numba_kcache import cached_kernel
 
     here_run([cached_kernel(source) for source in sources(case)], case, arrays, N)
@@ -182,7 +182,7 @@ def here_module(case: Case) -> None:
     from numba_kcache import cached_module
 
     module = cached_module(whole_source(case))
-    x, y, synchronize = lent_arrays()
+    x, y, synchronize = driver_arrays()
     names = [f"k{number}" for number in range(case.kernels)]
     found = measured(
         lambda number: module[names[number]][N // 256, 256](2.0, x, y, N), synchronize, case, has_other=False
@@ -237,7 +237,10 @@ def cupy_run(kernel_of: Callable[[int], Any], case: Case, *, has_other: bool = T
     import numpy as np
     from cupy.cuda import compiler
 
-    x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)  # compiled or cached too: its machinery is warm
+    x, y = (
+        cupy.ones(N, cupy.float32),
+        cupy.ones(N, cupy.float32),
+    )  # by a kernel of CuPy: its compiler is loaded
     a, n = np.float32(2.0), np.int32(N)
     cupy.cuda.Device().synchronize()
     compiled: list[None] = []
@@ -336,7 +339,9 @@ def torch_compile(case: Case) -> None:
     torch.cuda.synchronize()
     more = {"cuda_include_dirs": include_dirs()} if case.has_header else {}
 
-    texts = [source.replace("float a,", "double a,") for source in sources(case)]  # it passes a Python float as one
+    texts = [
+        source.replace("float a,", "double a,") for source in sources(case)
+    ]  # torch passes a Python float as a double
 
     def one(number: int) -> None:
         kernel = torch.cuda._compile_kernel(texts[number], f"k{number}", **more)
@@ -426,10 +431,10 @@ MOST = {
     "PyCUDA SourceModule": (1, 1),
     "Warp": (1, 31),
 }
-"""Largest numbers of kernels measured, in a short run and in a long one: more take a minute or longer."""
+"""The largest number of kernels measured, with `--quick` and without it: more take a minute or longer."""
 
 IN_PYTHON = ("numba_kcache, Numba kernel", "Numba cache=True", "Triton", "Warp")
-"""Their kernels include no headers."""
+"""Systems whose kernels are Python functions, which include no headers."""
 
 NOT_WITH_HEADER = (
     "numba_kcache, module",
@@ -438,10 +443,10 @@ NOT_WITH_HEADER = (
     "cupy RawModule",
     "torch _compile_kernel",
 )
-"""Left out with a header in a short turn."""
+"""Systems that are left out with a header if `--quick` is given."""
 
 ONCE = ("Triton", "torch _compile_kernel")
-"""One warm sample in a short turn: importing torch takes seconds."""
+"""Systems with one warm sample if `--quick` is given: importing torch takes seconds."""
 
 
 class Turn(NamedTuple):
@@ -463,7 +468,12 @@ LONG = (
 
 
 class Samples:
-    """Seconds by system and by "cold/warm first/second/process" of one case, and who is left out of all cases."""
+    """Seconds of one case, by system and "cold/warm first/second/process".
+
+    Args:
+        case: The case.
+        left_out: The systems that are left out, of all cases, with the reason.
+    """
 
     def __init__(self, case: Case, left_out: dict[str, str]) -> None:
         self.case, self.left_out = case, left_out
@@ -473,7 +483,7 @@ class Samples:
         return system in self.left_out or f"{system}, {self.case.name}" in self.left_out
 
     def take(self, system: str, state: str, folder: Path) -> None:
-        """Run one process and keep what it says."""
+        """Run one process and keep its times."""
         case = self.case
         words = [__file__, "--child", system, "--kernels", str(case.kernels), *["--header"] * case.has_header]
         result = fresh(words, folder)
@@ -490,15 +500,14 @@ class Samples:
 def measure(
     turn: Turn, systems: Sequence[str], samples: Samples, done: Callable[[], object], *, is_quick: bool
 ) -> None:
-    """Collect all samples of one case: each round fills empty caches, then reads them; `done` is called after each
-    step."""
-    beside = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
+    """Collect all samples of one case: each round fills empty caches, then reads them. Call `done` after each step."""
+    processes = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
     with tempfile.TemporaryDirectory() as parent:
         for number in range(turn.cold):
             folders = {system: Path(parent, f"{number}-{place}") for place, system in enumerate(systems)}
             for folder in folders.values():
                 folder.mkdir()
-            with ThreadPoolExecutor(beside) as pool:
+            with ThreadPoolExecutor(processes) as pool:
                 asked = [system for system in systems if not samples.is_out(system)]
                 list(pool.map(samples.take, asked, ["cold"] * len(asked), map(folders.__getitem__, asked)))
             done()

@@ -5,8 +5,8 @@ Method      `measure` times each operation of the tier with a redis-server on lo
             directory and from Redis, in fresh processes, in turn. `simulate` runs a discrete-event simulation with
             these costs. Every node requests every kernel, in the same order. The server answers one request after the
             other at its measured rate; a poll, a claim, a read and a write are one request each.
-Reads       `with lease and back-fill` is the behaviour of the package. `without lease`: every node compiles each kernel
-            that it misses. `without back-fill`: every rank reads every kernel from Redis, at each start.
+Cases       Lease and back-fill: the behaviour of the package. No lease: every node compiles each kernel that it misses.
+            No back-fill: every rank reads every kernel from Redis, at each start.
 Not shown   Several servers, or a network beyond its latency; the time of a compile is an argument. The simulation shows
             at which load the server saturates, not the behaviour of a particular cluster.
 Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FILE]
@@ -40,12 +40,12 @@ ENTRY_BYTES = 20_000
 RANKS = 8
 COMPILE_S = 1.0
 NETWORK_S = 200e-6
-"""A round trip in a cluster, on top of what loopback takes."""
+"""A round trip in a cluster, in addition to the time on loopback."""
 
 FIRST = """
-import socket, sys, time, urllib.parse  # numba.cuda has imported them in any program that launches
+import socket, sys, time, urllib.parse  # not measured: numba.cuda imports these as well
 from numba_kcache import KernelCache, cached_kernel
-cached_kernel  # what a process without tiers imports is there before
+
 start = time.perf_counter_ns()
 cache = KernelCache(sys.argv[1], tiers=[sys.argv[2]] if sys.argv[2] else None, durability="none")
 kernel = cached_kernel(sys.argv[3], arch="sm_90", cache=cache)
@@ -107,10 +107,10 @@ def measure_operations(server: RedisServer) -> dict[str, Any]:
 
 
 def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[str, Any]:
-    """Milliseconds to make cache and kernel, and of the first resolution, in fresh processes, in turn.
+    """Milliseconds to make cache and kernel, and of the first resolution, in fresh processes that alternate.
 
-    `local`: the entry is in the directory. `redis`: it is in Redis alone; the directory knows the compilers, as one
-    that was used before. `redis, new directory`: it is empty, and the compilers have to be found as well.
+    `local`: the entry is in the directory. `redis`: the entry is in Redis alone; the directory was used before and has
+    a record of the compilers. `redis, new directory`: the same with an empty directory, so the compilers are searched.
     """
 
     def run(directory: Path, url: str, source: str = SOURCE) -> tuple[float, float, bool]:
@@ -140,23 +140,23 @@ def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[s
 
 
 def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: bool, costs: dict[str, float]) -> Any:
-    """Requests, bytes, and when the last rank has its last kernel.
+    """Simulate a fleet: requests, bytes, compiles, and the time when the last rank has its last kernel.
 
     Args:
         nodes: Nodes that start within a second.
-        kernels: Wanted by each, in the same order.
-        warm: Whether Redis has them all.
-        leases: Whether one node is elected to compile.
-        back_fill: Whether what one rank of a node found serves the others.
+        kernels: Kernels that each node requests, in the same order.
+        warm: Whether Redis has all of them at the start.
+        leases: Whether one node compiles a kernel while the others wait.
+        back_fill: Whether an entry that one rank read serves the other ranks of its node.
         costs: Seconds of the server for one small request (`small_s`) and for one with an entry (`entry_s`).
     """
     chance = random.Random(1)
-    askers = nodes if back_fill else nodes * RANKS
+    clients = nodes if back_fill else nodes * RANKS
     stored: list[float] = [0.0 if warm else float("inf")] * kernels
     builder: list[int] = [-1] * kernels
     server_s = requests = sent = compiles = 0.0
     busiest: dict[int, int] = {}
-    events = [(chance.random(), who, 0, "get", lease._FIRST_PAUSE_S) for who in range(askers)]
+    events = [(chance.random(), who, 0, "get", lease._FIRST_PAUSE_S) for who in range(clients)]
     heapq.heapify(events)
     last_s = 0.0
     while events:
@@ -173,7 +173,7 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
             continue
         is_there = stored[kernel] <= now_s
         is_hit = is_there and what == "get"
-        asked = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim asks and looks
+        asked = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim also reads
         server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * asked)
         requests, sent = requests + asked, sent + (ENTRY_BYTES if is_hit else 100)
         busiest[int(server_s)] = busiest.get(int(server_s), 0) + asked
@@ -183,7 +183,7 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
         elif what == "get" and leases:
             heapq.heappush(events, (then_s, who, kernel, "claim", pause_s))
         elif is_there:
-            heapq.heappush(events, (then_s, who, kernel, "get", pause_s))  # its lease says "done"
+            heapq.heappush(events, (then_s, who, kernel, "get", pause_s))  # the lease says that the entry is written
         elif not leases or builder[kernel] < 0:
             builder[kernel] = who
             compiles += 1

@@ -3,8 +3,8 @@
 Promise     A child uses no cache outside `folder`: numba_kcache's, CuPy's, Numba's and Triton's are in it, and the
             driver's own is off. If a child fails, for instance because a peer is not installed, the caller gets the
             last line of its output as text and no exception.
-Not here    The measurement: the last output line of a child is a JSON object. For `fresh` with `end` it has the
-            time.time() at which the child was done.
+Not here    The measurement, which is the child's: it prints its figures as a JSON object on the last line. `fresh`
+            requires `end` among them: the time.time() at which the child was done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def environment(folder: Path, more: Mapping[str, str] | None = None) -> dict[str
 
 
 def start(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A child that runs the script and arguments of `words`."""
+    """Start a child that runs a script with arguments."""
     return subprocess.Popen(
         [sys.executable, *words], env=environment(folder, more), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -47,7 +47,7 @@ def reason(said: str) -> str:
 
 
 def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
-    """The object that the child printed last; a text where it failed or took longer than `limit_s`."""
+    """The object that the child printed last; the reason, as text, if it failed or took longer than `limit_s`."""
     try:
         out, error = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -56,13 +56,13 @@ def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, An
         return f"took longer than {limit_s:.0f} s"
     if child.returncode != 0:
         return reason(error or out)
-    objects = [line for line in out.splitlines() if line.startswith("{")]  # some packages say farewell
+    objects = [line for line in out.splitlines() if line.startswith("{")]  # some packages print at exit
     found: dict[str, Any] | str = json.loads(objects[-1]) if objects else "it said nothing"
     return found
 
 
 def fresh(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> dict[str, Any] | str:
-    """One child's answer, with seconds from its start: `result`, to its word, and `process`, until it has ended."""
+    """Run a child; its answer, with the seconds from its start to its result (`result`) and to its end (`process`)."""
     begin = time.time()
     found = answer(start(words, folder, more))
     if isinstance(found, dict):
@@ -71,13 +71,14 @@ def fresh(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = N
 
 
 def sample(script: str, system: str, folder: Path, batches: int, launches: int) -> dict[str, Any]:
-    """One child's answer of a script that takes `read_arguments`, with `process`: seconds from its start to its end.
+    """Run a script that uses `read_arguments`; its answer, with the seconds from its start to its end (`process`).
 
     Args:
         script: The file.
-        system: The name of what the child measures.
-        folder: Of its caches.
-        batches, launches: Of the launches that it times; no batch for none.
+        system: The name of the system that the child measures.
+        folder: The folder of the child's caches.
+        batches: Batches of launches that the child times; 0 for no launches.
+        launches: Launches in a batch.
     """
     words = [script, "--child", system, "--batches", str(batches), "--launches", str(launches)]
     begin = time.perf_counter()
@@ -88,7 +89,7 @@ def sample(script: str, system: str, folder: Path, batches: int, launches: int) 
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
-    """Numbers of measurements, and `child`: the system that this process measures."""
+    """Parse the command line: the numbers of measurements, and in a child the system that it measures."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=41)
@@ -100,12 +101,15 @@ def read_arguments(description: str | None) -> argparse.Namespace:
 
 
 def say(**found: object) -> None:
-    """Print what a child found, and that it ends now."""
+    """Print the figures of a child, and the time, at which it is done."""
     print(json.dumps({**found, "end": time.time()}))
 
 
 def wait_for_the_others() -> bool:
-    """Report that this child is ready and wait for the start, if it is a rank (`KC_BENCH_BARRIER`, a folder)."""
+    """If this child is a rank, report that it is ready, wait for the start, and return True.
+
+    A rank has `KC_BENCH_BARRIER`, the folder through which ranks and parent communicate.
+    """
     barrier = os.environ.get("KC_BENCH_BARRIER")
     if barrier:
         Path(barrier, str(os.getpid())).touch()
@@ -115,7 +119,7 @@ def wait_for_the_others() -> bool:
 
 
 def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit_s: float = 120.0) -> float:
-    """Let the children start when all of them are ready, or have died; when that was."""
+    """Start the children when all of them are ready or have ended; return the time of the start."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if all(child.poll() is not None or (barrier / str(child.pid)).exists() for child in children):

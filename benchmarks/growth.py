@@ -26,20 +26,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from first_launch import NUMBA_BODY, Arrays, Case, functions, lent_arrays, numba_arrays
+from first_launch import NUMBA_BODY, Arrays, Case, driver_arrays, functions, numba_arrays
 from fresh import ROOT, answer, fresh, is_pretended, say, start
 
 N = 1 << 14
 ENTRIES = 20_000
-"""As many as a cache holds by default: it must not evict what is about to be loaded."""
+"""The default limit of a cache: more entries would be evicted before they are loaded."""
 
 BASE = 1_000_000
 TEMPLATE = "template.cubin"
-"""The cubin of kernel 0, which the floor patches."""
+"""The file with the cubin of kernel 0, which the floor patches."""
 
 
 def source(number: int) -> str:
-    """CUDA C++ of one kernel: y = a * x + a number, which stands in the machine code as it is, as does its name."""
+    """CUDA C++ of one kernel, y = a * x + number. The cubin contains the number and the kernel's name unchanged."""
     return (
         f'extern "C" __global__ void {name_of(number)}(float a, const float *x, float *y, int n) {{\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -48,12 +48,12 @@ def source(number: int) -> str:
 
 
 def name_of(number: int) -> str:
-    """Every name is as long as every other."""
+    """The name of a kernel; all names have the same length, so that a cubin can be patched."""
     return f"k{number:05d}"
 
 
 def patched(cubin: bytes, old: int, new: int) -> bytes:
-    """The cubin of kernel `new`, from that of kernel `old`."""
+    """Turn the cubin of kernel `old` into that of kernel `new`."""
     was, now = (struct.pack("<f", BASE + number) for number in (old, new))
     assert cubin.count(was) == 1, cubin.count(was)
     return cubin.replace(was, now).replace(name_of(old).encode(), name_of(new).encode())
@@ -63,13 +63,13 @@ def patched(cubin: bytes, old: int, new: int) -> bytes:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Memory of this process that is in RAM, after a garbage collection."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def device_bytes() -> int:
-    """Memory of the device in use, by whomever."""
+    """Memory of the device that is in use, by all processes."""
     from cuda.bindings import driver
 
     _, free, total = driver.cuMemGetInfo()
@@ -79,7 +79,7 @@ def device_bytes() -> int:
 def tenths(
     work: Iterable[Callable[[], object]], count: int, synchronize: Callable[[], object]
 ) -> list[tuple[float, int, int]]:
-    """Seconds, resident bytes and the device's after each tenth of the calls."""
+    """Seconds of each tenth of the calls, and after it the resident bytes and the device's bytes in use."""
     rows = []
     start_s = time.perf_counter()
     for number, call in enumerate(work, 1):
@@ -106,12 +106,12 @@ def grown(
     """Measure the growth over many kernels.
 
     Args:
-        count: How many.
-        make: A kernel by its number, ready to be called.
-        synchronize: Waits for it.
-        last: What the last one wrote.
-        keeps: Whether they are kept.
-        more: What else to say, asked at the end.
+        count: Number of kernels.
+        make: Makes a kernel by its number, as a function that launches it.
+        synchronize: Waits until all launched kernels have run.
+        last: Reads the value that the last kernel wrote.
+        keeps: Whether the kernels are kept.
+        more: Further figures of the answer, each with the function that reads it at the end.
     """
     kept = []
 
@@ -132,7 +132,7 @@ def compiles() -> int:
     return numba_kcache.info("process").compiles
 
 
-def ours(count: int, *, keeps: bool, arrays: Arrays = lent_arrays) -> None:
+def ours(count: int, *, keeps: bool, arrays: Arrays = driver_arrays) -> None:
     from numba_kcache import cached_kernel
 
     x, y, synchronize = arrays()
@@ -149,7 +149,7 @@ def bare(count: int, *, keeps: bool) -> None:
 
     from cuda.bindings import driver
 
-    x, y, synchronize = lent_arrays()
+    x, y, synchronize = driver_arrays()
     values = 2.0, x.address, y.address, N
     passed = values, (c_float, c_void_p, c_void_p, c_int)
     template = Path(os.environ["KC_BENCH_DIR"], TEMPLATE).read_bytes()
@@ -183,7 +183,7 @@ def cupy_kernels(count: int, *, keeps: bool) -> None:
 
 
 def python_kernels(count: int, decorate: Callable[[Any], Any], **more: Callable[[], object]) -> None:
-    """Kernels of one file, kept."""
+    """Measure Python kernels of one file, which are kept."""
     body = NUMBA_BODY.replace("{number}\n", f"({BASE} + {{number}})\n")
     made = functions(Case(count - 1, False), "from numba import cuda\n", body)
     x, y, synchronize = numba_arrays()
@@ -214,7 +214,7 @@ def launches(count: int) -> None:
 
     x, y, synchronize = numba_arrays()
     launch = cached_kernel(source(0))[1, 32]
-    for _ in range(min(count, 10_000)):  # what is made once is made
+    for _ in range(min(count, 10_000)):  # one-time allocations are not counted
         launch(2.0, x, y, 32)
     synchronize()
     before = resident_bytes()
@@ -223,7 +223,7 @@ def launches(count: int) -> None:
 
 
 def fill(count: int, first: int, step: int) -> None:
-    """Store every `step`-th source, from the `first` on, for the device that is here; one of them is compiled."""
+    """Store every `step`-th source from `first` on, for this machine's device: one is compiled, the others patched."""
     import numba_kcache
     from numba_kcache import cached_kernel
     from numba_kcache.frontends.source import build as source_build
@@ -265,7 +265,7 @@ SYSTEMS: dict[str, Callable[..., None]] = {
 }
 PARTS: dict[str, Callable[..., None]] = {**SYSTEMS, "launches": launches, "fill": fill}
 COMPILED = {CUPY: 300, OUR_PYTHON: 100, NUMBA: 100}
-"""How many kernels of the systems whose kernels are really compiled; a fifth of them in a short turn."""
+"""Number of kernels of the systems whose kernels are all compiled; `--quick` takes a fifth of them."""
 
 
 def ask(part: str, count: int, folder: Path) -> dict[str, Any] | str:
@@ -273,7 +273,7 @@ def ask(part: str, count: int, folder: Path) -> dict[str, Any] | str:
 
 
 def fill_all(count: int, folder: Path) -> float:
-    """Fill our cache by as many processes as there are cores, 16 at most; the seconds it took."""
+    """Fill our cache by one process per core, 16 at most; return the seconds that it took."""
     begin, step = time.perf_counter(), min(16, os.cpu_count() or 1)
     words = [__file__, "--child", "fill", "--numbers"]
     children = [start([*words, f"{count},{first},{step}"], folder) for first in range(step)]
@@ -287,9 +287,9 @@ def measure(counts: dict[str, int], calls: int, done: Callable[[str, dict[str, A
     """Measure every part.
 
     Args:
-        counts: How many kernels of each system.
-        calls: How many launches.
-        done: Is told what each part said.
+        counts: Number of kernels of each system.
+        calls: Number of launches.
+        done: Called with the name of each part and its answer.
     """
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)

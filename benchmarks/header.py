@@ -41,8 +41,8 @@ def machine_header() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of this checkout: of COMMIT in its root, which is put beside a copy, whatever repository that lies in;
-    else as git says, with `+` where files differ from it."""
+    """The commit of this tree. A copy that is no git checkout names it in the file COMMIT in its root; for a checkout,
+    git names it, with `+` if files differ from the commit."""
     note = ROOT / "COMMIT"
     if note.is_file():
         return note.read_text().strip()[:12]
@@ -64,7 +64,7 @@ print(driver.cuDeviceGetName(100, device)[1].partition(b"\\0")[0].decode(), driv
 
 
 def gpu_of() -> dict[str, Any]:
-    """The device, or `{"gpu": None}`; a process of its own asks, so that the parent of what is measured holds none."""
+    """Name the device; `{"gpu": None}` without one. A child asks the driver, so that this process opens no device."""
     said = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, check=False)
     if said.returncode != 0:
         return {"gpu": None}
@@ -73,7 +73,7 @@ def gpu_of() -> dict[str, Any]:
 
 
 def _driver_release() -> str | None:
-    """The driver's own release, 580.159.04; None if the kernel does not say."""
+    """The release of the driver, such as 580.159.04; None if /proc does not name it."""
     try:
         found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
     except OSError:
@@ -82,7 +82,7 @@ def _driver_release() -> str | None:
 
 
 def write_result(path: Path, question: str, header: dict[str, Any], samples: Any, **notes: object) -> None:
-    """One JSON file for one run of one question; `notes` say what was left out or shortened."""
+    """Write the JSON file of one run of a benchmark; `notes` name parts that were left out or shortened."""
     write_json(path, {"question": question, "machine": header, **notes, "samples": samples})
 
 
@@ -95,12 +95,12 @@ def write_json(path: Path, result: object) -> None:
 
 
 class Result:
-    """The result of a script, written again after each part of it, so that a limit of time loses one at most.
+    """The result of a script, written again after each of its parts: a time limit loses at most one part.
 
     Args:
-        path: Of the file; None for none.
-        question: Its name.
-        **notes: Facts of all of the run.
+        path: The file to write; None to write nothing.
+        question: The question of the script, or the script's name.
+        **notes: Facts about the whole run.
     """
 
     def __init__(self, path: Path | None, question: str, **notes: object) -> None:
@@ -108,6 +108,6 @@ class Result:
         self.header = machine_header() if path else {}
 
     def write(self, samples: Any, **notes: object) -> None:
-        """Write what there is by now."""
+        """Write the samples collected so far."""
         if self.path:
             write_result(self.path, self.question, self.header, samples, **self.notes, **notes)

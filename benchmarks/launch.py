@@ -30,9 +30,9 @@ from typing import Any
 
 COUNTS = (0, 1, 2, 4, 8, 16)
 LETTERS = "abcdefgh"
-_kept: list[Any] = []  # what only an address of is passed on
+_kept: list[Any] = []  # objects of which a launch gets only the address: they have to stay alive
 System = Callable[[int], Callable[[], Any]]
-"""Makes one launch of the kernel with so many arguments, ready to be repeated; raises where it cannot run here."""
+"""Makes, for a number of arguments, a function that launches the kernel once; raises if the system cannot run here."""
 
 
 def source(arguments: int) -> str:
@@ -57,16 +57,16 @@ def cupy_arrays(arguments: int) -> list[Any]:
     return [cupy.ones(64, cupy.float32) for _ in range(arguments // 2)]
 
 
-def lent_arrays(arguments: int) -> list[Any]:
-    """Memory of no package, in the primary context."""
+def driver_arrays(arguments: int) -> list[Any]:
+    """Memory that the driver allocates, in the primary context."""
     from cuda.bindings import driver
-    from first_launch import Lent
+    from first_launch import DriverArray
 
     driver.cuInit(0)
     _, device = driver.cuDeviceGet(0)
     _, context = driver.cuDevicePrimaryCtxRetain(device)
     driver.cuCtxSetCurrent(context)
-    return [Lent(int(driver.cuMemAlloc(1 << 16)[1])) for _ in range(arguments // 2)]
+    return [DriverArray(int(driver.cuMemAlloc(1 << 16)[1])) for _ in range(arguments // 2)]
 
 
 def tensors(arguments: int) -> list[Any]:
@@ -101,7 +101,7 @@ def void_pointers(arguments: int) -> list[Any]:
 
 
 class Exporter:
-    """Speaks DLPack alone, by the word of a tensor."""
+    """An array with no interface but DLPack, whose methods are those of a tensor."""
 
     def __init__(self, tensor: Any) -> None:
         self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
@@ -112,7 +112,7 @@ def exporters(arguments: int) -> list[Any]:
 
 
 def only_export(arguments: int) -> Callable[[], Any]:
-    """Time of the exporters by themselves, and nothing else."""
+    """The DLPack exports alone, without a launch."""
     arrays = cupy_arrays(arguments)
 
     def export() -> None:
@@ -169,7 +169,7 @@ def cupy_raw(arguments: int) -> Callable[[], Any]:
 
 
 def numba_function(arguments: int) -> Any:
-    """The kernel as Numba takes it."""
+    """The same kernel as a Python function."""
     from numba import cuda
 
     half = arguments // 2
@@ -244,7 +244,7 @@ SYSTEMS: dict[str, System] = {
     "numba_kcache, CuPy arrays": here(cupy_arrays),
     "numba_kcache, PyTorch tensors": here(tensors),
     "numba_kcache, ctypes.c_void_p": here(void_pointers),
-    "numba_kcache, any array interface": here(lent_arrays),
+    "numba_kcache, any array interface": here(driver_arrays),
     "numba_kcache, DLPack alone, of CuPy": here(exporters),
     "__dlpack__ of CuPy alone": only_export,
     "cuda.core launch, config built before": cuda_core,
@@ -258,8 +258,8 @@ SYSTEMS: dict[str, System] = {
     "torch _compile_kernel, tensors": torch_compile_kernel,
 }
 WITHOUT_NUMBA: dict[str, System] = {
-    "bare cuLaunchKernel, Numba not imported": bare(lent_arrays),
-    "numba_kcache, memory of no package, Numba not imported": here(lent_arrays),
+    "bare cuLaunchKernel, Numba not imported": bare(driver_arrays),
+    "numba_kcache, memory of no package, Numba not imported": here(driver_arrays),
     "numba_kcache, CuPy arrays, Numba not imported": here(cupy_arrays),
     "CuPy RawKernel, CuPy arrays, Numba not imported": cupy_raw,
 }
@@ -288,7 +288,7 @@ def _stub_kernel(arguments: int) -> tuple[Callable[..., None], list[Any]]:
     scalars = [Parameter(8 * half + 4 * index, 4, "f4", "float", f"s{index}") for index in range(arguments - half)]
     kernel, numba = Kernel((*pointers, *scalars), function=0), Numba()
     _kept.append(numba)
-    nothing = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0  # of the function, which is 0
+    nothing = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0  # calls abs(function), and function is 0
     kernel.driver.addresses["cuLaunchKernel"] = nothing
     arrays = [numba.array(4096 * (index + 1)) for index in range(half)]
     kernel.bind(native=True)(*arrays, *[2.0] * (arguments - half))
@@ -318,7 +318,7 @@ def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str
 
 
 def apart(what: str, batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
-    """Findings of a process of its own; nothing where it fails, which it says."""
+    """Measure in a separate process; if it fails, print that and return no samples."""
     words = [__file__, what, "--batches", str(batches), "--launches", str(launches)]
     done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -349,8 +349,8 @@ def _synchronize() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packing", action="store_true", help="without a device: what checks and packing cost")
-    parser.add_argument("--without-numba", action="store_true", help="only those, as JSON")
-    parser.add_argument("--interpreted", action="store_true", help="only those without the compiled module, as JSON")
+    parser.add_argument("--without-numba", action="store_true", help="only the rows without Numba, as JSON")
+    parser.add_argument("--interpreted", action="store_true", help="only the rows without the compiled module, as JSON")
     parser.add_argument("--batches", type=int, default=41)
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--json", type=Path)

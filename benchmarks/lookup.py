@@ -46,7 +46,7 @@ CUB = next(iter(WITH_HEADERS))
 
 
 def plain_source(number: int) -> str:
-    """A kernel of a name of its own, as in a program."""
+    """A kernel with a name of its own."""
     return PLAIN % (number, number)
 
 
@@ -103,7 +103,7 @@ def lookup_pycuda(order: str) -> dict[str, float]:
 
 
 def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
-    """Seconds by name; CUB is looked up first or last."""
+    """Seconds by name: of CUB alone if `order` is "cub", else of the plain kernels and of CUB after them."""
     found = {}
     if cub is not None and order == "cub":
         return {f"{CUB}, first": timed(cub)}
@@ -122,7 +122,7 @@ def toolkit_dirs() -> list[str]:
 
 
 def learn(header: str, how: str) -> dict[str, float]:
-    """Seconds of the compilers and of all else that a miss takes to learn the closure."""
+    """Seconds of the compilers, and of the other work of a miss: to find and record the headers that were read."""
     import numba_kcache
     from numba_kcache import cached_kernel
     from numba_kcache.headers import compile as header_compile
@@ -136,7 +136,7 @@ def learn(header: str, how: str) -> dict[str, float]:
 
         header_compile.Mirror = refuse  # type: ignore[misc, assignment]
     kernel = cached_kernel(source_with(header), arch=ARCH)
-    cached_kernel(plain_source(7), arch=ARCH).compile()  # the compilers are loaded
+    cached_kernel(plain_source(7), arch=ARCH).compile()  # loads the compilers
     taken: list[tuple[float, float]] = []
     real = header_compile.compile_and_learn
 
@@ -183,7 +183,7 @@ def shadow(folder: Path) -> int:
     return 1731100003
 
 
-def answer(folder: Path) -> int:
+def add_asked_header(folder: Path) -> int:
     (folder / "second/asked.h").write_text("")
     return 1731100004
 
@@ -192,7 +192,7 @@ CHANGES = {
     "header edited": edit,
     "same size and mtime": edit_same_size,
     "header in an earlier folder": shadow,
-    "`__has_include` answered": answer,
+    "`__has_include` answered": add_asked_header,
 }
 
 
@@ -252,17 +252,17 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "pycuda (nvcc --preprocess)": (lookup_pycuda, value_pycuda),
 }
 LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
-"""Where headers lie makes no other lookup."""
+"""Systems with a lookup of their own: the place of the headers makes no difference to it."""
 
 MARK = "answer: "
-"""Before what a child answers, since some packages print, too."""
+"""The beginning of the line with a child's answer, since some packages print too."""
 
 ORDERS = ("plain", "cub")
 CORES = os.cpu_count() or 1
 
 
 def in_process(directory: Path, *arguments: str) -> Any:
-    """Answer of a fresh process of this script; a text where it could not."""
+    """Answer of a fresh process of this script; the reason, as text, if it failed."""
     variables = dict.fromkeys(("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "KC_BENCH_DIR"), str(directory))
     environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
     command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
@@ -280,7 +280,7 @@ def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
 
 
 def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
-    """Seconds by system and kind of source; a text where a system cannot run here."""
+    """Seconds by system and kind of source; the reason, as text, for a system that cannot run here."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as parent:
         directories = {system: Path(parent, re.sub(r"\W", "_", system)) for system in LOOKED_UP}
@@ -328,7 +328,7 @@ def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
     """Map system and change to "right", "stale", or the system's own message.
 
     Args:
-        cannot: Systems that are not to be asked.
+        cannot: Systems that cannot run here.
     """
     asked = [(system, name) for system in SYSTEMS if system not in cannot for name in CHANGES]
     outcomes = side_by_side([partial(outcome_of, *each) for each in asked], CORES)
@@ -339,7 +339,7 @@ def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
 
 
 def outcome_of(system: str, name: str) -> str:
-    """Answer of one system after one change; "–" where the change cannot be made."""
+    """Outcome of one system after one change; "–" if the change does not apply to it."""
     change = CHANGES[name]
     if "working directory" in system and change is shadow:
         return "–"

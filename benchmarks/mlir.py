@@ -7,8 +7,8 @@ Method      Each sample is a fresh process that runs one kernel with a device fu
             Warm: an earlier process filled it. "import" is the time of `from numba_cuda_mlir import cuda`, "map" the
             part of it that loads MLIR's libraries. In each round the systems run one after another, cold and warm, and
             in the first two rounds also for their launches; every second round has the reverse order. "shorter" is the
-            median difference, over rounds, between a warm process with its own cache and one with this cache, with an
-            interval as in added.py.
+            median difference, over rounds, between a warm process with numba-cuda-mlir's cache and one with this cache,
+            with an interval as in added.py.
 Output      The file is written after each sample, with all samples so far. Three rounds take two minutes on an H200.
 Not shown   Host arrays and records; a busy node.
 Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--within SECONDS] [--json FILE]
@@ -65,7 +65,7 @@ SYSTEMS = {
 
 
 def child(system: str, batches: int, launches: int) -> None:
-    """Run one kernel, and print what it took."""
+    """Run one kernel, and print its times."""
     import ctypes
     import warnings
 
@@ -115,7 +115,7 @@ def child(system: str, batches: int, launches: int) -> None:
 
 
 def _others() -> dict[str, tuple[Any, Any]]:
-    """Two arrays of each other library that is here."""
+    """Two arrays of each other array library that is installed."""
     found: dict[str, tuple[Any, Any]] = {}
     try:
         import cupy
@@ -133,7 +133,7 @@ def _others() -> dict[str, tuple[Any, Any]]:
 
 
 def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batches: int, launches: int) -> Any:
-    """Seconds of a launch, configured each time and bound, by library; a text where it fails."""
+    """Seconds of a launch by library, with `kernel[...]` each time and with a bound one; the error, if it fails."""
     found: dict[str, Any] = {}
     for name, (x, y) in arrays.items():
         try:
@@ -152,15 +152,15 @@ def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batche
                         queue()
                     times.append((time.perf_counter() - start) / launches)
                 found[f"{what} {name}"] = statistics.median(times)
-        except Exception as error:  # the peer refuses some libraries' arrays: that is a result
+        except Exception as error:  # numba-cuda-mlir refuses arrays of some libraries
             found[f"launch {name}"] = f"{type(error).__name__}: {str(error)[:80]}"
     return found
 
 
 def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterator[dict[str, dict[str, list[Any]]]]:
-    """After each sample all until then, in seconds by system and "cold first", "warm process", "launch own" and so on.
+    """Yield, after each sample, all so far: seconds by system and "cold first", "warm process", "launch own" and so on.
 
-    The first sample after `within_s` seconds is not begun.
+    After `within_s` seconds no further sample is begun.
     """
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in SYSTEMS}
     end = time.monotonic() + within_s
@@ -184,7 +184,7 @@ def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterat
 
 
 def shorter(samples: dict[str, dict[str, list[Any]]]) -> dict[str, Any]:
-    """Milliseconds by which our warm process was shorter than the one with its own cache, with the interval."""
+    """Milliseconds by which our warm process was shorter than that with numba-cuda-mlir's cache, and the interval."""
     from added import interval
 
     rows = [samples[name].get("warm process", []) for name in ("numba-cuda-mlir cache=True", "numba_kcache")]

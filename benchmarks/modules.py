@@ -37,18 +37,18 @@ from typing import Any
 from added import GRID, cupy_arrays, kernel, many, names_of, sources
 from fresh import answer, is_pretended
 from fresh import start as start_child
-from whole_process import Lent, N, bare_arrays
+from whole_process import DriverArray, N, bare_arrays
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "examples/tropical_gemm.cu"
 SIDE = 64  # rows and columns of every matrix
-IN_FLOOR = "module.cubin"
+FLOOR_CUBIN = "module.cubin"
 
 Launch = Callable[[str, Any], None]
 
 
 def kernel_names() -> list[str]:
-    """The kernels of the source, for the system that cannot list them."""
+    """The kernels of the source: CuPy cannot list them."""
     types, kinds = ("f32", "f64", "i32", "i64"), ("", "_arg")
     rings = ("maxplus", "minplus", "maxmul")
     names = [f"{ring}_{each}{kind}" for ring in rings for each in types for kind in kinds]
@@ -57,7 +57,7 @@ def kernel_names() -> list[str]:
 
 
 def measured(ready: Callable[[], object], one: Callable[[str], None], names: Iterable[str]) -> dict[str, Any]:
-    """Seconds to "bound" and "first", then of each further kernel, and the processor's for all.
+    """Seconds to "bound" and "first", of each kernel and of all, and the CPU time of all.
 
     Args:
         ready: Makes the first kernel ready to be launched.
@@ -79,7 +79,7 @@ def measured(ready: Callable[[], object], one: Callable[[str], None], names: Ite
 
 
 def matrices(xp: Any) -> tuple[Any, Any, Any]:
-    """Operands that serve every kernel: wide enough for the widest type, and with small numbers in them."""
+    """Operands of every kernel: as wide as the widest type, and filled with small numbers."""
     return xp.ones((SIDE, SIDE), xp.float64), xp.ones((SIDE, SIDE), xp.float64), xp.zeros((SIDE, SIDE), xp.float64)
 
 
@@ -114,7 +114,7 @@ def child_here(lazy: bool, is_checked: bool) -> None:
         assert (c.copy_to_host() == 2).all()
     info = numba_kcache.info("process")
     if not lazy:
-        Path(os.environ["KC_BENCH_DIR"], IN_FLOOR).write_bytes(module.cubin())
+        Path(os.environ["KC_BENCH_DIR"], FLOOR_CUBIN).write_bytes(module.cubin())
     report(found, compiles=info.compiles, hits=info.hits)
 
 
@@ -146,7 +146,7 @@ def child_floor() -> None:
 
     cuda.current_context()
     cuda.synchronize()
-    path = Path(os.environ["KC_BENCH_DIR"], IN_FLOOR)
+    path = Path(os.environ["KC_BENCH_DIR"], FLOOR_CUBIN)
     start = time.perf_counter()
     status, module = driver.cuModuleLoadData(path.read_bytes())
     loaded = time.perf_counter()
@@ -199,9 +199,9 @@ SIDES = "ours", "cupy"
 
 def child_of_many(case: str, side: str, is_profiled: bool) -> None:
     count, *makers = MANY[case]
-    arrays = [Lent(each) for each in bare_arrays(driver())] if is_pretended() else cupy_arrays(False)
+    arrays = [DriverArray(each) for each in bare_arrays(driver())] if is_pretended() else cupy_arrays(False)
     if side == "ours":
-        from numba_kcache import cached_kernel, cached_module  # noqa: F401 (what that takes is in benchmarks/added.py)
+        from numba_kcache import cached_kernel, cached_module  # noqa: F401 (added.py measures the import)
 
     profile = cProfile.Profile() if is_profiled else None
     if profile:
@@ -210,7 +210,7 @@ def child_of_many(case: str, side: str, is_profiled: bool) -> None:
     for launch in makers[SIDES.index(side)](count):
         launch(2.0, *arrays, N)
         ends.append(time.perf_counter())
-        kept.append(launch)  # as a program's kernels are
+        kept.append(launch)  # a program keeps its kernels too
     if profile:
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
@@ -228,8 +228,8 @@ def driver() -> Any:
 
 
 def measure_many(rounds: int, within_s: float) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """Samples in seconds by case and side, and by what was measured: pairs of processes, either side first in turns;
-    after each round."""
+    """Yield, after each round, all samples in seconds by "case, side" and figure. Every second round runs the sides of
+    a pair in the reverse order."""
     found: dict[str, dict[str, list[float]]] = {}
     folder, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
     for number in range(-1, rounds):  # the first fills the caches
@@ -303,7 +303,7 @@ def measure(cold_rounds: int, warm_rounds: int, is_checked: bool) -> Iterator[di
 
 
 def show(samples: dict[str, dict[str, list[Any]]]) -> None:
-    """Medians in milliseconds, and the ratios that the sources of many kernels are about."""
+    """Print medians in milliseconds, and the ratios of lazy to eager and of eager to the floor."""
 
     def middle(system: str, what: str) -> float:
         return statistics.median(samples[system][what]) if what in samples.get(system, {}) else float("nan")

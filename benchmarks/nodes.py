@@ -32,11 +32,11 @@ from first_launch import Case, sources
 from fresh import ROOT, answer, open_barrier, say, start, wait_for_the_others
 
 SYSTEMS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
-"""By what stands behind the server's URL; None if there is no server."""
+"""For each system the query that is appended to the server's URL; None if there is no server."""
 
 
 def rank(number: int, count: int) -> None:
-    """One process of a node: its kernels, beginning with another than its neighbour."""
+    """Run one process of a node: it compiles all kernels, and begins with the one of its own number."""
     import numba_kcache
     from numba_kcache import cached_kernel
 
@@ -51,7 +51,7 @@ def rank(number: int, count: int) -> None:
 
 
 def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[str, Any]:
-    """One start of all ranks: seconds until the last is through, and compiles by kernel.
+    """Run all ranks once: seconds until the last one has its kernels, and the compiles of each kernel.
 
     Raises:
         RuntimeError: A rank failed.
@@ -83,11 +83,11 @@ def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[st
 def measure(
     nodes: int, ranks: int, kernels: int, rounds: int, left_out: dict[str, str]
 ) -> Iterator[dict[str, dict[str, list[Any]]]]:
-    """Map each system to its samples of "cold/warm last/compiles/errors"; yields after each of them."""
+    """Yield, after each system's turn, the samples so far by system and "cold/warm last/ended/compiles/errors"."""
     try:
         sys.path.insert(0, str(ROOT))
         from tests.support.redis_server import MISSING, redis_server
-    except ImportError as error:  # the tests' parts are not there
+    except ImportError as error:  # this copy has no tests/
         MISSING = str(error)
     found: dict[str, dict[str, list[Any]]] = {}
     for _ in range(rounds):

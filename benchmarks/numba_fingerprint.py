@@ -54,7 +54,7 @@ print(json.dumps(times))
 
 
 def write_program(folder: Path) -> Path:
-    """The modules and the script; the script's path."""
+    """Write the modules and the script; return the path of the script."""
     for name, numbers in MODULES.items():
         (folder / f"{name}.py").write_text(HEAD + "".join(FUNCTION.format(number=number) for number in numbers))
     calls = " + ".join(f"{name}.f{number}(x[i], {number})" for name, numbers in MODULES.items() for number in numbers)

@@ -33,7 +33,7 @@ def result_of(name: str) -> dict[str, Any]:
 
 
 def commits() -> dict[str, list[str]]:
-    """The commits of the committed results, that of the most first, each with the names of its results."""
+    """The commits at which the committed results were taken, the most frequent first, with the results of each."""
     found: dict[str, list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text())
@@ -47,13 +47,13 @@ def commit_of(result: dict[str, Any]) -> str:
 
 
 def of_commit(result: dict[str, Any]) -> str:
-    """A sentence on a result's commit; "" if it is that of the most."""
+    """A sentence with the commit of a result; empty if most results are of the same commit."""
     commit = commit_of(result)
     return f" Commit `{commit or 'not named'}`." if commit != next(iter(commits())) else ""
 
 
 def run() -> str:
-    """The commit of the results, and which are of another one."""
+    """A sentence with the commit of most results, and with the results of other commits."""
     (commit, names), *others = commits().items()
     many = len(names) + sum(len(each) for _, each in others)
     if not others:
@@ -64,7 +64,7 @@ def run() -> str:
 
 
 def machine_of(result: dict[str, Any]) -> str:
-    """The machine in a line, and the commit where it is not that of the most results."""
+    """The machine in a line, and the commit if it differs from that of most results."""
     machine = result["machine"]
     more = (" Few samples (`--quick`)." if result.get("quick") else "") + of_commit(result)
     if not machine["gpu"]:
@@ -75,7 +75,7 @@ def machine_of(result: dict[str, Any]) -> str:
 
 
 def _counts(samples: Any) -> Iterator[int]:
-    """Number of samples of each figure, wherever in a result they are."""
+    """Number of samples of each figure, at any depth of a result."""
     if isinstance(samples, dict):
         for each in samples.values():
             yield from _counts(each)
@@ -84,7 +84,7 @@ def _counts(samples: Any) -> Iterator[int]:
 
 
 def samples_of(result: dict[str, Any]) -> str:
-    """The number of samples of a figure, least and most."""
+    """A sentence with the smallest and the largest number of samples of a figure."""
     counts = Counter(_counts(result["samples"])) if result["script"] not in ("growth", "fleet") else Counter[int]()
     least, most = (min(counts), max(counts)) if counts else (0, 0)
     return f" Samples of a figure: {least if least == most else f'{least} to {most}'}." if counts else ""
@@ -97,7 +97,7 @@ def cell(times_s: list[float]) -> str:
 
 
 def digits(value: float | str) -> str:
-    """Three of them, and no exponent; a dash for a reason that stands where a figure could not be taken."""
+    """Format a figure with three digits and no exponent; a dash for the text that a result has in place of a figure."""
     if isinstance(value, str):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -114,7 +114,7 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 
 def footer(result: dict[str, Any]) -> list[str]:
-    """Place of the measurement, what was shortened, who could not be asked, and what it does not show."""
+    """The lines below a table: machine, commit, samples, systems that were not measured, and "does not show"."""
     lines = ["", machine_of(result) + samples_of(result)]
     left_out: dict[str, list[str]] = {}
     for what, why in (result.get("left_out") or {}).items():
@@ -126,7 +126,7 @@ def footer(result: dict[str, Any]) -> list[str]:
 
 
 def shows_not(script: str) -> str:
-    """The lines in which a script says what it does not show."""
+    """The text of `Not shown` in a script's docstring."""
     said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
     (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
     text = " ".join(str(found).split())
@@ -140,11 +140,11 @@ _REASONS = (
     (r".*\b(\w+) is not installed here.*", r"does not start without \1"),
     (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),
 )
-"""Notes of benchmarks on systems that could not be asked, in the words of a page."""
+"""Patterns of the reasons that results have for systems that were not measured, each with the words of the tables."""
 
 
 def _plain(why: str) -> str:
-    """A reason in words, without a raw exception and without what could be taken for markup."""
+    """A reason in the words of the tables, without characters of Markdown."""
     for noted, said in _REASONS:
         if found := re.fullmatch(noted, why.strip(), re.DOTALL):
             why = found.expand(said)
@@ -233,7 +233,7 @@ def _microseconds(times_s: list[float]) -> str:
 
 
 def processes() -> str:
-    """Ranks that miss at once: until the last result, and how many compiles that took."""
+    """Tabulate ranks that miss at once: milliseconds until the last result, and the number of compiles."""
     result = result_of("processes")
     columns = ("cold last", "warm last", "cold all", "warm all")
     rows = [
@@ -273,7 +273,7 @@ def growth() -> str:
 
 
 def workloads() -> str:
-    """Real programs: to the first result and to the last one, in milliseconds."""
+    """Tabulate real programs: milliseconds to the first result and to the last one."""
     result = result_of("workloads")
     columns = ("warm first", "warm all", "cold first", "cold all", "warm process", "cold process")
     rows = [
@@ -284,7 +284,7 @@ def workloads() -> str:
 
 
 def warm_up() -> str:
-    """Many kernels compiled by many workers, beside one that is warm."""
+    """Tabulate many kernels compiled by many workers, beside one warm worker."""
     result = result_of("warm_up")
     found = result["samples"]
     one, many = found["one"], found["many"]
@@ -342,20 +342,20 @@ def import_time() -> str:
 
 
 def numba_fingerprint() -> str:
-    """The parts of a Numba kernel's key in fresh processes."""
+    """Tabulate the fingerprint of a Numba kernel in fresh processes."""
     result = result_of("numba_fingerprint")
     rows = ((name, [_microseconds(times)]) for name, times in result["samples"].items())
     return "\n".join([*table("", ("us",), rows), *footer(result)])
 
 
 class Added(NamedTuple):
-    """A program, its pair of benchmarks/added.py, and where benchmarks/warm_steps.py has its parts.
+    """A row: a program, with its names in the results of benchmarks/added.py and benchmarks/warm_steps.py.
 
     Args:
-        program: As a reader knows it.
-        over: The same program without it.
-        pair: Its name when warm; the cold one has "cold" before it.
-        steps: Its name there; empty where the parts were not taken.
+        program: The program, in the words of the table.
+        over: The program that it is compared with.
+        pair: The name of its warm pair in added.py; the name of the cold pair has "cold" before it.
+        steps: Its name in warm_steps.py; empty if its parts were not measured.
     """
 
     program: str

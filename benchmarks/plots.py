@@ -21,7 +21,7 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
 
 
 MOST = 6
-"""Bars or lines of one picture; its table has all."""
+"""The largest number of bars or lines in a picture; the table has all."""
 
 SHOWN = {
     "first_launch": ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel",
@@ -39,7 +39,7 @@ SHOWN = {
                "cuModuleLoadData, dropped", "cupy RawKernel, kept", "Numba cache=True, kept"),
     "cli": ("info", "list", "list, by hits", "list, all as JSON", "verify", "report"),
 }  # fmt: skip
-"""Of the results that have more: what their pictures show."""
+"""The systems in the pictures of results that have more than `MOST`."""
 
 
 def shown(name: str, rows: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def shown(name: str, rows: Any) -> dict[str, Any]:
 
 
 class Colours(NamedTuple):
-    """The colours of one kind of page."""
+    """The colours of one kind of page: `ours` and `others` for bars, `least` for the bare calls, `more` for lines."""
 
     text: str
     grid: str
@@ -71,10 +71,10 @@ PAGES = {
 
 
 def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
-    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis where they are far apart.
+    """Draw horizontal bars, ours in colour, each with its figure; on a logarithmic axis if their values are far apart.
 
     Raises:
-        ValueError: There are more than `MOST`: choose what is shown, the table has all.
+        ValueError: There are more rows than `MOST`: `SHOWN` has to choose among them.
     """
     if len(rows) > MOST:
         raise ValueError(f"cannot draw {title}: {len(rows)} bars are more than {MOST}")
@@ -149,7 +149,7 @@ def launch(figure: Any, colours: Colours) -> None:
 
 
 def warm_steps(figure: Any, colours: Colours) -> None:
-    """Steps that are done for the kernel, whenever they are done; then the first launch alone."""
+    """The steps of a start that serve the kernel, added up; and the first launch alone."""
     found = shown("warm_steps", result_of("warm_steps")["samples"])
     samples = {system: states["warm"] for system, states in found.items()}
     left, right = figure.subplots(1, 2)
@@ -163,7 +163,7 @@ def whole_process(figure: Any, colours: Colours) -> None:
 
 
 def processes(figure: Any, colours: Colours) -> None:
-    """Until the last rank's results, cold, by number of ranks."""
+    """Time until the last rank has its results, cold, by number of ranks."""
     samples = result_of("processes")["samples"]
     axes = figure.subplots(1, len(samples), squeeze=False)[0]
     for place, (count, rows) in zip(axes, samples.items(), strict=True):
@@ -245,7 +245,7 @@ def cli(figure: Any, colours: Colours) -> None:
 
 
 def lookup(figure: Any, colours: Colours) -> None:
-    """Lookups in a warm process."""
+    """The first lookup of a process, without includes and with CUB."""
     rows = {system: each for system, each in result_of("lookup")["samples"]["lookup"].items() if isinstance(each, dict)}
     left, right = figure.subplots(1, 2)
     bars(left, medians(rows, "no includes, first", 1e6), colours, "first lookup, no includes", "us")
@@ -269,7 +269,7 @@ def nodes(figure: Any, colours: Colours) -> None:
 
 
 def fleet(figure: Any, colours: Colours) -> None:
-    """The largest fleet of the simulation: when the last rank runs, and what the server answers."""
+    """The largest fleet of the simulation: the time until the last rank runs, and the number of compiles."""
     runs = result_of("fleet")["samples"]["fleet"]
     most = max(run["nodes"] for run in runs)
     named = {
@@ -302,14 +302,15 @@ PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] 
     "nodes": (nodes, (7.0, 1.6)),
     "fleet": (fleet, (10.0, 1.9)),
 }
-"""By name, which is that of its result: what draws it, and its size in inches."""
+"""By name, the function that draws a picture, and its size in inches. A picture has the name of its result, unless
+`RESULT_OF` has another one."""
 
 RESULT_OF = {"programs": "workloads"}
-"""The result of a picture that has another name."""
+"""The result of each picture that has another name than its result."""
 
 
 def source_of(name: str) -> str:
-    """The source that a picture names."""
+    """The name and digest of the result that a picture is drawn from, as the picture contains them."""
     result = RESULT_OF.get(name, name)
     return f"{result}.json sha256:{hashlib.sha256((RESULTS / f'{result}.json').read_bytes()).hexdigest()}"
 

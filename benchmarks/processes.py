@@ -24,13 +24,13 @@ from typing import Any
 from fresh import ROOT, answer, open_barrier, start
 
 SYSTEMS = ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel", "Numba cache=True")
-"""Of first_launch.py, which is what each rank runs."""
+"""Systems of first_launch.py: each rank runs that script."""
 
 KERNELS = 4
 
 
 def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | str:
-    """Start so many ranks of a script together: seconds and compiles; a text where one failed."""
+    """Run `count` ranks of a script together: their seconds and compiles; the reason, as text, if one failed."""
     barrier = Path(tempfile.mkdtemp())
     begin = time.time()
     children = [start(words, folder, {"KC_BENCH_BARRIER": str(barrier)}) for _ in range(count)]
@@ -49,7 +49,7 @@ def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | st
 def measure(
     count: int, states: Sequence[str], rounds: int, left_out: dict[str, str]
 ) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """Map each system to its samples of "cold/warm last/all/compiles", for each number of ranks."""
+    """Yield, after each run of `count` ranks, the samples so far by system and "cold/warm last/all/compiles"."""
     found: dict[str, dict[str, list[float]]] = {}
     script = str(Path(__file__).with_name("first_launch.py"))
     for _ in range(rounds):

@@ -50,7 +50,7 @@ def get(folder: Path) -> None:
 
 
 class RawModule:
-    """Our module with the face of `cupy.RawModule`: as much of it as awkward uses."""
+    """A module of this package with that part of `cupy.RawModule`'s interface that awkward uses."""
 
     def __init__(self, code: str, *, options: tuple[str, ...] = (), name_expressions: Any = None, **_: Any) -> None:
         from numba_kcache import cached_module
@@ -152,7 +152,7 @@ def child(name: str) -> None:
 
 
 def difference(folder: Path) -> float:
-    """The largest one between the plain result and ours."""
+    """The largest difference between an element of the plain result and of ours."""
     import numpy as np
 
     plain, ours = (np.load(folder / f"{system}.npy") for system in SYSTEMS)
@@ -160,7 +160,7 @@ def difference(folder: Path) -> float:
 
 
 def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, Any]:
-    """Cold once and warm so many times, the systems in turns."""
+    """Run a program once cold and `warm` times warm; the systems alternate."""
     src = [programs, programs / "soft_dtw_cuda", *(programs / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
     path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
     rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}

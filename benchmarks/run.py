@@ -28,12 +28,12 @@ RESULTS = ROOT / "benchmarks/results"
 
 
 class Script(NamedTuple):
-    """One question.
+    """One benchmark.
 
     Args:
-        name: Of the script and of its result.
-        needs_device: Whether nothing of it can be said without a GPU.
-        quick: Arguments for a short turn.
+        name: The name of the script and of its result.
+        needs_device: Whether it needs a GPU.
+        quick: Arguments that `--quick` adds.
     """
 
     name: str
@@ -68,11 +68,11 @@ SCRIPTS = (
     Script("fleet", False, ("--nodes", "200", "--kernels", "5")),
     Script("project", False, ("--quick",)),
 )
-"""What README shows comes first, so that a limit on the whole takes what is missed least."""
+"""The results that README shows come first: a limit of the whole time leaves out the last ones."""
 
 
 def run(script: Script, folder: Path, limit_s: float, *, is_quick: bool) -> str:
-    """Run one script and say how it ended."""
+    """Run one script and return a line that says how it ended."""
     words = [str(ROOT / f"benchmarks/{script.name}.py"), "--json", str(folder / f"{script.name}.json")]
     start, begin = time.monotonic(), time.time()
     words += script.quick if is_quick else ()
@@ -81,7 +81,7 @@ def run(script: Script, folder: Path, limit_s: float, *, is_quick: bool) -> str:
         code = child.wait(limit_s)
         end = "done" if code == 0 else f"failed with {code}"
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # its own children with it
+        os.killpg(child.pid, signal.SIGKILL)  # with its children
         child.wait()
         end = f"stopped at its limit of {limit_s:.0f} s"
     written = folder / f"{script.name}.json"

@@ -58,7 +58,7 @@ HEADER = {
 
 
 def key_of(number: int) -> str:
-    """Keys spread as digests are."""
+    """A key: a digest, as the package's keys are."""
     return sha256(b"%d" % number).hexdigest()
 
 
@@ -91,14 +91,14 @@ class Ours:
 
 
 class OursUnsynced(Ours):
-    """The same with durability="none"."""
+    """`Ours` with durability="none"."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, "none")
 
 
 class Bare:
-    """os.open + os.read + os.close of a file by name, nothing checked; not a store."""
+    """os.open + os.read + os.close of a file, without any check: the baseline, not a store."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -119,7 +119,7 @@ class Bare:
 
 
 class BareSized(Bare):
-    """The same with a buffer of the right size, which a store cannot know."""
+    """`Bare` with a buffer of exactly the file's size, which a store cannot know."""
 
     size = 0
 
@@ -149,7 +149,7 @@ class CudaCore:
 
 
 class DiskCache:
-    """diskcache, as it is by default."""
+    """diskcache with its default settings, but for the size limit."""
 
     def __init__(self, root: Path) -> None:
         import diskcache
@@ -189,7 +189,7 @@ class Sqlite:
 
 
 class SqliteVerified(Sqlite):
-    """The same with the digest checked."""
+    """`Sqlite`, with the digest checked."""
 
     is_verified = True
 
@@ -219,7 +219,7 @@ class Lmdb:
 
 
 class LmdbVerified(Lmdb):
-    """The same with the digest checked."""
+    """`Lmdb`, with the digest checked."""
 
     is_verified = True
 
@@ -239,7 +239,7 @@ SYSTEMS: dict[str, type[Any]] = {
 
 
 def timed(work: Callable[[int], object], seconds: float, least: int = 30) -> list[float]:
-    """Sorted times of `work(0)`, `work(1)`, ..., in microseconds, after a tenth that is not counted."""
+    """Sorted times of `work(0)`, `work(1)`, ..., in microseconds, after a warm-up of a tenth of `seconds`."""
     times: list[float] = []
     clock, number = time.perf_counter_ns, 0
     warm_until, until = clock() + int(seconds * 1e8), clock() + int(seconds * 1.1e9)
@@ -283,7 +283,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> Iterator[dict[str, Any
             if entries * size > arguments.room_bytes:
                 continue
             for number, (name, make) in enumerate(SYSTEMS.items()):
-                place = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all of a kind
+                place = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all with the same format
                 common = {"system": name, "size": size_name, "entries": entries}
                 try:
                     found = measure_one(arguments, make, place, size, entries, 10_000_000 * number)
@@ -296,7 +296,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> Iterator[dict[str, Any
 def measure_one(
     arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int, unused: int
 ) -> list[dict[str, Any]]:
-    """Fill a store, unless another of its kind has, then hit it and put more into it from the key `unused` on."""
+    """Fill a store, unless a system with the same format did; then measure hits, and puts of keys from `unused` on."""
     payloads = [code_like(size, seed) for seed in range(4)]
     is_filled, store = place.exists(), make(place)
     fill = OursUnsynced(place) if isinstance(store, Ours) else store
@@ -332,7 +332,7 @@ def measure_one(
 
 
 def fresh_process(root: Path) -> dict[str, float]:
-    """Milliseconds that a new interpreter needs to import the room, and for its first hit of 50 KB."""
+    """Milliseconds that a new interpreter needs to import the store, and for its first hit of 50 KB."""
     Ours(root).put(key_of(0), code_like(50_000, 0))
     code = (
         "import sys, time; a = time.perf_counter_ns(); from numba_kcache.store.disk import DiskStore;"
@@ -351,9 +351,9 @@ def fresh_process(root: Path) -> dict[str, float]:
 
 
 def first_hits_of_large(root: Path) -> dict[str, dict[str, float]]:
-    """Microseconds of a fresh process's hit of 5 MB, packed and as it is, and of a bare open and read of them.
+    """Microseconds of a fresh process's hit of 5 MB, compressed and uncompressed, and of a bare open and read.
 
-    In a fresh process the memory is fresh as well: what the steady state hides, here everybody pays.
+    In a fresh process the memory has to be mapped first, a cost that repeated hits do not have.
     """
     size, key = SIZES["5 MB"], key_of(0)
     code = (
@@ -381,7 +381,7 @@ def first_hits_of_large(root: Path) -> dict[str, dict[str, float]]:
 
 
 def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
-    """Milliseconds to say how much there is, at 20,000 entries, and to read counters of 128 processes."""
+    """Milliseconds to compute the size of 20,000 entries, to list them, and to read the counters of 128 processes."""
     ours = OursUnsynced(root)
     for number in range(count):
         ours.put(key_of(number), b"x" * 3000)
@@ -407,7 +407,7 @@ def directory_type(directory: str) -> str:
 
 
 def machine(directory: str) -> dict[str, Any]:
-    """Machine of the figures; a store needs no GPU."""
+    """The machine, filesystem and versions of the measurement."""
     packages = ("xxhash", "zstandard", "cuda-core", "diskcache", "lmdb")
     versions = {}
     for name in packages:
@@ -433,7 +433,7 @@ def machine(directory: str) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Tables, with the ratio to a bare read of known size."""
+    """Print tables, with the ratio to a bare read or write."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["verb"], row["size"], row["entries"], row["processes"]), []).append(row)

@@ -36,15 +36,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Program(NamedTuple):
-    """A row of the README's table: one program, and where its figures are.
+    """A row of the README's table: one program, and the keys of its figures in a result.
 
     Args:
-        name: The program and what is timed.
-        of: The result.
-        case: Its workload or number of kernels; empty where the result has one.
-        figure: The column.
-        systems: By column of the table, the system's name in the result.
-        other: A system that has no column: its name there, and here.
+        name: The program and the interval that is timed.
+        of: The name of the result.
+        case: The workload or the number of kernels; empty if the result has only one.
+        figure: The figure: "warm first".
+        systems: For each column of the table, the name of the system in the result.
+        other: A system without a column: its name in the result, and in the table.
     """
 
     name: str
@@ -57,25 +57,26 @@ class Program(NamedTuple):
 
 COLUMNS = ("here", "CuPy", "cuda.core", "Numba `cache=True`")
 OURS, CUPY, CORE, NUMBA = "numba_kcache", "cupy RawKernel", "cuda.core FileStreamProgramCache", "Numba cache=True"
-IN_SOURCE = {"here": OURS, "CuPy": CUPY, "cuda.core": CORE}
-OF_SOURCES = {"here": OURS, "CuPy": "cupy", "cuda.core": CORE}
+OF_FIRST_LAUNCH = {"here": OURS, "CuPy": CUPY, "cuda.core": CORE}
+OF_WORKLOADS = {"here": OURS, "CuPy": "cupy", "cuda.core": CORE}
 OF_NUMBA = {"here": OURS, "Numba `cache=True`": NUMBA}
 PROGRAMS = (
     Program("Numba kernel, first launch", "numba_first_launch", "", "warm first", OF_NUMBA),
     Program("20 Numba kernels in four files, whole process", "workloads", "20 Numba kernels in four files",
             "warm process", OF_NUMBA),
-    Program("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_SOURCES,
+    Program("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_WORKLOADS,
             ("torch _compile_kernel", "`torch.cuda._compile_kernel`")),
-    Program("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first", IN_SOURCE),
+    Program("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first",
+            OF_FIRST_LAUNCH),
     Program("31 large kernels of one source, first launch", "workloads", "31 kernels of one source", "warm first",
-            OF_SOURCES),
-    Program("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", IN_SOURCE,
+            OF_WORKLOADS),
+    Program("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", OF_FIRST_LAUNCH,
             ("Triton", "Triton")),
-    Program("the same, whole process, no array library here", "first_launch", "1", "warm process", IN_SOURCE,
+    Program("the same, whole process, no array library here", "first_launch", "1", "warm process", OF_FIRST_LAUNCH,
             ("Triton", "Triton")),
     Program("the same, on CuPy's arrays, whole process", "first_launch", "1", "warm process",
             {"here": f"{OURS}, CuPy arrays", "CuPy": CUPY}),
-    Program("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", IN_SOURCE,
+    Program("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", OF_FIRST_LAUNCH,
             ("Triton", "Triton")),
     Program("8 processes, 20 Numba kernels, nothing stored yet", "workloads", "20 Numba kernels, 8 processes",
             "cold all", OF_NUMBA),
@@ -83,7 +84,7 @@ PROGRAMS = (
 
 
 def programs() -> str:
-    """Gain of a program: milliseconds by system, medians; the least of a row in bold."""
+    """Median milliseconds of each program by system, the least of a row in bold."""
     rows = []
     for each in PROGRAMS:
         samples = result_of(each.of)["samples"]
@@ -172,7 +173,7 @@ def store() -> str:
 
 
 def lookup() -> str:
-    """Lookups and who serves stale code, learning, and each change: medians (lowest to highest)."""
+    """Tabulate lookups and which systems serve stale code; the cost of learning headers; the outcome of each change."""
     result = result_of("lookup")
     samples = result["samples"]
     looked_up, stale = samples.get("lookup", {}), samples.get("stale", {})
@@ -209,7 +210,7 @@ ORDER = (
 
 
 def verdict(outcomes: list[str]) -> str:
-    """Check whether a system served the code from before the change."""
+    """Say whether a system serves stale code, after how many of the changes, or that it refuses headers."""
     words = [served(each) for each in outcomes if each != "–"]
     if not words or "not run" in words:
         return "not run"
@@ -219,12 +220,12 @@ def verdict(outcomes: list[str]) -> str:
 
 
 def served(outcome: str) -> str:
-    """Outcome of a system: what it served, or that it would not, or could not be asked on that machine."""
+    """Outcome of one change in a word: right or stale code, "refuses", or "not run" on that machine."""
     return outcome if outcome in ("right", "stale", "–") else "refuses" if "refuses" in outcome else "not run"
 
 
 def header_corpus() -> str:
-    """Changes to trees of headers and what each way to know the headers made of them, by NVRTC."""
+    """By NVRTC: changes to trees of headers, and how many led to a stale hit or a needless miss."""
     lines = ["| | changes | special | changing the code | stale | needless | not learned |", "| --- |" + " --- |" * 6]
     results = [result_of("header_corpus"), result_of("header_corpus_12")]
     for result, way in zip(results, ("trace", "watch"), strict=True):
@@ -244,7 +245,7 @@ def header_corpus() -> str:
 
 
 def nodes() -> str:
-    """Nodes that start cold on one server: until the last rank has its kernels, and who compiled."""
+    """Tabulate nodes with one server: seconds until the last rank has its kernels, and the number of compiles."""
     result = result_of("nodes")
     rows = [
         (
@@ -272,7 +273,7 @@ def nodes() -> str:
 
 
 def fleet_operations() -> str:
-    """Time of one operation of the tier, and how many the server answers."""
+    """Tabulate the time of each operation of the tier, and the requests per second that the server answers."""
     result = result_of("fleet")
     found = result["samples"]["operations"]
     names = {
@@ -498,18 +499,18 @@ ILLUSTRATED = (
 
 
 def written(name: str, text: str) -> str:
-    """A document with one of its tables made again."""
+    """A document with one of its tables replaced by a new one."""
     try:
         made = TABLES[name][1]()
     except NoResult as missing:
         made = f"Not measured yet: `benchmarks/{missing}.py` measures it."
-    except (KeyError, ValueError) as error:  # a run that its limit of time ended
+    except (KeyError, ValueError) as error:  # the benchmark was stopped by its time limit
         made = f"Not measured: the result of the last run lacks {error}."
     return _between(f"table: {name}", made, text)
 
 
 def with_pictures(text: str) -> str:
-    """A page with the pictures that there are."""
+    """A page with the pictures that exist."""
     for name in re.findall(r"<!-- picture: (\w+) -->", text):
         shown = [
             f"```{{image}} img/{name}-{page}.svg\n:class: only-{page}\n:alt: {name}, drawn from its table\n```\n"

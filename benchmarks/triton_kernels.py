@@ -3,8 +3,8 @@
 Method      Two kernels are launched one after the other in a fresh process that has imported Triton and PyTorch and
             made its arrays. "own": Triton's own filled directory. "cache": `TRITON_CACHE_MANAGER` names this cache's
             manager, and the cache is filled. Triton's launcher is built before in both cases. Medians; the results are
-            checked. "ranks": eight processes start at once on an empty cache; the figure is the number of compiles of
-            all.
+            checked. "ranks": eight processes start at once on an empty cache; the figure is the number of compiles in
+            all of them together.
 Not shown   Imports, which precede the measurement; the digest of Triton's own files in the first launch, with both.
 """
 

@@ -43,28 +43,28 @@ N = 1 << 16
 MANY = 31
 CUBIN = "saxpy.cubin"
 COMPILERS = ("libnvrtc", "libnvvm")
-"""A process that has not mapped any of these compiled nothing."""
+"""Libraries of compilers: a process that has mapped none of them has compiled nothing."""
 
 SUM = ("import", "decoration", "first", "exit")
-"""The parts of a process that a cache is answerable for."""
+"""The parts of a process that a cache adds or can shorten."""
 
 Samples = dict[str, dict[str, dict[str, list[float]]]]
 
 
 class Clock:
-    """The parts of this process, each from the end of the one before."""
+    """The seconds of each part of this process; a call ends a part, and the next one begins."""
 
     def __init__(self, started: float) -> None:
         self.parts = {"python": BEGIN - started}
         self._last = time.perf_counter()
-        atexit.register(self._close)  # the first to be registered is the last to be called
+        atexit.register(self._close)  # registered first, so called after all other exit handlers
 
     def __call__(self, part: str) -> None:
         self.parts[part] = time.perf_counter() - self._last
         self._last = time.perf_counter()
 
     def result(self, values: Sequence[float]) -> None:
-        """Check a result: on a GPU every element is 3."""
+        """Check a result and end the part "result"; the fake driver runs no kernel, so there is nothing to check."""
         assert is_pretended() or {float(values[0]), float(values[N - 1])} == {3.0}
         self("result")
 
@@ -77,8 +77,8 @@ class Clock:
 # -- without Numba -----------------------------------------------------------------------------------------------
 
 
-class Lent:
-    """Memory of the device that belongs to no package's arrays."""
+class DriverArray:
+    """Device memory with an array interface, allocated by the driver and not by an array package."""
 
     def __init__(self, address: int) -> None:
         self.__cuda_array_interface__ = {"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}
@@ -130,7 +130,7 @@ def bare(clock: Clock) -> None:
 
 
 def decorated(clock: Clock, head: str = "") -> Any:
-    """The program with a cached CUDA C++ kernel; `head` is inserted before it."""
+    """Decorate a function that returns the CUDA C++ source, with `head` before it."""
     from numba_kcache import cached_kernel
 
     clock("import")
@@ -149,15 +149,15 @@ def ours(clock: Clock, head: str = "") -> None:
     clock("packages")
     saxpy = decorated(clock, head)
     x, y = bare_arrays(driver)
-    lent = Lent(x), Lent(y)
+    arrays = DriverArray(x), DriverArray(y)
     clock("arrays")
-    saxpy[N // 256, 256](2.0, *lent, N)
+    saxpy[N // 256, 256](2.0, *arrays, N)
     driver.cuCtxSynchronize()
     clock("first")
     clock.result(copied(driver, y))
     assert "numba.cuda" not in sys.modules
     path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
-    if not (head or path.is_file()):  # before the first round: what the bare ones read
+    if not (head or path.is_file()):  # for the bare systems
         path.write_bytes(saxpy.cubin())
 
 
@@ -171,10 +171,10 @@ def ours_of_a_module(clock: Clock) -> None:
     module = cached_module("".join(SOURCE.replace("saxpy", f"saxpy_{number}") for number in range(MANY)))
     clock("decoration")
     x, y = bare_arrays(driver)
-    lent = Lent(x), Lent(y)
+    arrays = DriverArray(x), DriverArray(y)
     clock("arrays")
     for number in range(MANY):
-        module[f"saxpy_{number}"][N // 256, 256](2.0 if number == 0 else 0.0, *lent, N)
+        module[f"saxpy_{number}"][N // 256, 256](2.0 if number == 0 else 0.0, *arrays, N)
     driver.cuCtxSynchronize()
     clock("first")
     clock.result(copied(driver, y))
@@ -359,12 +359,12 @@ def cupy_kernel(clock: Clock) -> None:
 
 
 BARE = "bare cuda.bindings, a cubin from a file"
-"""What the others are multiples of."""
+"""The system that the others are shown as multiples of."""
 
 HEADER = "numba_kcache, CUDA C++ with cuda_fp16.h"
 
 SYSTEMS: dict[str, Callable[[Clock], None]] = {
-    "numba_kcache, CUDA C++": ours,  # leaves the cubin for the bare ones
+    "numba_kcache, CUDA C++": ours,  # writes the cubin for the bare systems
     BARE: bare,
     HEADER: lambda clock: ours(clock, "#include <cuda_fp16.h>\n"),
     f"numba_kcache, {MANY} kernels of a module": ours_of_a_module,
@@ -379,11 +379,11 @@ SYSTEMS: dict[str, Callable[[Clock], None]] = {
     "CuPy RawKernel": cupy_kernel,
 }
 WITH_COMPILERS = ("CuPy", "PyTorch", "mlir", "cuda.compute")
-"""In a process of these packages a compiler in its memory may be theirs."""
+"""Packages that may map a compiler themselves: in their processes a mapped one does not show that we compiled."""
 
 
 def sample(system: str, folder: Path) -> dict[str, Any] | str:
-    """The parts of one fresh process, and whether it had a compiler; a text where the system cannot run here."""
+    """The parts of one fresh process, and whether it mapped a compiler; the reason, as text, if it failed."""
     start = time.time()
     found = fresh([__file__, "--child", system, "--started", repr(start)], folder)
     if isinstance(found, str):
@@ -395,11 +395,11 @@ def sample(system: str, folder: Path) -> dict[str, Any] | str:
 
 
 def measure(rounds: int) -> Iterator[tuple[Samples, dict[str, str]]]:
-    """Seconds by system, "warm" or "cold", and part, after each round; what could not be asked."""
+    """Yield, after each round, seconds by system, "warm" or "cold", and part; and the systems that fail here."""
     found: Samples = {}
     left_out: dict[str, str] = {}
     warm_folder = Path(tempfile.mkdtemp())
-    for number in range(-1, rounds):  # before the first: compiled
+    for number in range(-1, rounds):  # round -1 fills the caches
         for system in SYSTEMS:
             if system in left_out:
                 continue

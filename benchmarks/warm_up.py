@@ -4,7 +4,8 @@ Method      Kernels that include CUB, each with another block size, so that all 
             of all compile times in a single worker, without its start. "wall": from the call of warm_up to its return,
             with the start of the workers. Each run has an empty cache. "start": from the start of a worker to its
             answer to an invalid task, the median of several. "one warm worker" and "alone" (all workers) do not share
-            precompiled headers. "cpu": CPU time of all workers, with their start.
+            precompiled headers. "cpu": CPU time of all workers, with their start; "cpu_of_alone": its ratio to that of
+            "alone".
 Not shown   Numba kernels; a machine whose cores are busy.
 """
 
@@ -27,7 +28,7 @@ STARTS = 7
 
 
 def sources(count: int) -> list[str]:
-    """Kernels that sum a block each, by CUB."""
+    """Kernels that add up the values of a block by CUB."""
     return [
         f"""
 #include <cub/block/block_reduce.cuh>
@@ -48,7 +49,7 @@ def cpu_of_children_s() -> float:
 
 
 def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> dict[str, Any]:
-    """Wall time, the sum of all compiles, the workers' and this process's own work, in seconds, from an empty cache."""
+    """Seconds, from an empty cache: wall time, the sum of all compiles, CPU time of the workers and of this process."""
     from numba_kcache import KernelCache, cached_kernel, warm_up
     from numba_kcache.warmup import workers as module
 

@@ -35,8 +35,8 @@ N = 1 << 14
 CUBIN = "saxpy.cubin"
 
 
-class Lent:
-    """Memory of the device that belongs to nobody's package."""
+class DriverArray:
+    """Device memory with an array interface, allocated by the driver and not by an array package."""
 
     def __init__(self, address: int) -> None:
         self.__cuda_array_interface__ = {"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}
@@ -49,7 +49,7 @@ def ours() -> Any:
 
 
 def bare_arrays(driver: Any) -> tuple[int, int]:
-    """Context and two arrays of ones."""
+    """Create a context and two arrays of ones; return their addresses."""
     import ctypes
 
     driver.cuInit(0)
@@ -74,9 +74,9 @@ def copied(driver: Any, y: int) -> list[float]:
 def run(arrays: Callable[[], Any], launch: Callable[[Any], Any]) -> None:
     """Measure the parts after the imports."""
     imported = time.time()
-    given = arrays()
+    operands = arrays()
     ready = time.time()
-    values = launch(given)
+    values = launch(operands)
     first = time.time() - ready
     assert is_pretended() or {float(values[0]), float(values[N - 1])} == {3.0}
     say(imported=imported, arrays=ready - imported, first=first, numba="numba.cuda" in sys.modules)
@@ -97,13 +97,13 @@ def bare() -> None:
     run(lambda: bare_arrays(driver), launch)
 
 
-def lent() -> None:
+def on_driver_memory() -> None:
     from cuda.bindings import driver
 
     saxpy = ours()
 
     def launch(pointers: tuple[int, int]) -> list[float]:
-        x, y = (Lent(pointer) for pointer in pointers)
+        x, y = (DriverArray(pointer) for pointer in pointers)
         saxpy[N // 256, 256](2.0, x, y, N)
         return copied(driver, pointers[1])
 
@@ -173,14 +173,14 @@ def importing(name: str) -> Callable[[], None]:
 
 PARTS = ("numba_kcache", "cuda.bindings.driver", "numpy", "numba.cuda", "cupy", "torch")
 TORCH_ROUNDS = 3
-"""No more samples with torch: importing it takes seconds."""
+"""The largest number of samples with torch: importing it takes seconds."""
 
 FIRST = "numba_kcache, Numba arrays"
 BARE = "bare cuda.bindings, a cubin from a file"
 SYSTEMS: dict[str, Callable[[], None]] = {
-    FIRST: on_numba,  # leaves the cubin for the bare one
+    FIRST: on_numba,  # writes the cubin for `BARE`
     BARE: bare,
-    "numba_kcache, memory of cuda.bindings": lent,
+    "numba_kcache, memory of cuda.bindings": on_driver_memory,
     "numba_kcache, CuPy arrays": on_cupy,
     "CuPy RawKernel": cupy_alone,
     "numba_kcache, torch tensors": on_torch,
@@ -190,13 +190,13 @@ SYSTEMS: dict[str, Callable[[], None]] = {
 
 
 def measure(rounds: int) -> Iterator[tuple[dict[str, dict[str, list[float]]], dict[str, str], list[str]]]:
-    """Seconds by system and part; what could not be asked; the systems whose process imported Numba: after each
-    round."""
+    """Yield, after each round, seconds by system and part; the systems that fail here, with the reason; and the systems
+    whose process imported Numba."""
     found: dict[str, dict[str, list[float]]] = {}
     left_out: dict[str, str] = {}
     with_numba = []
     folder = Path(tempfile.mkdtemp())
-    for number in range(-1, rounds):  # before the first: compiled
+    for number in range(-1, rounds):  # round -1 fills the caches
         for system in SYSTEMS:
             if system in left_out or ("torch" in system and number >= TORCH_ROUNDS):
                 continue

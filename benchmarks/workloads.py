@@ -44,7 +44,7 @@ def ours_compiled() -> int:
 
 
 def imported(folder: str, name: str) -> Any:
-    """A module of the examples, as it is when it runs there."""
+    """Import a program's module, with the program's folder as the working directory."""
     os.chdir(ROOT / folder)
     sys.path.insert(0, str(ROOT / folder))
     return importlib.import_module(name)
@@ -54,7 +54,7 @@ def imported(folder: str, name: str) -> Any:
 
 
 class Clocked:
-    """The stand-in for `gemm` of the example: its launches are timed, each until its result is there."""
+    """Stand in for `gemm` of the example: time each launch until its result is there."""
 
     def __init__(self, launch: Callable[..., object]) -> None:
         self.launch, self.first, self.all = launch, 0.0, 0.0
@@ -64,7 +64,7 @@ class Clocked:
 
 
 class Named:
-    """`gemm[name][grid, block](...)`."""
+    """One kernel of the stand-in: `gemm[name]`."""
 
     def __init__(self, clocked: Clocked, name: str) -> None:
         self.clocked, self.name = clocked, name
@@ -135,18 +135,18 @@ def gemm_cuda_core() -> None:
         device = Device()
         device.set_current()
         text, stream = (ROOT / "examples/tropical_gemm.cu").read_text(), device.default_stream
-        made: list[Any] = []
+        compiled: list[Any] = []
 
         def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            if not made:
+            if not compiled:
                 options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
                 cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
-                made.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
+                compiled.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
             given = [
                 np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
             ]
             where = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
-            launch_on(stream, where, made[0].get_kernel(name), *given)
+            launch_on(stream, where, compiled[0].get_kernel(name), *given)
 
         return launch
 
@@ -157,7 +157,7 @@ def gemm_cuda_core() -> None:
 
 
 def program() -> None:
-    """The program under the decorator that KC_PROGRAM names."""
+    """Run the program with the decorator that KC_PROGRAM names."""
     module: Any = imported("benchmarks/numba_program", "program")
     from numba import cuda
 
@@ -299,7 +299,7 @@ def no_compiler_is_mapped() -> None:
 
 
 def contained(run: Callable[[], None]) -> Callable[[], None]:
-    """The child without compilers; its bundle, if it has one, is imported or registered first, within "process"."""
+    """A child without compilers; if there is a bundle, the child first imports or registers it, within "process"."""
 
     def child() -> None:
         refuse_compilers()
@@ -337,7 +337,7 @@ def ask(workload: str, system: str, folder: Path, flag: str = "--child", **more:
 
 
 class Results:
-    """Samples by workload, system and "cold/warm first/all/process/compiles", and what a system could not do."""
+    """Samples by workload, system and "cold/warm first/all/process/compiles", and the runs that failed."""
 
     def __init__(self, path: Path | None) -> None:
         self.samples: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -345,7 +345,7 @@ class Results:
         self.result = Result(path, "workloads", left_out=self.left_out, ranks=RANKS)
 
     def add(self, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
-        """Keep one answer, and write all there are; whether it was one."""
+        """Keep one answer and write the result; return False if the answer is the reason of a failure."""
         if isinstance(found, str):
             self.left_out[f"{workload}: {system}, {state}"] = found
             return False
@@ -358,17 +358,17 @@ class Results:
 
 
 CONTAINED = {"20 Numba kernels in four files": (HERE, NUMBA), "block sum with CUB": (HERE, CUPY)}
-"""What starts without a compiler, of the systems that keep code on disk."""
+"""The systems of each workload that keep code on disk and are also started without compilers."""
 
 
-def measure(results: Results, beside: int) -> None:
-    """One round of everything; so many processes at a time for those that are cold and alone."""
+def measure(results: Results, processes: int) -> None:
+    """Run one round of all workloads; cold runs of single processes run `processes` at a time."""
     with tempfile.TemporaryDirectory() as parent:
         pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
         folders = [Path(parent, str(number)) for number in range(len(pairs))]
         for folder in folders:
             folder.mkdir()
-        with ThreadPoolExecutor(beside) as pool:
+        with ThreadPoolExecutor(processes) as pool:
             cold = list(pool.map(ask, *zip(*pairs, strict=True), folders))
         for (workload, system), folder, found in zip(pairs, folders, cold, strict=True):
             if results.add(workload, system, "cold", found):
@@ -387,9 +387,9 @@ def measure(results: Results, beside: int) -> None:
 
 
 def measure_container(workload: str, system: str, built: Path, results: Results) -> None:
-    """A machine with compilers has filled `built`; a start without them has its bundle, or a copy of the folder.
+    """Start without compilers from a bundle of the folder `built`, which a run with compilers filled, and from a copy.
 
-    The folder is gone afterwards: a path of the building machine is no path of the container.
+    The folder is moved, since the paths of the machine that built it do not exist in a container.
     """
     named, parent = f"{workload}, no compiler", Path(tempfile.mkdtemp())
     if system == HERE:
@@ -413,7 +413,7 @@ def main() -> None:
     parser.add_argument("--contained", nargs=2)
     parser.add_argument("--export", nargs=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round; what is cold side by side")
+    parser.add_argument("--quick", action="store_true", help="one round; cold samples run in parallel")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.child or arguments.contained:

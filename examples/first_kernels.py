@@ -50,7 +50,7 @@ def blur():
 def launch_and_check() -> None:
     """Run the kernels on the device and compare their results with NumPy."""
     random = np.random.default_rng(1)
-    n = 100_003  # no power of two
+    n = 100_003  # not a multiple of the block size
     x, y = random.random(n, dtype=np.float32), random.random(n, dtype=np.float32)
     d_y = cuda.to_device(y)
     saxpy.forall(n)(2.0, cuda.to_device(x), d_y, n)

@@ -1,8 +1,8 @@
 """31 matrix products over max-plus, min-plus and max-times from one source, compiled once for all processes to come.
 
-With a GPU every kernel runs and is checked against NumPy: on odd sizes, with ties, and with -inf in the matrices (or
-what is zero in the semiring). Without one they are compiled for sm_90 and stored; the launches are skipped, and the
-script says so. With --lazy each kernel is linked when it is first used. Run: `python examples/gemm_module.py [--lazy]`.
+With a GPU every kernel runs and is checked against NumPy: on odd sizes, with ties, and with the semiring's zero (-inf,
++inf or 0) in the matrices. Without one they are compiled for sm_90 and stored; the launches are skipped, and the script
+says so. With --lazy each kernel is linked when it is first used. Run: `python examples/gemm_module.py [--lazy]`.
 """
 
 import sys
@@ -22,7 +22,7 @@ SIZES = ((1, 1, 1), (67, 129, 33), (130, 65, 7))  # m, n, k
 
 
 def zero(ring, dtype):
-    """The value that no path gives in this semiring."""
+    """The zero of a semiring: the neutral element of its addition."""
     limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else np.finfo(dtype)
     if ring == "maxmul":
         return dtype(0)
@@ -32,14 +32,14 @@ def zero(ring, dtype):
 
 
 def matrix(ring, dtype, shape, random):
-    """Few different numbers, so that there are ties, and the semiring's zero here and there."""
+    """A matrix of few different numbers, so that there are ties, and a fifth of the semiring's zero."""
     numbers = random.integers(0 if ring == "maxmul" else -4, 5, shape).astype(dtype)
     numbers[random.random(shape) < 0.2] = zero(ring, dtype)
     return numbers
 
 
 def product(ring, a, b):
-    """The product of two matrices, and the first k that is best for each element."""
+    """The product of two matrices, and for each element the first k that gives it."""
     dtype = a.dtype.type
     left, right = a[:, :, None], b[None, :, :]
     if ring == "maxmul":
@@ -53,7 +53,7 @@ def product(ring, a, b):
 
 
 def tile(type_name, kind):
-    """Rows and columns of the result that one block makes, as tropical_gemm.cu has them."""
+    """Rows (and columns) of the result that one block computes; tropical_gemm.cu has the same numbers."""
     return 128 if type_name.endswith("32") and kind != "arg" else 64
 
 

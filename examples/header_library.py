@@ -1,8 +1,8 @@
 """A kernel with its own headers: it is compiled again after an edit of a header, and a reverted edit is a hit.
 
-Four processes share a cache: the second is served from disk, the third sees another header, the fourth the first one
-again. With a GPU the kernel runs and is checked against NumPy. Without one it is compiled for sm_90 and stored, and the
-script prints that launches are skipped. Run it: `python examples/header_library.py`.
+Four processes share a cache: the second loads the kernel from disk, the third finds an edited header, the fourth the
+original one. With a GPU the kernel runs and is checked against NumPy. Without one it is compiled for sm_90 and stored,
+and the script prints that launches are skipped. Run it: `python examples/header_library.py`.
 """
 
 import os
@@ -57,7 +57,7 @@ def one_process(step: str, library: Path) -> None:
 
 
 def write_library(library: Path, height: str) -> None:
-    """The headers, one of them with another constant."""
+    """Write the headers, with this height in shape.cuh."""
     for name, text in HEADERS.items():
         (library / name).parent.mkdir(parents=True, exist_ok=True)
         (library / name).write_text(text.replace("2.0f", height))

@@ -38,7 +38,7 @@ def scale(x, factor):
 
 
 def launch_and_check() -> None:
-    """The share of one rank."""
+    """Run both kernels on the part of the array that belongs to this rank, and check the sum."""
     rank, n = int(sys.argv[1]), 100_003
     x, sums = cuda.to_device(np.ones(n, np.float32)), cuda.to_device(np.zeros(1, np.float32))
     scale.forall(n)(x, 2.0)

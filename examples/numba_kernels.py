@@ -35,7 +35,7 @@ def launch_and_check() -> None:
     np.testing.assert_allclose(out.copy_to_host(), 0.3 * bell(x) + 0.7 * bell(y), rtol=1e-12)
 
     image, blurred = random.random((61, 97), dtype=np.float32), np.zeros((61, 97), np.float32)
-    blur[(4, 7), (16, 16)](image, blurred)  # host arrays: copied there and back, as Numba does
+    blur[(4, 7), (16, 16)](image, blurred)  # host arrays: copied to the device and back, as by Numba
     wanted = (image[:-2, 1:-1] + image[2:, 1:-1] + image[1:-1, :-2] + image[1:-1, 2:]) / 4
     np.testing.assert_allclose(blurred[1:-1, 1:-1], wanted, rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""The frame of the examples: a script runs as two processes with one cache, and the second must compile nothing."""
+"""Run an example script as two processes with one cache: the second must compile nothing."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ import numba_kcache
 
 
 def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
-    """Run the calling script twice; each process does its work and says what it compiled.
+    """Run the calling script twice; each process uses the kernels and prints the number of compiles and hits.
 
     Args:
         launch_and_check: Launches the kernels on the device and compares their results with NumPy.
-        kernels: What is compiled for sm_90 instead where there is no device.
+        kernels: The kernels, which are only compiled, for sm_90, if there is no device.
     """
     if sys.argv[-1] in ("first", "second"):
         info = one_process(f"{sys.argv[-1]} process", launch_and_check, kernels)
@@ -33,7 +33,7 @@ def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
 
 
 def one_process(who: str, launch_and_check: Callable[[], None], kernels: Sequence[Any]) -> numba_kcache.CacheInfo:
-    """Compile or load the kernels; launch them where there is a device. Returns what this process did."""
+    """Compile or load the kernels, and launch them if there is a device; return the counts of this process."""
     start = time.perf_counter()
     if cuda.is_available():
         launch_and_check()

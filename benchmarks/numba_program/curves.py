@@ -1,4 +1,4 @@
-"""Curves, with constants of this file in them: an edit of one is another kernel wherever it is used."""
+"""Curves with constants of this file: an edit of a constant changes every kernel that uses it."""
 
 import math
 

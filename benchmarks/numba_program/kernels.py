@@ -1,7 +1,7 @@
-"""Twenty kernels over the device functions of three other files, each with what NumPy makes of it.
+"""Twenty kernels that call device functions of three other files, and the NumPy equivalent of each.
 
-`KC_PROGRAM=numba` in the environment puts Numba's own `cuda.jit(cache=True)` above them instead;
-`KC_PROGRAM=signatures` gives the types of the arguments to ours.
+With `KC_PROGRAM=numba` in the environment, Numba's own `cuda.jit(cache=True)` decorates them instead of
+`cached_kernel`; with `KC_PROGRAM=signatures`, `cached_kernel` gets the types of the arguments.
 """
 
 import os
@@ -204,4 +204,4 @@ WANTED = {
     block_sums: lambda x, y: np.repeat(x.reshape(-1, THREADS).sum(axis=1), THREADS),
     histogram: lambda x, y: binned(x),
 }
-"""By kernel, what NumPy makes of the same arrays; their size is a multiple of THREADS."""
+"""The NumPy equivalent of each kernel, for arrays whose size is a multiple of THREADS."""

@@ -1,6 +1,6 @@
 """Run twenty Numba kernels, spread with their device functions over four files, and compare each with NumPy.
 
-It needs a GPU. Run it twice: the second process compiles nothing. `python benchmarks/numba_program/program.py`
+Needs a GPU. Run it twice: the second process compiles nothing. `python benchmarks/numba_program/program.py`
 """
 
 import time
@@ -13,7 +13,7 @@ SIZE = 64 * THREADS
 
 
 def run_all(is_checked=True):
-    """Run every kernel; seconds until the first result, until all are there, and how many were run."""
+    """Run every kernel; return the seconds until the first result and until the last, and the number of kernels."""
     random = np.random.default_rng(1)
     x, y = (random.uniform(-1, 1, SIZE).astype(np.float32) for _ in range(2))
     on_device = cuda.to_device(x), cuda.to_device(y)

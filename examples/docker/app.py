@@ -30,7 +30,7 @@ def scale(x, factor):
 
 
 def main() -> None:
-    """Answer one request."""
+    """Launch the kernels once, as for a request, and print times and counts."""
     start = time.perf_counter()
     if cuda.is_available():
         n = 1003

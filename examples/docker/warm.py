@@ -1,4 +1,4 @@
-"""Compile all kernels of app.py into the cache, for every target that the image will meet. Needs no GPU and no driver.
+"""Compile all kernels of app.py into the cache, for every target that the image will run on. Needs no GPU, no driver.
 
 Run it: `python examples/docker/warm.py [TARGET ...]`; the Dockerfile does so while the image is built.
 """
