@@ -1,11 +1,12 @@
 """Launch a kernel: check and convert its arguments, pack them, and call the driver.
 
 Promise     Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
-            Launches may run in any number of threads, and re-enter: no buffer is shared while in use.
-Method      `bind` returns a function of the compiled module (`native`), which recognises the commonest exact types,
-            packs and launches. Other arguments, and all where that module is not built, go to `_slow`, which checks one
-            by one (`arguments`). Kernels with equal parameters share what the module recognises. It is set up when a
-            kernel is launched again, or when many were launched (`recognition`), since importing that takes longer.
+            Launches may run in any number of threads, and within one another: no buffer is shared while in use.
+Method      `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
+            types, packs them and launches. A launch with other arguments, and every launch where the C module is not
+            built, goes to `_slow`, which checks the arguments one by one (`arguments`). `recognition` describes a
+            kernel to the C module at its second launch, or once many kernels with equal parameters were launched, which
+            share the description: importing `recognition` takes longer than a launch through `_slow`.
 Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
             launch/__init__.py); the bound launches of a kernel (frontends.launches).
 Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
@@ -30,39 +31,39 @@ _HANDLE = Struct("=Q")
 
 _LAYOUTS_LIMIT = 256
 
-_TOLD_AFTER = 32
-"""Number of kernels with equal parameters, each launched once, whose slow launches take as long as setting up the
-module's recognition."""
+_DESCRIBED_AFTER = 32
+"""Number of kernels with equal parameters whose first launches, all through `_slow`, take as long as describing one of
+them to the C module."""
 
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
-"""Called with the configuration, the arguments and the driver's code where this launcher cannot launch (0: the module
-was unloaded, or its device is not current). Returns True if another launcher did it, False if none can."""
+"""Called where this launcher cannot launch, with the configuration, the arguments and the driver's error code (0: the
+module was unloaded, or its device is not current). Returns True if another launcher did it, False if none can."""
 
 
 def _functions_of(module: Any) -> bytes:
-    """The addresses of driver functions for a plan of the compiled module, and the device: equal for a whole module."""
+    """Pack what the plans (native.c) of all kernels of a module share: addresses of driver functions, the device."""
     find = module.driver.addresses
-    others = find["cuCtxGetDevice"] if module.device_of else 0
+    get_device = find["cuCtxGetDevice"] if module.device_of else 0
     return pack(
-        "=5Q2i", find["cuLaunchKernel"], find["cuLaunchKernelEx"], others, find["cuStreamIsCapturing"],
+        "=5Q2i", find["cuLaunchKernel"], find["cuLaunchKernelEx"], get_device, find["cuStreamIsCapturing"],
         find["cuPointerGetAttribute"], module.device.ordinal, not module.device_of,
     )  # fmt: skip
 
 
 class Layout:
-    """The layout of a parameter buffer, and the compiled module's plan for it; shared by kernels with equal parameters.
+    """The layout of a parameter buffer, and the C module's plan for it; shared by kernels with equal parameters.
 
     Args:
-        parameters: As the compiler laid them out, or as finer ones that fill the same bytes.
+        parameters: As the compiler reported them, or split into smaller ones at the same bytes.
 
     Attributes:
         offsets: Offsets of the parameters.
-        idle: Buffers; a list, because pop and append are atomic.
-        plan: The compiled module's plan of the first kernel whose arguments it recognises; None until then. Plans of
-            further kernels are copies of it.
-        launched: Number of kernels that were launched before that.
+        idle: Buffers that are not in use; a list, because pop and append are atomic.
+        plan: The C module's plan of the first of these kernels that was described to it; None until then. The slots of
+            later kernels are copied from it.
+        launched: Number of launches through `_slow`.
     """
 
     __slots__ = ("idle", "launched", "offsets", "pack", "plan", "size_bytes")
@@ -77,7 +78,7 @@ class Layout:
     def new_buffer(self) -> tuple[Any, int]:
         """Make a buffer with the parameters and the array of pointers to them; return it with the array's address."""
         start = -(-self.size_bytes // 8) * 8
-        memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address stays
+        memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address must not change
         base = devices.address_of(memory)
         pack_into(f"={len(self.offsets)}Q", memory, start, *[base + each for each in self.offsets])
         return memory, base + start
@@ -87,18 +88,18 @@ class Launcher:
     """Launches one kernel on one device.
 
     Attributes:
-        names: Names of the arguments, and defaults of the last of them; None if they are the parameters' own.
-        shares_layout: Whether equal parameters mean equal arguments: true if each argument is one parameter.
+        names: Names of the arguments, and defaults of the last of them; None if each has the name of its parameter.
+        shares_layout: Whether kernels with equal parameters accept equal arguments: if each argument is one parameter.
 
     Args:
         loaded: The kernel on its device.
         name: Its name in messages.
-        parameters: The compiler's parameters, or several smaller ones at the same bytes.
+        parameters: As the compiler reported them, or split into smaller ones at the same bytes.
         strided: Whether arrays that are not contiguous are accepted.
-        attributes: Concatenated launch attributes as the driver takes them; none for a plain launch.
-        relaunch: Called if this module was unloaded, or its device is not current.
+        attributes: Concatenated launch attributes as the driver takes them; empty for a plain launch.
+        relaunch: Called where this launcher cannot launch; see `Relaunch`.
         slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
-        debug_labels: If each launch is waited for (`debugging`), the text before each argument in a message.
+        debug_labels: Where each launch is waited for (`debugging`), the label of each argument in a message; else None.
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
@@ -144,7 +145,7 @@ class Launcher:
                 module.stays,
                 module.numba_context,
             )
-        self._is_told = self._is_launched = layout.plan is not None  # told: the module has a plan of this kernel
+        self._is_described = self._is_launched = layout.plan is not None
 
     def make_slots(self) -> list[Slot]:
         """Make a slot for each parameter, at the first launch."""
@@ -176,7 +177,7 @@ class Launcher:
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
-        """Bind a grid of x, y and z blocks, which was checked before."""
+        """Make the function that launches a grid of x, y and z blocks; the shape was checked before."""
         shape = (x, y, z), block, shared_bytes
         if self.plan is None:
             return lambda *arguments, **named: (
@@ -196,7 +197,7 @@ class Launcher:
     # -- the interpreted path, for launches of any kind ----------------------------------------------
 
     def _by_name(self, arguments: tuple[Any, ...], *launch: Any) -> None:
-        """Launch with named arguments, whose names come last in `arguments`; see `_slow`."""
+        """Launch with named arguments: their values end `arguments`, their names end `launch`; see `_slow`."""
         check_interpreter()
         from .keywords import in_order
 
@@ -218,7 +219,7 @@ class Launcher:
 
         Args:
             arguments: Arguments of the launch.
-            code: The driver's error where it refused the launch; 0 where it was not tried yet.
+            code: The driver's error code, if it refused the launch; 0 if it was not called yet.
             shape: Grid, block and shared memory.
             handle: Handle of the stream.
             stream: The stream as the user gave it.
@@ -232,7 +233,7 @@ class Launcher:
             return
         if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
-        is_here = module.device_of is None or self._is_current()  # with one device, the driver reports it at the launch
+        is_here = module.device_of is None or self._is_current()  # with one device, the launch itself fails
         if not is_here or not self.live[0]:
             self._recover(call, 0)
             return
@@ -248,11 +249,11 @@ class Launcher:
                 values.append(value)
         if self.plan is not None:
             layout = self.layout
-            if (self._is_launched or layout.launched >= _TOLD_AFTER) and sys.meta_path is not None:
+            if (self._is_launched or layout.launched >= _DESCRIBED_AFTER) and sys.meta_path is not None:
                 from .recognition import recognise
 
-                recognise(self.plan[0], self, arguments, is_first=not self._is_told)
-                self._is_told, layout.plan = True, self.plan[0]
+                recognise(self.plan[0], self, arguments, is_first=not self._is_described)
+                self._is_described, layout.plan = True, self.plan[0]
             self._is_launched, layout.launched = True, layout.launched + 1
         if call.before:
             if not self._is_current():
@@ -271,14 +272,14 @@ class Launcher:
         return not status and bool(device == self.module.device.ordinal)
 
     def _queue(self, call: Call, values: list[Any]) -> bool:
-        """Pack and launch; False if another launcher did it instead."""
+        """Pack the values and launch; False if another launcher launched instead."""
         try:
             buffer = self.idle.pop()
         except IndexError:
             buffer = self.layout.new_buffer()
         self.pack(buffer[0], 0, *values)
         if call.handle and not self.module.stays[0] and self.driver.cuStreamIsCapturing(call.handle) != (0, 0):
-            self.module.stays[0] = True  # a captured graph may launch it at any time
+            self.module.stays[0] = True  # a captured graph may launch the kernel at any time
         grid, block, shared = call.shape
         if self.attributes:
             config = self._configuration(call.shape, call.handle)
@@ -298,10 +299,10 @@ class Launcher:
             self.driver, call.stream, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
             parameters=self._debug_labels or (), arguments=call.arguments,
         )  # fmt: skip
-        return queued  # False: the other launcher has waited
+        return queued  # False: another launcher launched, and waited
 
     def _recover(self, call: Call, code: int) -> None:
-        """Relaunch what the driver refused with this code (0: the module was unloaded), or raise."""
+        """Launch by another launcher after the driver refused with this code (0: see `Relaunch`), or raise."""
         check_interpreter()
         from .failures import RECOVERABLE, launch_error
 

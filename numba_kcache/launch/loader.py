@@ -2,19 +2,19 @@
 
 Promise     There is one module per artifact and device, also for several threads and kernel objects. `live[0]` of a
             `LoadedKernel` tells whether its handle may still be used: false after `cuda.close()`, a context reset,
-            `clear()` or a fork; the kernel then has to be loaded again. A module is never loaded twice while it
-            lives, so that its variables have one address.
-Method      Through Numba's own driver layer where the program uses Numba, `Context.create_module_image(
-            ObjectCode.from_cubin(bytes))`: Numba then owns the module, so its `cuda.close()` and reset unload it as
-            they do Numba's, and `live` is cleared by the callback of a weak reference to Numba's module object. Each
-            device gets an ObjectCode of its own: one shared by two contexts is unloaded twice and cuda.close() fails.
-            Where the program does not use Numba, by `cuModuleLoadData`, which takes 0.1 ms less than the library that
-            Numba makes (H200: 0.16 against 0.26 ms to the first function). If Numba is imported later, the next launch
-            of such a module starts watching Numba's context, so that no handle of a destroyed one reaches the driver.
+            `clear()` or a fork; the kernel then has to be loaded again. A loaded module is never loaded a second time,
+            so that its variables have one address.
+Method      If the program uses Numba, Numba's driver layer loads the module, by `Context.create_module_image(
+            ObjectCode.from_cubin(bytes))`: Numba then owns it, so `cuda.close()` and a reset unload it like Numba's own
+            modules, and the callback of a weak reference to Numba's module object clears `live`. Each device gets an
+            ObjectCode of its own: one shared by two contexts would be unloaded twice, and cuda.close() would fail.
+            Otherwise `cuModuleLoadData` loads it, in 0.1 ms less than the library that Numba makes (H200: 0.16 against
+            0.26 ms to the first function). If Numba is imported later, the next launch of a kernel of such a module
+            starts watching Numba's context, so that no handle from a destroyed context reaches the driver.
 Not here    The current device (devices), checking a grid (`check_launch`), packing arguments (launcher).
 Source      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
-            "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
-            another's capture.
+            "Module Management", and cuThreadExchangeStreamCaptureMode: a thread in relaxed mode may make calls that
+            would otherwise end another thread's capture.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class LoadedKernel:
 
     def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
         self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
-        self._limits, self._has_asked = limits_of(entry.safe_threads), False
-        self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
+        self._limits, self._has_queried = limits_of(entry.safe_threads), False
+        self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic memory share the 48 KiB
 
     def prepare(self, shape: LaunchShape, name: str) -> None:
-        """Check a shape against the limits on this device, and allow its dynamic shared memory.
+        """Check a shape against the limits on this device, and allow the dynamic shared memory that it needs.
 
         Raises:
-            LaunchConfigError: The shape exceeds the limits; `name` is the kernel's in the message.
+            LaunchConfigError: The shape exceeds the limits; `name` is the kernel's name in the message.
         """
         limits, (_grid, (x, y, z), dynamic_bytes) = self._limits, shape
         if dynamic_bytes or x * y * z > limits.threads_per_block:
@@ -81,11 +81,11 @@ class LoadedKernel:
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
         """The limits of the kernel on this device; that of shared memory is queried only where a launch needs it."""
-        if not self._has_asked or (dynamic_bytes and not self._limits.shared_bytes):
+        if not self._has_queried or (dynamic_bytes and not self._limits.shared_bytes):
             most, room, taken = self.attribute("MAX_THREADS_PER_BLOCK"), 0, 0
             if dynamic_bytes:
                 room, taken = self.of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), self.attribute("SHARED_SIZE_BYTES")
-            self._limits, self._has_asked = DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, most, room, taken), True
+            self._limits, self._has_queried = DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, most, room, taken), True
         return self._limits
 
     def set_attribute(self, name: str, value: int, action: str) -> None:
@@ -109,7 +109,7 @@ class LoadedKernel:
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
     def has_lost_its_context(self) -> bool:
-        """True if it must be loaded again because its context was destroyed."""
+        """True if the kernel must be loaded again because its context was destroyed."""
         return bool(self.module.has_lost_its_context())
 
     @property
@@ -133,7 +133,7 @@ class LoadedKernel:
         return device_attribute(self.device.ordinal, attribute)
 
 
-Code = tuple[Artifact, dict[str, Any]]  # includes the table of sections that `misfit` builds
+Code = tuple[Artifact, dict[str, Any]]  # with the table of sections that `misfit` fills at its first call
 
 
 def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
@@ -208,7 +208,7 @@ class Loader:
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
             first = modules.setdefault(name, weakref.ref(made))()
-            if first is not None and first is not made:  # a signal handler loaded it meanwhile: use its variables
+            if first is not None and first is not made:  # a signal handler loaded it meanwhile: keep its variables
                 made.unload()
                 return first.kernel(entry)
         finally:
@@ -243,21 +243,21 @@ class LoadedModule:
     """One artifact loaded on one device, with the data that launches of its kernels share.
 
     Args:
-        code: The artifact's code.
+        code: The artifact, and the table of sections that `misfit` fills.
         device: The current device.
-        name: Its name in the loader.
+        name: The key of the artifact and the ordinal of the device: the module's name in the loader.
         loader: The loader, which unloads it when there are no references to it any more.
 
     Attributes:
         driver: `devices.bindings()`.
-        handle: The driver's handle of the module, or of the library where Numba loaded it.
+        handle: The driver's handle of the module, or of the library if Numba loaded it.
         loaded_in: The id of its context.
         layouts, functions: Shared by its launchers: the loader's layouts, and the driver's functions for plans.
         live: One element, false once the handle must not be used any more.
-        stays: One element, true where it must not be unloaded: code outside this package may launch it.
-        device_of: The device that alone can reach an address, or None for memory that others reach too
-            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
-            where the process sees one device only.
+        stays: One element, true if it must not be unloaded, since code outside this package may use it.
+        device_of: A function that returns the only device that can reach an address, or None for memory that others
+            reach too (managed, host-mapped) and for addresses that the driver does not know. None instead of the
+            function where the process sees one device only.
         awaits_numba: One element, true if the module was loaded without Numba and Numba's context is not watched yet.
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
     """
@@ -265,7 +265,7 @@ class LoadedModule:
     def __init__(self, code: Code, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
         self.driver = driver = bindings()
         self.device, self.live, self.stays = device, [True], [True]
-        (artifact, _places), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
+        (artifact, _sections), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
         self._name, self._loader, self._streams = name, loader, dict[int, Any]()
         status, count = driver.cuDeviceGetCount()
         self.device_of: Any = None
@@ -396,4 +396,4 @@ class LoadedModule:
 
 
 class _ContextSentinel:
-    """Kept among the modules of Numba's context and finalised with them; the context is in a reference cycle."""
+    """A member of `modules` of Numba's context, freed when these are; the context lives on in a reference cycle."""

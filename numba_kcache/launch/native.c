@@ -1,13 +1,13 @@
 /* Launch kernels and call the driver in C: a fast path for the most common arguments.
  *
- * Promise     A launch made here passes the driver the same bytes as the interpreted path. An argument whose type, element
- *             type, layout, device, stream or range is not known here makes `slow` do the whole launch, before anything is
- *             queued. Error messages come from `slow` alone. The driver is called without the GIL.
- * Method      A `Plan` describes one kernel: slots of plain data (`recognition`). `bind` fixes shape and stream and returns a
+ * Promise     A launch made here passes the driver the same bytes as the interpreted path (`Launcher._slow`). If the type,
+ *             elements, layout, device, stream or range of an argument is not recognised, the interpreted path makes the whole
+ *             launch; nothing has been queued then. It alone makes error messages. The driver is called without the GIL.
+ * Method      A `Plan` describes one kernel: slots of plain data (recognition.py). `bind` fixes shape and stream and returns a
  *             builtin function. Parameters are packed on the C stack, so launches share no state and need no lock. Types and
- *             dtypes are recognised by identity: `know` registers each after the interpreted path has seen it.
+ *             dtypes are recognised by identity: `know` registers each after the interpreted path has accepted it.
  * Source      CUDA driver API; dlpack.h 1.3; CUDA Array Interface v3. The limited API of CPython 3.11: one build serves every
- *             later version that has a GIL. System V, AAPCS64: integers of any width go in the same registers and slots. */
+ *             later version that has a GIL. System V, AAPCS64: an integer of any width takes one register or stack slot. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlfcn.h>
@@ -21,8 +21,10 @@
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
+/* Limits: bytes of all parameters, axes of an array, types and dtypes in the table, DLPack capsules of a launch, parts of a
+ * `Known`, Numba types of a slot. */
 enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, FITTING = 4 };
-/* In the order of `arguments.NUMPY_NAMES`: an element is a bit of `accepts`. */
+/* Type codes in the order of `NUMPY_NAMES` in arguments.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
 enum { F2 = 9, F4 = 10, F8 = 11, C4 = 12, C8 = 13, BF = 14, E4 = 15, E5 = 16, ELEMENTS = 17, UNKNOWN = -1 };
@@ -35,29 +37,35 @@ static int element_of(char letter, int bytes) {
     return UNKNOWN;
 }
 
+/* The structs of dlpack.h. */
 typedef struct { void *data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
                  int64_t *shape, *strides; uint64_t byte_offset; } DLTensor;
 typedef struct { uint32_t major, minor; void *manager, *deleter; uint64_t flags; DLTensor tensor; } DLVersioned;
 typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object, *to_object;
                  int (*tensor_of)(void *, DLTensor *); int (*stream_of)(int, int32_t, void **); } DLExchange;
+/* Interned names of attributes and keywords: `n_stream` is "stream". */
 #define NAMES(X) X(_numba_type_) X(stream) X(gpu_data) X(device_ctypes_pointer) X(value) X(_view) X(context) X(shape) \
     X(strides) X(size) X(ndim) X(dtype) X(_c_contiguous) X(_f_contiguous) X(data) X(ptr) X(device_id) X(handle) X(real) X(imag) \
     X(mask) X(typestr) X(__cuda_array_interface__) X(__dlpack__) X(max_version)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
-static PyObject *n_devices, *export_names, *export_version;
-/* One registered type or dtype; never removed while the program runs. `what`: a letter for a type, 256 plus the element for
- * a dtype. `more`: the exchange API of a tensor, or CuPy's C function for the current stream of a device. `parts`, in the
- * order of `recognition`: callables, descriptors of attributes, or a C function. A data descriptor has a getter, which
- * reads the attribute without a look-up, since no instance can override it. `recognition` holds the references to all of
- * these and to the types in plans: the garbage collector could not see references from here, and could not free their
- * libraries at exit. */
+static PyObject *n_numba_cuda, *export_names, *export_version;
+/* One registered type or dtype; never removed while the program runs.
+ *   what   256 plus the element for a dtype; for a type a letter: 'N' Numba's array, 'C' CuPy's array, 'T' PyTorch's tensor,
+ *          'I' __cuda_array_interface__, 'D' __dlpack__, 'P' ctypes.c_void_p, 'H' buffer of cuda.core, 'w' address or unsigned
+ *          integer of 64 bits, 'i' other integers, 'b' bool, 'f' float, 'c' complex, 's' bytes and structs.
+ *   more   the exchange API of a tensor, or CuPy's C function for the current stream of a device.
+ *   parts  callables, descriptors of attributes, or the address of a C function, in the order of the enum below; `get` is
+ *          the getter of a data descriptor, which no instance can override, so it replaces the look-up of the attribute.
+ * recognition.py holds the references to all of these and to the types in plans: the garbage collector could not see
+ * references from here, and could not free their libraries at exit. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { PyObject *object; int what; void *more;
                  struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
+/* Indices of `parts`: of N and P; of T; of C. */
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
-static int known_count, is_over;  /* is_over: the program is ending, and `slow` makes every launch */
+static int known_count, is_over;  /* is_over: the program is ending, and the interpreted path makes every launch */
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -72,14 +80,14 @@ static inline int what_is(void *object, Known **place) {
 }
 
 static PyObject *know(PyObject *module, PyObject *args) {
-    PyObject *object, *capsule, *parts, *nobody = NULL;
+    PyObject *object, *capsule, *parts, *expected = NULL;
     int what;
     if (!PyArg_ParseTuple(args, "OiOO!", &object, &what, &capsule, &PyTuple_Type, &parts))
         return NULL;
     void *more = capsule == Py_None ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     Known *place = known_place(object);
     bool is_new = !place->object && __atomic_add_fetch(&known_count, 1, __ATOMIC_RELAXED) < MOST_KNOWN / 2;
-    if (is_new && __atomic_compare_exchange_n(&place->object, &nobody, object, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (is_new && __atomic_compare_exchange_n(&place->object, &expected, object, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         place->more = more;
         for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
             PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
@@ -98,40 +106,43 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
-enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };  /* IS_EXACT: one layout and number of axes */
-/* One parameter, in the format of `recognition`. */
+/* Flags of a `Row`, described in recognition.py. */
+enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };
+/* One slot, as `_row` in recognition.py packs it. */
 typedef struct {
-    char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout of an exact array: 'C', 'A' or 'F' */
+    char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout: 'C', 'A', or 'F' (only arrays of Numba) */
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, field_count;
-    uint32_t size, accepts;       /* accepts: one bit for each accepted element; all bits: any element */
-    struct { uint16_t offset, place; } fields[40];  /* place: offset in a `View` */
+    uint32_t size, accepts;       /* accepts: one bit for each accepted element; all bits (accepts + 1 is 0): any */
+    struct { uint16_t offset, place; } fields[40];  /* place: offset in a `View`, in bytes */
 } Row;
 typedef struct {
     Row row;
-    PyObject *types[FITTING + 2]; /* Numba types accepted for an array, then the only types accepted for a number */
+    PyObject *types[FITTING + 2]; /* Numba types accepted for an array, then the only two types accepted for a number */
 } Slot;
+/* A kernel: its CUfunction; addresses of driver functions (get_device: 0 if the process sees one device); its slots. */
 typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
-    int ordinal, is_alone, slot_count, bytes;  /* bytes: size of all parameters */
+    int ordinal, is_alone, slot_count, bytes;  /* is_alone: the process sees one device; bytes: size of all parameters */
     Slot *slots;
 } Plan;
-/* Items of the tuple that is `self` of a launch function. Each flag is a list of one item. */
+/* Items of the tuple that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
+ * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream as the user gave it. */
 enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;
     PyObject *bound, *given;
     void *config;                 /* CUlaunchConfig of a launch with attributes, else NULL */
-    uint64_t stream, identity;    /* identity: 0 for either name of the legacy default stream */
+    uint64_t stream, identity;    /* identity: 0 for both handles of the legacy default stream */
     unsigned extents[7];
     int held_count;               /* this and the members below change with each call */
     PyObject *held[MOST_HELD];
-    Known *tensor, *cupy;         /* seen in this call: its library's current stream must be that of the launch */
+    Known *tensor, *cupy;         /* types of arguments of this call whose library's current stream has to be compared */
     char *buffer;
 } Launch;
 typedef struct {
-    int64_t zero, items, item_bytes;  /* copied to the parameters of exact arrays, by their offsets: `recognition` */
+    int64_t zero, items, item_bytes;  /* up to `steps`: words for the parameters of an exact array (recognition.py) */
     uint64_t address;
     int64_t shape[MOST_AXES], strides[MOST_AXES], steps[MOST_AXES];  /* steps: strides in items */
     int element, axes;            /* axes: UNKNOWN until read */
@@ -150,7 +161,7 @@ static bool word_of(PyObject *number, uint64_t *found) {
     if (!number)
         return false;
     *found = PyLong_CheckExact(number) ? (uint64_t)PyLong_AsLongLongAndOverflow(number, &overflow) : 0;
-    bool is_word = !overflow && (int64_t)*found >= 0;  /* true of almost every address; a few systems use the top bit */
+    bool is_word = !overflow && (int64_t)*found >= 0;  /* true for almost every address; on a few systems the top bit is set */
     if (!is_word && number != Py_None) {
         PyObject *whole = PyFloat_Check(number) || PyUnicode_Check(number) ? PyNumber_Index(number) : PyNumber_Long(number);
         *found = whole ? PyLong_AsUnsignedLongLong(whole) : 0;
@@ -161,7 +172,7 @@ static bool word_of(PyObject *number, uint64_t *found) {
     return is_word || number == Py_None;
 }
 
-/* Read an address; false if the driver says that it belongs to another device. */
+/* Read an address (steals the reference); false also if the driver reports that it belongs to another device. */
 static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {
     int (*ask)(int *, int, uint64_t) = (int (*)(int *, int, uint64_t))(uintptr_t)plan->ask_pointer, device;
     return word_of(number, found) &&
@@ -175,7 +186,7 @@ static PyObject *of(PyObject *object, PyObject *name) {
     return found;
 }
 
-/* Compare by identity. Steals the reference to `found`. */
+/* Compare by identity. Steals the reference to `found`, which may be NULL. */
 static bool is_it(PyObject *found, PyObject *object) {
     Py_XDECREF(found);
     return found && found == object;
@@ -203,16 +214,17 @@ static PyObject *item_of(PyObject *dict, PyObject *name) {
     return found;
 }
 
+/* Check that the elements are contiguous in C or Fortran order; `expected` is the size of one. */
 static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
-    bool is_so = true;
+    bool fits = true;
     for (int each = 0; each < view->axes; each++) {
         int axis = is_fortran ? each : view->axes - 1 - each;
         if (!view->shape[axis])
             return true;
-        is_so &= view->shape[axis] == 1 || view->strides[axis] == expected;
+        fits &= view->shape[axis] == 1 || view->strides[axis] == expected;
         expected *= view->shape[axis];
     }
-    return is_so;
+    return fits;
 }
 
 /* Find the layout. An array in C order gets the strides of C order, also for extents of 1. */
@@ -229,23 +241,25 @@ static PyObject *own_of(PyObject *object, PyObject *dict, PyObject *name) {
     return found ? found : PyObject_GetAttr(object, name);
 }
 
-/* Read shape (steals the reference) and strides. `item_bytes` is nonzero for an array in C order, whose strides follow from
- * its shape. They do not for extents of 1 in Numba's arrays (those with a dict), which Numba passes unchanged. */
-static bool lies_as_said(View *view, PyObject *array, PyObject *dict, PyObject *shape, int64_t item_bytes) {
-    int same;
+/* Read shape (steals the reference) and strides. `item_bytes` is nonzero for an array in C order, whose strides are computed
+ * from its shape; but Numba's arrays (those with a dict) keep any stride along an extent of 1, and Numba passes it on. */
+static bool read_axes(View *view, PyObject *array, PyObject *dict, PyObject *shape, int64_t item_bytes) {
+    int stride_count;
     bool is_read = axes_of(shape, view->shape, &view->axes), is_known = item_bytes != 0;
     for (int axis = 0; is_read && dict && axis < view->axes; axis++)
         is_known &= view->shape[axis] > 1;
     if (is_read && is_known)
         return settle_layout(view, item_bytes, false), true;
-    return is_read && axes_of(own_of(array, dict, n_strides), view->strides, &same) && same == view->axes;
+    return is_read && axes_of(own_of(array, dict, n_strides), view->strides, &stride_count) && stride_count == view->axes;
 }
 
+/* Read a tensor of DLPack in memory that the launch's device reaches. */
 static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     int code = tensor->code, bytes = tensor->bits / 8;
+    /* type codes of DLPack: 4 is bfloat, 10 and 12 are fp8; devices: 2 is CUDA, 3 pinned, 13 managed memory */
     view->element = code == 4 ? BF : code == 10 ? E4 : code == 12 ? E5 : element_of(code < 7 ? "iuf??cb"[code] : '?', bytes);
     bool is_here = tensor->device_type == 2 && (plan->is_alone || tensor->device_id == plan->ordinal);
-    bool is_reached = tensor->device_type == 3 || tensor->device_type == 13;  /* pinned, managed */
+    bool is_reached = tensor->device_type == 3 || tensor->device_type == 13;
     if (!(is_here || is_reached) || tensor->ndim > MOST_AXES || tensor->lanes != 1)
         return false;
     view->address = (uintptr_t)tensor->data + tensor->byte_offset;
@@ -265,18 +279,19 @@ static bool read_numba(View *view, PyObject *value, const Known *kind, const Slo
     for (int each = 0; type && each < FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
-    if (fits && !is_exact) {  /* Numba's own kernels ignore the stream of an array */
+    if (fits && !is_exact) {  /* a Numba kernel (is_exact) ignores the stream of an array, as Numba does */
         stream = own_of(value, dict, n_stream);
         fits = stream && (stream == launch->given || (PyLong_CheckExact(stream) && !PyObject_IsTrue(stream)));
         Py_XDECREF(stream);
     }
-    PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;  /* read without its __getattr__ */
+    PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;
     if (memory && !launch->plan->is_alone)
         fits = is_it(of(PyObject_GetAttr(memory, n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
+    /* PyObject_GenericGetAttr does not call the __getattr__ of the memory object */
     PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
     fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
     if (fits && is_exact)
-        fits = lies_as_said(view, value, dict, own_of(value, dict, n_shape), slot->row.layout == 'C' ? slot->row.size : 0);
+        fits = read_axes(view, value, dict, own_of(value, dict, n_shape), slot->row.layout == 'C' ? slot->row.size : 0);
     Py_XDECREF(memory), Py_XDECREF(pointer), Py_XDECREF(dict);
     return fits;
 }
@@ -297,7 +312,7 @@ static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot
     if (is_read && is_exact && is_c && slot->row.axes == 1 && word_of(get(kind, AXES, value, n_ndim), &axes) && axes == 1 &&
         word_of(get(kind, ITEMS, value, n_size), (uint64_t *)view->shape))  /* cheaper than `shape`, which CuPy builds at each access */
         return view->axes = 1, settle_layout(view, slot->row.size, false), true;
-    return is_read && (!is_exact || lies_as_said(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
+    return is_read && (!is_exact || read_axes(view, value, NULL, PyObject_GetAttr(value, n_shape), is_c ? slot->row.size : 0));
 }
 
 /* Read a tensor through DLPack's C exchange API (PyTorch), which does not report a lazy negation or conjugation. */
@@ -307,7 +322,7 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
         !read_tensor(view, &tensor, plan))
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
-    bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* takes the handle behind the object's head */
+    bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* takes the address of the pointer to the C++ tensor */
     return (is_negated ? !is_negated((PyObject *)value + 1)
                        : is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False)) &&
            (!is_complex || is_it(PyObject_Vectorcall(type->parts[IS_CONJUGATED].object, &value, 1, NULL), Py_False));
@@ -319,7 +334,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
     PyObject *interface = PyObject_GetAttr(value, n___cuda_array_interface__);
     uint64_t producer = launch->identity;
-    int same = UNKNOWN, bytes;
+    int count = UNKNOWN, bytes;
     Py_ssize_t length = 0;
     bool is_read = interface && PyDict_CheckExact(interface);
     for (int each = 0; is_read && each < ITEMS; each++)
@@ -336,7 +351,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
                   address_of_any(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), launch->plan, &view->address) &&
                   axes_of(Py_XNewRef(item[SHAPE]), view->shape, &view->axes) &&
                   (!item[STREAM] || word_of(Py_NewRef(item[STREAM]), &producer)) &&
-                  (!item[STRIDES] || (axes_of(Py_NewRef(item[STRIDES]), view->strides, &same) && same == view->axes));
+                  (!item[STRIDES] || (axes_of(Py_NewRef(item[STRIDES]), view->strides, &count) && count == view->axes));
     }
     if (is_read)
         settle_layout(view, element_bytes[view->element], item[STRIDES] != NULL);
@@ -362,11 +377,12 @@ static bool read_exporter(View *view, PyObject *value, Launch *launch) {
 }
 
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
-    View view;  /* 300 bytes: not cleared, since most arguments use few of them */
+    View view;  /* 430 bytes: not cleared, since most arguments use few of them */
     const Plan *plan = launch->plan;
     Known *type;
     int what = what_is(Py_TYPE(value), &type);
-    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false, is_described = true;
+    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false;
+    bool is_described = true;  /* elements, layout and writability were read, and are compared below */
     view.element = view.axes = UNKNOWN, view.layout = slot->row.layout, view.is_readonly = view.is_strided = false;
     PyObject *number = NULL;
     switch (what) {
@@ -479,25 +495,27 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 }
 
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
-/* Check that the current streams of the tensor's library and of CuPy are the stream of the launch. */
+/* Check that the current streams of PyTorch and of CuPy, where seen, are the stream of the launch. */
 static bool is_in_stream(const Launch *launch) {
     const Known *tensor = launch->tensor, *cupy = launch->cupy;
-    uint64_t tensors = launch->identity, cupys = tensors;
-    if (tensor && ((const DLExchange *)tensor->more)->stream_of(2, launch->plan->ordinal, (void **)&tensors))
+    uint64_t tensor_stream = launch->identity, cupy_stream = tensor_stream;
+    if (tensor && ((const DLExchange *)tensor->more)->stream_of(2, launch->plan->ordinal, (void **)&tensor_stream))
         return false;
     if (cupy && cupy->more)
-        cupys = (uint64_t)((intptr_t (*)(int))cupy->more)(launch->plan->ordinal);
-    else if (cupy && !word_of(of(PyObject_CallNoArgs(cupy->parts[CURRENT_STREAM].object), n_ptr), &cupys))
+        cupy_stream = (uint64_t)((intptr_t (*)(int))cupy->more)(launch->plan->ordinal);
+    else if (cupy && !word_of(of(PyObject_CallNoArgs(cupy->parts[CURRENT_STREAM].object), n_ptr), &cupy_stream))
         return false;
-    return (tensors == 1 ? 0 : tensors) == launch->identity && (cupys == 1 ? 0 : cupys) == launch->identity;
+    return (tensor_stream == 1 ? 0 : tensor_stream) == launch->identity && (cupy_stream == 1 ? 0 : cupy_stream) == launch->identity;
 }
 
-typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+/* A driver function: its parameters are integers and pointers, at most eleven. */
+typedef int (*DriverFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 /* Launch and return the CUresult, or -1 if the interpreted path has to launch. */
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     const Plan *plan = launch->plan;
     int here, capturing = 0, code;
-    if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_devices)) ||
+    /* n_numba_cuda: Numba was imported after the module was loaded */
+    if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_numba_cuda)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
         return -1;
     for (Py_ssize_t each = 0; each < count; each++) {
@@ -512,11 +530,12 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
         return -1;
     const unsigned *to = launch->extents;
     size_t size = plan->bytes;
-    enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_...: one buffer is less for the driver to copy than a pointer per argument */
+    /* CU_LAUNCH_PARAM_...: the driver copies one buffer faster than parameters by a pointer each */
+    enum { END, BUFFER_POINTER, BUFFER_SIZE };
     uintptr_t packed[] = {BUFFER_POINTER, (uintptr_t)launch->buffer, BUFFER_SIZE, (uintptr_t)&size, END}, extra = (uintptr_t)packed;
     Py_BEGIN_ALLOW_THREADS
-    code = launch->config ? ((Words)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
-        : ((Words)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6], launch->stream, 0, extra);
+    code = launch->config ? ((DriverFunction)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
+        : ((DriverFunction)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6], launch->stream, 0, extra);
     Py_END_ALLOW_THREADS
     return code;
 }
@@ -532,7 +551,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
         Py_RETURN_NONE;
-    if (PyErr_Occurred()) {  /* the interpreted path meets the error again and reports it; KeyboardInterrupt and SystemExit pass */
+    if (PyErr_Occurred()) {  /* the interpreted path reports it, if it occurs there too; KeyboardInterrupt and SystemExit are raised */
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return NULL;
         PyErr_Clear();
@@ -558,7 +577,7 @@ static void free_plan(PyObject *capsule) {
     PyMem_Free(plan);
 }
 
-/* Make a plan from the plain data that it begins with; the second argument is a plan whose slots are copied, if it has any. */
+/* Make a plan from the bytes of the members before `slot_count`; slots are copied from a second plan, if it has any. */
 static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     const Plan *like = count == 2 && args[1] != Py_None ? PyCapsule_GetPointer(args[1], "plan") : NULL;
     Plan *plan = PyBytes_Size(args[0]) == offsetof(Plan, slot_count) ? PyMem_Calloc(1, sizeof *plan) : NULL;
@@ -573,7 +592,7 @@ static PyObject *make_plan(PyObject *module, PyObject *const *args, Py_ssize_t c
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
-/* Set the slots of a plan and the size of its parameters; until then `slow` makes every launch. */
+/* Set the slots of a plan and the size of its parameters; until then the interpreted path makes every launch. */
 static PyObject *fill(PyObject *module, PyObject *args) {
     PyObject *capsule, *types;
     const char *rows;
@@ -583,7 +602,7 @@ static PyObject *fill(PyObject *module, PyObject *args) {
         return NULL;
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
     Py_ssize_t count = size / (Py_ssize_t)sizeof(Row);
-    Slot *slots = PyMem_Calloc(count + 1, sizeof(Slot)), *nobody = NULL;
+    Slot *slots = PyMem_Calloc(count + 1, sizeof(Slot)), *expected = NULL;
     if (!plan || !slots || PyTuple_Size(types) != 2 * count)
         return PyErr_NoMemory();
     for (Py_ssize_t each = 0; each < count; each++) {
@@ -592,11 +611,12 @@ static PyObject *fill(PyObject *module, PyObject *args) {
             slots[each].types[FITTING + only] = PyTuple_GetItem(types, 2 * each + only);
     }
     plan->bytes = bytes;
-    if (__atomic_compare_exchange_n(&plan->slots, &nobody, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (__atomic_compare_exchange_n(&plan->slots, &expected, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         __atomic_store_n(&plan->slot_count, (int)count, __ATOMIC_RELEASE);
     Py_RETURN_NONE;
 }
 
+/* Make the function that launches with this shape and stream. */
 static PyObject *bind(PyObject *module, PyObject *args) {
     Launch launch = {0};
     unsigned *to = launch.extents;
@@ -630,7 +650,7 @@ static PyObject *fits(PyObject *module, PyObject *args) {
 
 typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
 
-/* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `devices.Driver`. */
+/* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `_PATTERNS` in devices.py. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const Function *function = PyCapsule_GetPointer(self, "function");
     uint64_t words[16] = {0}, in[16] = {0};
@@ -645,7 +665,7 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
         in[each] = way == 'i' ? words[each] : (uintptr_t)&words[each];
     }
     Py_BEGIN_ALLOW_THREADS
-    status = ((Words)(uintptr_t)function->address)(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], in[8], in[9], in[10]);
+    status = ((DriverFunction)(uintptr_t)function->address)(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], in[8], in[9], in[10]);
     Py_END_ALLOW_THREADS
     PyObject *answer = PyTuple_New(1 + function->outs);
     PyTuple_SetItem(answer, 0, PyLong_FromLong(status));
@@ -659,7 +679,7 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
 }
 static PyMethodDef function_method = {"function", (PyCFunction)(void (*)(void))function_call, METH_FASTCALL, NULL};
 
-/* Return a function of the driver and its address, or None if the function or the driver is missing. */
+/* Return a Python function that calls a driver function, and the latter's address; None if the driver lacks it or is missing. */
 static PyObject *make_function(PyObject *module, PyObject *args) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     const char *name, *pattern;
@@ -694,7 +714,7 @@ PyMODINIT_FUNC PyInit_native(void) {
     PyObject *module = PyModule_Create(&definition);
 #define INTERN(name) n_##name = PyUnicode_InternFromString(#name);
     NAMES(INTERN)
-    n_devices = PyUnicode_InternFromString("numba.cuda.core.config");
+    n_numba_cuda = PyUnicode_InternFromString("numba.cuda.core.config");
     export_names = Py_BuildValue("(OO)", n_stream, n_max_version), export_version = Py_BuildValue("(ii)", 1, 0);
 #ifdef Py_GIL_DISABLED
     PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);

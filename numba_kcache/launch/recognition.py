@@ -1,8 +1,8 @@
-"""Register with the compiled module (native.c) a kernel's arguments, and the types and dtypes that it may accept.
+"""Describe the slots of a kernel to the C module (native.c), and register the types of arguments that it may accept.
 
-Promise     The module accepts only types that the interpreted path has accepted: a type is registered from a value that
-            was just launched. No library is imported; types are kept until the program ends.
-Not here    Types and values themselves (arguments, typed).
+Promise     The C module accepts only types that the interpreted path has accepted: a type is registered from a value
+            that it has checked. No library is imported; types are kept until the program ends.
+Not here    Checking and converting arguments, in Python (arguments, typed) and in C (native.c).
 """
 
 from __future__ import annotations
@@ -24,47 +24,46 @@ if TYPE_CHECKING:
     from .launcher import Launcher
 
 ELEMENTS = tuple(code for code in NUMPY_NAMES)
-"""Type codes in the order of the module's numbers for them."""
+"""Type codes; the index of each is its number in native.c."""
 
 _ANYTHING = 2**32 - 1
-# read-only arrays fit; any strides fit; layout and axes must be equal; no stated strides fit; strides count items
-_CONST, _STRIDED, _EXACT, _PLAIN, _COUNTS_ITEMS = 1, 2, 4, 8, 16
+
+# flags of a `Row` in native.c
+_CONST = 1  # a pointer takes read-only memory too; an array of a Numba type must be read-only
+_STRIDED = 2  # a pointer takes memory with any strides
+_EXACT = 4  # an array of a Numba type: elements, number of axes and layout must be those of the type
+_PLAIN = 8  # an array whose array interface states strides is refused
+_COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
+
 _MOST_BYTES, _MOST_FIELDS = 4096, 40
 _ROW = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
-_PLACES = {
-    "0": 0,
-    "n": 1,
-    "i": 2,
-    "a": 3,
-    "s": 4,
-    "b": 20,
-    "e": 36,
-}  # indices of words in the C struct `View`, by the letters of typed.py
+_VIEW_WORDS = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}
+"""Where the C struct `View` has the fields of an array, by the letters of typed.py; counted in words of 8 bytes."""
 
-_NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
-"""The modules of both Numbas with the class of arrays that keep their Numba type."""
+_NUMBA_ARRAYS = tuple(f"{package}.cudadrv.devicearray" for package in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
+"""The modules of the two Numbas that define `DeviceNDArray`."""
 
 _VALUE = vars(ctypes._SimpleCData)["value"]
-"""The getter of the value of a ctypes integer or pointer."""
+"""The descriptor of the attribute `value` of ctypes integers and pointers."""
 
 _PYTHON_TYPES = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
 
-_met: set[Any] = set()
-"""Types and dtypes that were registered, or that need not be."""
+_seen: set[Any] = set()
+"""Types and dtypes seen so far, registered or not; `"numpy"`, once NumPy's scalars are registered."""
 
 _held: dict[int, Any] = {}
-"""All objects registered with the module, by id. The module itself holds no references: the garbage collector could
-not see them, and whole libraries would stay alive at exit."""
+"""All objects to which the C module has pointers, by id. The C module itself holds no references: the garbage collector
+could not see them, and whole libraries would stay alive at exit."""
 
 
 def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
-    """Make the module recognise launches like this one, as far as its arguments can be described.
+    """Make the C module recognise launches like this one, as far as its arguments can be described.
 
     Args:
-        plan: The module's plan of the kernel.
+        plan: The kernel's `Plan` in the C module.
         launcher: The launcher of the kernel.
-        arguments: Arguments that were just launched.
-        is_first: Whether the plan has no rows of the kernel yet.
+        arguments: Arguments of this launch, which the slots have accepted.
+        is_first: Whether the kernel's slots are not in the plan yet.
     """
     try:
         _register(plan, launcher, arguments, is_first)
@@ -74,46 +73,50 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
 
 def _register(plan: Any, launcher: Launcher, arguments: Sequence[Any], is_first: bool) -> None:
     slots = launcher.slots or launcher.make_slots()
-    if not _met:
-        for kind, what in _PYTHON_TYPES.items():
-            _know(kind, ord(what))
-        _met.update(_PYTHON_TYPES)
+    if not _seen:
+        for kind, letter in _PYTHON_TYPES.items():
+            _add_known(kind, ord(letter))
+        _seen.update(_PYTHON_TYPES)
         atexit.register(native.end)
-    if "numpy" in sys.modules and "numpy" not in _met:
-        _met.add("numpy")
-        _tell_numpy()
+    if "numpy" in sys.modules and "numpy" not in _seen:
+        _seen.add("numpy")
+        _register_numpy()
     for position, (slot, value) in enumerate(zip(slots, arguments, strict=False)):
         kind = type(value)
-        if kind not in _met and len(_met) < 10_000:
-            _met.add(kind)
-            _tell(kind, value)
+        if kind not in _seen and len(_seen) < 10_000:
+            _seen.add(kind)
+            _register_type(kind, value)
         if kind.__name__ == "DeviceNDArray":
-            _tell_numba_type(plan, launcher, position, slot, value)
+            _register_numba_type(plan, launcher, position, slot, value)
         elif hasattr(kind, "_c_contiguous"):
-            _tell_dtype(value.dtype)
+            _register_dtype(value.dtype)
     if is_first:
         rows = list(_rows(launcher, slots))
-        end = max((each.offset + each.size for each in launcher.parameters), default=0)
-        if len(rows) == len(slots) and end <= _MOST_BYTES:
-            types = tuple([each for _, *two in rows for each in two])
+        size_bytes = max((each.offset + each.size for each in launcher.parameters), default=0)
+        if len(rows) == len(slots) and size_bytes <= _MOST_BYTES:
+            types = tuple([each for _, *pair in rows for each in pair])
             _held.update((id(each), each) for each in types)
-            native.fill(plan, b"".join([row for row, *_ in rows]), types, end)
+            native.fill(plan, b"".join([row for row, *_ in rows]), types, size_bytes)
 
 
-def _know(thing: Any, what: int, capsule: Any = None, parts: tuple[Any, ...] = ()) -> None:
-    _held.setdefault(id(thing), (thing, capsule, parts))
-    native.know(thing, what, capsule, parts)
+def _add_known(type_or_dtype: Any, code: int, capsule: Any = None, parts: tuple[Any, ...] = ()) -> None:
+    """Add a type or a dtype to those that the C module recognises (`Known` in native.c)."""
+    _held.setdefault(id(type_or_dtype), (type_or_dtype, capsule, parts))
+    native.know(type_or_dtype, code, capsule, parts)
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
-    """Yield a description of each argument for the compiled module, and the types that it is restricted to."""
+    """Yield a `Row` of native.c for each slot that one can describe, with the only two types that a number may have.
+
+    None in place of these types means any type that is registered.
+    """
     parameters = iter(launcher.parameters)
     for slot in slots:
         if isinstance(slot, ArraySlot):
-            fields = [(next(parameters).offset, 8 * (_PLACES[letter] + axis)) for letter, axis in slot.fields]
+            fields = [(next(parameters).offset, 8 * (_VIEW_WORDS[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
             flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
-            layout = slot.layout if slot.layout in slot.others else "F"  # F: refuses all arrays of other libraries
+            layout = slot.layout if slot.layout in slot.others else "F"  # "F" refuses all arrays of other libraries
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
             if len(fields) > _MOST_FIELDS:
@@ -149,28 +152,28 @@ def _row(
 
 
 def _fitting(pointee: str) -> int:
-    """The elements that fit a pointee (`pointers.fits`), as a bit mask."""
+    """The type codes of elements that fit a pointee (`pointers.fits`), as a bit mask."""
     if pointee in TAKE_ANY:
         return _ANYTHING
     return sum(1 << ELEMENTS.index(each) for each in elements_of(pointee) if each in ELEMENTS)
 
 
-def _tell(kind: type, value: Any) -> None:
-    """Register a type with the module, if it is one that the module can handle."""
+def _register_type(kind: type, value: Any) -> None:
+    """Register the type of an argument, if the C module can read such arguments."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    homes = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
+    array_modules = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
     letter, capsule, parts = "", None, tuple[Any, ...]()
-    if any(each is not None and kind is each.DeviceNDArray for each in homes):
+    if any(each is not None and kind is each.DeviceNDArray for each in array_modules):
         letter, parts = "N", (_VALUE,)
     elif torch is not None and isinstance(value, torch.Tensor):
         capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
         if capsule is not None and (kind is torch.Tensor or kind.__module__ == "torch.nn.parameter"):
-            letter, parts = "T", (_is_negated(torch, value), torch.Tensor.is_conj)
-    elif cupy is not None and isinstance(value, cupy.ndarray):  # whose interfaces may lack its current stream
+            letter, parts = "T", (_is_neg_function(torch, value), torch.Tensor.is_conj)
+    elif cupy is not None and isinstance(value, cupy.ndarray):  # their array interface may lack the current stream
         letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
         capsule, memory = _current_stream_of_cupy(), type(value.data)
-        own = [getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")]
-        parts = cupy.cuda.get_current_stream, *own, getattr(memory, "ptr", None), getattr(memory, "device_id", None)
+        getters = [getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")]
+        parts = cupy.cuda.get_current_stream, *getters, getattr(memory, "ptr", None), getattr(memory, "device_id", None)
     elif getattr(value, "__cuda_ndarray__", False) or getattr(value, "__cuda_memory__", False):
         pass
     elif hasattr(value, "__cuda_array_interface__"):
@@ -186,25 +189,26 @@ def _tell(kind: type, value: Any) -> None:
     elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
         letter = "s"
     if letter:
-        _know(kind, ord(letter), capsule, parts)
+        _add_known(kind, ord(letter), capsule, parts)
 
 
-def _is_negated(torch: Any, tensor: Any) -> Any:
-    """Find PyTorch's test for a lazily negated tensor: the address of its C++ function, if the tensor's handle follows
-    the head of the Python object; else the method, which takes 60 ns more."""
+def _is_neg_function(torch: Any, tensor: Any) -> Any:
+    """Find PyTorch's test for a lazily negated tensor: the address of the C++ function `is_neg`, if the pointer to the
+    C++ tensor follows the PyObject header directly; else the method `Tensor.is_neg`, which takes 60 ns more."""
     try:
         function = ctypes.CDLL("libtorch_cpu.so", os.RTLD_NOLOAD)._ZN2at6native6is_negERKNS_6TensorE
     except (OSError, AttributeError):
         return torch.Tensor.is_neg
-    handle = ctypes.c_size_t.from_address(id(tensor) + object.__basicsize__)
-    return ctypes.cast(function, ctypes.c_void_p).value if handle.value == tensor._cdata else torch.Tensor.is_neg
+    follows_header = ctypes.c_size_t.from_address(id(tensor) + object.__basicsize__)
+    is_tensor = follows_header.value == tensor._cdata
+    return ctypes.cast(function, ctypes.c_void_p).value if is_tensor else torch.Tensor.is_neg
 
 
-def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
-    """Register that arrays of this Numba type fit an argument, if all such arrays do."""
+def _register_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
+    """Register that arrays of this Numba type fit a slot, if all such arrays do."""
     try:
         numba_type = value._numba_type_
-    except Exception:  # Numba's own, for elements without a Numba type
+    except Exception:  # Numba raises its own errors for elements without a Numba type
         return
     fits_pointer = launcher.strided or numba_type.layout in "CF"
     if (slot.kind == numba_type if isinstance(slot, ArraySlot) else fits_pointer) and len(_held) < 20_000:
@@ -212,29 +216,29 @@ def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, v
         native.fits(plan, position, numba_type)
 
 
-def _tell_numpy() -> None:
+def _register_numpy() -> None:
     """Register NumPy's scalars; unsigned ones of 64 bits are accepted as addresses too."""
     import numpy as np
 
-    for letters, what in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
-        for each in letters:
+    for characters, letter in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
+        for each in characters:
             kind = np.dtype(each).type
-            _know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what))
-            _met.add(kind)
+            _add_known(kind, ord("i" if letter == "w" and np.dtype(each).itemsize < 8 else letter))
+            _seen.add(kind)
 
 
-def _tell_dtype(dtype: Any) -> None:
-    if dtype not in _met and len(_met) < 10_000:
-        _met.add(dtype)
+def _register_dtype(dtype: Any) -> None:
+    if dtype not in _seen and len(_seen) < 10_000:
+        _seen.add(dtype)
         code = element_of_dtype(dtype)
         if code in ELEMENTS:
-            _know(dtype, 256 + ELEMENTS.index(code))
+            _add_known(dtype, 256 + ELEMENTS.index(code))
 
 
 def _current_stream_of_cupy() -> Any:
-    """CuPy's C function for the current stream (of a device or of the current one), if its signature is a known one."""
+    """CuPy's C function for the current stream, of a given device or the current one; None if its type is neither."""
     functions = getattr(sys.modules.get("cupy_backends.cuda.stream"), "__pyx_capi__", {})
-    for name, form in (("get_stream_ptr", '"intptr_t (int)"'), ("get_current_stream_ptr", '"intptr_t (void)"')):
-        if form in repr(functions.get(name)):
+    for name, signature in (("get_stream_ptr", '"intptr_t (int)"'), ("get_current_stream_ptr", '"intptr_t (void)"')):
+        if signature in repr(functions.get(name)):
             return functions[name]
     return None
