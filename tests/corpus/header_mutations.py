@@ -1,11 +1,11 @@
-"""Hundreds of changes to real header trees: how often would a cache have been stale, how often needlessly cold?
+"""Change trees of headers hundreds of times, and count the stale hits and the needless misses of the cache.
 
     python -m tests.corpus.header_mutations [--maze 240] [--real 30] [--seed 1] [--nvrtc PATH] [--only NAME]
                                                [--json FILE]
 
-`--maze` steps run in mazes of our own, `--real` in a copy of the toolkit's and CCCL's headers for each of the
-kernels below, which for this purpose are the user's own: nothing in them is known by identity. Truth is a
-fresh compile after each step, so a run takes minutes.
+`--maze` is the number of steps in generated trees, `--real` that in a copy of the toolkit's and CCCL's headers, for
+each kernel of `KERNELS`. The cache treats the copies as the user's headers, not as an installed toolkit. The right
+answer comes from a fresh compile after each step, so a run takes minutes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ KERNELS = {
 
 
 def real(root: Path, name: str) -> Project:
-    """A kernel over a copy of the installed headers."""
+    """A project of a kernel and a copy of the installed headers that it includes."""
     import nvidia.cu13
     from cuda.pathfinder import find_nvidia_header_directory
 
     project = Project(root)
     root.mkdir()
     shutil.copytree(Path(next(iter(nvidia.cu13.__path__))) / "include", root / "toolkit")
-    if not (root / "toolkit/cccl").exists():  # the toolkit's wheels are here without that of CCCL
+    if not (root / "toolkit/cccl").exists():  # the toolkit's wheels do not contain CCCL
         cccl = find_nvidia_header_directory("cccl")
         assert cccl, "no headers of CCCL: pip install nvidia-cuda-cccl"
         shutil.copytree(cccl, root / "toolkit/cccl")
@@ -58,7 +58,7 @@ def _define(macro: str, chance: random.Random) -> bytes:
 
 
 def _marked(text: bytes, chance: random.Random, path: Path) -> bytes | None:
-    """The text with a definition in place of some of its first comment, as long as before."""
+    """The text with a macro definition in place of a part of its first comment, and of the same length."""
     define = _define(MACROS[zlib.crc32(path.name.encode()) % len(MACROS)], chance)
     if text.startswith(b"#undef "):
         return define + text[len(define) :] if text[: len(define)].count(b"\n") == 2 else None
@@ -77,7 +77,7 @@ def _read(project: Project, chance: random.Random) -> Path:
 
 
 def edit_same_size(project: Project, chance: random.Random) -> object:
-    """A license becomes a macro; size and mtime stay."""
+    """Replace a part of a header's license by a macro; its size and mtime stay the same."""
     path = _read(project, chance)
     text = _marked(path.read_bytes(), chance, path)
     if text is None:
@@ -90,7 +90,7 @@ def edit_same_size(project: Project, chance: random.Random) -> object:
 
 
 def shadow(project: Project, chance: random.Random) -> object:
-    """A vendored copy of one header, a little different, in the user's folder."""
+    """Copy a header, with a changed macro, to a folder that is searched earlier."""
     path = _read(project, chance)
     base = next(project.root / each for each in project.folders if path.is_relative_to(project.root / each))
     target = project.root / chance.choice(project.folders[:2]) / path.relative_to(base)
@@ -103,7 +103,7 @@ def shadow(project: Project, chance: random.Random) -> object:
 
 
 def answer(project: Project, chance: random.Random) -> object:
-    """A name that CCCL asks for appears, with a definition in it."""
+    """Add or remove a header for which CCCL asks by `__has_include`; it defines a macro."""
     name = chance.choice(
         ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "version", "endian.h", "nv/target", "cuda_awbarrier.h"]
     )
@@ -116,7 +116,7 @@ def answer(project: Project, chance: random.Random) -> object:
 
 
 def edit_unread(project: Project, chance: random.Random) -> object:
-    """A header of the tree that this kernel does not read."""
+    """Edit a header of the tree that the kernel does not read."""
     read = set(project.read)
     path = chance.choice(sorted((project.root / "toolkit").glob("*.h")))
     if path in read:
@@ -142,7 +142,7 @@ REAL_STEPS: dict[str, tuple[int, Step]] = {
 
 
 def main() -> int:
-    """Run the corpus; 1 if anything was stale."""
+    """Run all steps; return 1 if any hit was stale."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--maze", type=int, default=240)
     options.add_argument("--real", type=int, default=30)

@@ -1,13 +1,13 @@
 """Have many processes of two users share a store while a third of their group plants links and swaps folders.
 
-Run         python -m tests.support.chaos SECONDS FOLDER [PROCESSES] [SEED], as root, with setpriv of util-linux. Ends
-            with 1 where it found anything.
-Holds       No file of a folder that links lead to is touched, replaced or removed; no process ends otherwise than by
-            itself or by the kill that it was sent; none hangs; what is stored in the end is whole.
-Method      Workers launch, list, prune, clear, verify and explain on the fake driver, in the shared store or in one of
-            their own under a parent that everybody may write to. They are killed and stopped at random. The intruder
-            renames folders, shards, files and the tree itself and puts links, FIFOs, folders and hard links there.
-            All may read whatever they find, so that this tree can are in a private folder.
+Run         python -m tests.support.chaos SECONDS FOLDER [PROCESSES] [SEED], as root, with setpriv of util-linux. The
+            exit code is 1 if a promise was broken.
+Promise     No file in a folder that a planted link leads to is touched, replaced or removed. Each process ends by
+            itself or by the signal that it was sent, and none hangs. In the end no stored entry is damaged.
+Method      Workers launch, list, prune, clear, verify and explain on the fake driver, in the shared store or in their
+            user's store in a folder that everybody may write to. They are killed and stopped at random. The intruder
+            renames folders, shards, files and the store itself, and puts links, FIFOs, folders and hard links in their
+            place. All processes may read every file, so that this repository may be in a private folder.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tests.support.storm import launch, new_kernel, prepared
 GROUP, USERS, INTRUDER = 54320, (54322, 54323), 54324
 HANG_S = 150
 NAMES = ("a", "ab" * 31, "0" * 62, "ab" * 32, "1." + "ab" * 8, "12-" + "ab" * 8 + ".jsonl", "total", "evict.lock")
-"""Files in the foreign folders: names of a stranger's, and of our own form."""
+"""Files in the foreign folders: the first name is of another program, the others have the form of a store's files."""
 
 PLACES = ("entries", "manifests", "tmp", "locks", "quarantine", "statistics", "tiers")
 
 
 def work(seconds: float) -> None:
-    """Use the store in every way until the time is over."""
+    """Launch kernels for so many seconds, with other calls of the cache at random between the launches."""
     warnings.simplefilter("ignore")
     chance, end_s = random.Random(), time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -63,7 +63,7 @@ def work(seconds: float) -> None:
 
 
 def intrude(shared: Path, parent: Path, foreign: list[Path], seconds: float) -> None:
-    """Put links and other things where the store's own were, and take them away again."""
+    """Put links and other objects in the place of the store's files and folders, and remove them again."""
     chance, end_s, done = random.Random(), time.monotonic() + seconds, Counter[str]()
     while time.monotonic() < end_s:
         time.sleep(chance.uniform(0, 0.02))
@@ -130,8 +130,8 @@ class Chaos:
     """One run: folders, users and processes.
 
     Args:
-        root: An empty folder that all users can enter.
-        seed: Of kills, stops and users.
+        root: An empty folder; all users get access to it.
+        seed: The seed of the random kills, stops and users.
     """
 
     def __init__(self, root: Path, seed: int) -> None:
@@ -165,7 +165,7 @@ class Chaos:
         return folder
 
     def state(self) -> dict[str, Any]:
-        """Describe everything visible in the foreign folders except for the number of their links."""
+        """Names, status and contents of everything in the foreign folders, without the counts of hard links."""
         found: dict[str, Any] = {}
         for folder in self.foreign:
             for root, folders, files in os.walk(folder):
@@ -178,25 +178,25 @@ class Chaos:
         return found
 
     def start(self, user: int, *command: str, where: Path | None = None, error: Path) -> subprocess.Popen[str]:
-        """Start a module of Python as a user of the group, who reads whatever there is."""
+        """Start a Python module as a user of the group who may read every file."""
         reads = "+dac_read_search"
         become = ("setpriv", f"--reuid={user}", f"--regid={GROUP}", f"--groups={GROUP}",
                   f"--inh-caps={reads}", f"--ambient-caps={reads}")  # fmt: skip
         settings = {"NUMBA_KCACHE_DIR": str(where)} if where else {}
         if where == self.shared:
             settings["NUMBA_KCACHE_SHARED"] = "1"
-        with error.open("w") as told:
+        with error.open("w") as stderr:
             return subprocess.Popen(
                 [*become, sys.executable, "-m", *command],
                 env=self.environ | settings,
                 umask=0o077 if user % 2 else 0o022,
                 stdout=subprocess.PIPE if where is None or "verify" in command else subprocess.DEVNULL,
-                stderr=told,
+                stderr=stderr,
                 text=True,
             )
 
     def run(self, seconds: float, processes: int) -> None:
-        """Keep so many workers running, killed and stopped, with the intruder among them."""
+        """Keep so many workers running, kill and stop some, run the intruder beside them, and verify the stores."""
         before, end_s = self.state(), time.monotonic() + seconds
         places = (str(self.shared), str(self.parent), ":".join(map(str, self.foreign)), str(seconds - 3))
         intruder = self.start(INTRUDER, "tests.support.chaos", "intrude", *places, error=self.root / "intruder")
@@ -217,11 +217,11 @@ class Chaos:
         remove_planted(self.shared)
         stores = [(user, where) for user in USERS for where in (self.shared, self.parent / f"own{user}")]
         for user, where in stores:
-            told = self.root / "verify"
-            said = self.start(user, "numba_kcache", "verify", where=where, error=told).communicate()[0]
-            print(f"verify {where.name} by {user}:", said.splitlines()[-1:], told.read_text()[-200:])
-            if "0 damaged" not in said:
-                self.findings.append(f"verify of {where.name} by {user}: {said[-500:]}")
+            error = self.root / "verify"
+            output = self.start(user, "numba_kcache", "verify", where=where, error=error).communicate()[0]
+            print(f"verify {where.name} by {user}:", output.splitlines()[-1:], error.read_text()[-200:])
+            if "0 damaged" not in output:
+                self.findings.append(f"verify of {where.name} by {user}: {output[-500:]}")
         if self.state() != before:
             self.findings.append("a foreign file was touched in the end")
         print(dict(self.tally))

@@ -1,4 +1,4 @@
-"""The parser in words, as docs/reference/cli.md has it: the same under every Python, which `--help` is not."""
+"""Render the parser as docs/reference/cli.md has it: the same text under every Python version, unlike `--help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 
 def section(name: str, parser: argparse.ArgumentParser) -> str:
-    """The page's words on a verb, up to its screen."""
+    """The page's section on a verb, without its example."""
     return "\n".join(
         [f"## {name}", "", str(parser.description), "", "| argument | meaning |", "| --- | --- |", *rows(parser)]
     )

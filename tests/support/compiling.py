@@ -1,4 +1,4 @@
-"""What tests of the compilers share: requests with the dull fields filled in, and processes of their own."""
+"""Functions that tests of the compilers share: requests with default values for most fields, and child processes."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def build(*args: Any, **options: Any) -> Artifact:
 
 @lru_cache(maxsize=32)
 def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: str) -> bytes:
-    """NVRTC's code for a source, kept for the next test that asks."""
+    """NVRTC's code for a source; later calls with the same arguments get the same bytes without a compile."""
     result = run_nvrtc(source, "k.cu", [f"-arch={target}", *flags], (output,))
     assert result.ok, result.log
     return result.code[output]
 
 
 def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:
-    """Output of a fresh interpreter with these variables."""
+    """Run Python code in a fresh interpreter with these environment variables; return its output."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONHASH"))}
     path = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
     done = subprocess.run(

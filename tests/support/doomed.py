@@ -1,4 +1,4 @@
-"""Kernels whose compile does something to its process."""
+"""Kernels whose compile kills its process, blocks, or fails in unusual ways."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _open_until_exit: list[socket.socket] = []
 
 
 class _Undefined(Definition):
-    """Names a kernel, and makes nothing."""
+    """A definition that only names a kernel and makes no requests."""
 
     def __init__(self, label: str) -> None:
         self.thing, self.options = None, {"arch": "sm_90"}
@@ -27,11 +27,11 @@ class Doomed(Kernel):
     """A kernel that is never stored.
 
     Args:
-        how: `"killed"`; `"held"`: connects to `port`, sends a byte, and compiles until it is sent one, then sends
-            another; the connection stays open until the process ends; `"raises"` what cannot pickle; `"unlike"`: has
-            another key in each process.
-        file: For `"unlike"` to write the process that compiled.
-        port: For `"held"`: of loopback, where the test listens.
+        how: `"killed"`: the compile kills its process. `"held"`: it connects to `port`, sends "begun ", waits for a
+            byte, and sends "done"; the connection stays open until the process ends. `"raises"`: it raises
+            `Unpicklable`. `"unlike"`: the key is another one in each process.
+        file: A file to which the compile writes the id of its process; "" for none.
+        port: For `"held"`: the port of loopback on which the test listens.
     """
 
     def __init__(self, how: str, file: str = "", port: int = 0) -> None:
@@ -69,7 +69,7 @@ class Doomed(Kernel):
 
 
 class Unpicklable(Exception):
-    """Pickles, and does not unpickle."""
+    """An exception that can be neither pickled nor rebuilt from its arguments."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"number {number}", object)

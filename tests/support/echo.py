@@ -1,6 +1,6 @@
-"""A kernel that gives back the bytes of its parameter, and what must come back for each kind of parameter.
+"""A kernel that writes the bytes of its parameters to memory, and the expected bytes for each kind of parameter.
 
-One case is a C++ type, an argument, and the bytes that C++ would hold for it, from NumPy or written out.
+A case is a C++ type, an argument, and the bytes of that value in C++, made by NumPy or written out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Case(NamedTuple):
     """One parameter.
 
     Args:
-        c_type: As the kernel declares it.
-        argument: As the user passes it.
-        expected: What the kernel must see.
-        padding: Offsets of bytes between members, which a kernel need not copy.
+        c_type: The type in the kernel's declaration.
+        argument: The value that the user passes.
+        expected: The bytes that the kernel has to receive.
+        padding: Offsets of bytes between members, which may have any value.
     """
 
     c_type: str
@@ -68,7 +68,7 @@ def _scalars() -> list[Case]:
 
 
 def _vectors() -> list[Case]:
-    """Every built-in vector type, each element another number."""
+    """Every built-in vector type, with a different number in each element."""
     bases = {
         "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8",
         "ulong": "u8", "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
@@ -84,7 +84,7 @@ def _vectors() -> list[Case]:
 def _aggregates() -> list[Case]:
     nested = np.zeros((), np.dtype([("pair", Pair), ("counts", "i2", 3), ("colour", "f4", 4)], align=True))
     nested["pair"]["tag"], nested["pair"]["value"], nested["counts"] = b"x", 2.5, (1, 2, 3)
-    aligned = nested.tobytes()[:22].ljust(32, b"\0") + np.float32([4, 5, 6, 7]).tobytes()  # float4 asks for 16
+    aligned = nested.tobytes()[:22].ljust(32, b"\0") + np.float32([4, 5, 6, 7]).tobytes()  # float4 is aligned to 16
     pair = Pair(b"x", 2.5)
     return [
         *_vectors(),

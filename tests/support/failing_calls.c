@@ -1,11 +1,11 @@
-/* Calls to the C library that fail when they are told to, for files below one directory.
+/* Functions of the C library that fail on request, for files below one directory.
  *
- * Promise     Nothing else is touched: other paths, other calls, and every call while nothing is armed.
- * Method      Preloaded, so that its functions are found before those of the C library, which they call.
- *             A file descriptor is of the directory when /proc/self/fd says so.
- * Use         fail_calls(directory, call, error, every) arms: each every-th call numbered `call`, in the order
- *             of the list below, fails with errno `error`. fail_calls("", -1, 0, 1) disarms.
- *             failed_calls() is how many have failed since it was armed.
+ * Promise     Other paths and other functions work as always, and so does everything while nothing is armed.
+ * Method      The library is preloaded, so its functions are found first; they call those of the C library.
+ *             The path of a file descriptor is read from /proc/self/fd.
+ * Use         fail_calls(directory, call, error, every): from now on, every `every`-th call of the function
+ *             `call`, a number in the enum below, fails with errno `error`. fail_calls("", -1, 0, 1) disarms.
+ *             failed_calls() is the number of failures since then.
  * Source      ld.so(8), LD_PRELOAD. glibc 2.33 and later: stat and its like are functions.
  */
 #define _GNU_SOURCE

@@ -1,12 +1,12 @@
-/* What every call of the fake driver goes through: handles, the log, faults, the table of what is served.
+/* The parts that every call of the fake driver uses: handles, the log, faults, the table of served functions.
  *
- * Promise     A handle that was never given out, or is dead, or whose context has ended, is told from a live
- *             one and never followed. A call that a rule of KC_FAKE_FAIL names fails before it does anything.
+ * Promise     A handle that was never given out, or is dead, or whose context has ended, is recognised and
+ *             never followed. A call that a rule of KC_FAKE_FAIL names fails before it does anything.
  * Method      Handles point into one array whose slots are never used twice. A definition with SERVE leaves
  *             its name and address in a section of its own, and cuGetProcAddress searches that section.
- * Not here    What the calls do: fake_driver.c. What an image says: fake_cubin.h.
- * Source      The errors of dead handles are those of driver 580. Where that crashed (a library unloaded
- *             twice, a stream of an ended context, a handle that never was) there is an error here too.
+ * Not here    The calls themselves (fake_driver.c, fake_device.h), and how images are read (fake_cubin.h).
+ * Source      The errors of dead handles are those of driver 580. In cases in which that driver crashed (a library
+ *             unloaded twice, a stream of an ended context, a handle that never existed) this one gives an error.
  */
 #define _GNU_SOURCE
 #include "fake_cubin.h"
@@ -25,31 +25,31 @@ enum result {
     STREAM_CAPTURE_INVALIDATED = 901, STREAM_CAPTURE_IMPLICIT = 906, INVALID_CLUSTER_SIZE = 912,
 };
 enum { MAX_OBJECTS = 1 << 18, MAX_CONTEXTS = 32, MAX_UNSERVED = 1000, MAX_FAULTS = 32 };
-enum { THREAD_STREAM = 2 };  /* has no object, as 0 and 1, the legacy stream: they are in every context */
+enum { THREAD_STREAM = 2 };  /* without an object, like 0 and 1 (the legacy stream): every context has it */
 typedef unsigned long long address;
 
-/* ---- objects: what a handle points at ---- */
+/* ---- objects, to which handles point ---- */
 
 enum kind { NOTHING, CONTEXT, STREAM, EVENT, LIBRARY, MODULE, KERNEL, FUNCTION, GRAPH, GRAPH_EXEC, POOL };
 
 typedef struct object {
     enum kind kind;
     bool is_dead, is_active;    /* active: a context between its first retain and its end */
-    bool is_spoiled;            /* a graph in whose capture something forbidden was tried */
+    bool is_spoiled;            /* a graph: a forbidden call was made during its capture */
     int device, priority;
-    unsigned flags, epoch;      /* epoch: its context's when made; the end of a context raises its own */
+    unsigned flags, epoch;      /* epoch: that of its context when it was made; a context's grows when it ends */
     long count;                 /* context: references; graph: launches */
-    address recorded_ns;        /* event */
-    struct object *context;     /* with whose end it dies, if any */
-    struct object *parent;      /* function, kernel, library; module, library; exec, graph, stream */
-    struct object *capture;     /* stream, event: the graph in the making */
+    address recorded_ns;        /* event: time of the record */
+    struct object *context;     /* the object is dead when this context has ended; NULL: no context */
+    struct object *parent;      /* function: kernel; kernel, module: library; exec: graph; graph: stream */
+    struct object *capture;     /* stream, event: the graph that is being captured */
     struct image *image;        /* library */
     struct entry *entry;        /* kernel, function */
     char *text;                 /* graph: names of the kernels launched in it, as JSON */
 } *handle;
 
 static struct object objects[MAX_OBJECTS];
-static handle primaries[MAX_DEVICES], guarding;  /* guarding: see QUEUE_ON */
+static handle primaries[MAX_DEVICES], guarding;  /* guarding: the capture that forbids calls (spoils_capture) */
 static size_t objects_made;
 static int compute_capabilities[MAX_DEVICES], device_count, driver_version;
 static __thread handle contexts_here[MAX_CONTEXTS];
@@ -67,7 +67,7 @@ static handle make(enum kind kind, handle context)
     return object;
 }
 
-/* SUCCESS, or the error that a call with this handle has to give. */
+/* SUCCESS, or the error that a call with this handle returns. */
 static int state_of(const void *handle, enum kind kind)
 {
     size_t offset = (size_t)((const char *)handle - (const char *)objects);
@@ -125,7 +125,7 @@ static void add_text(const char *name, const char *value)
 
 static void add_hex(const unsigned char *bytes, size_t size)
 {
-    for (; size >= 8; size -= 8, bytes += 8)  /* eight at a time: a launch should cost microseconds */
+    for (; size >= 8; size -= 8, bytes += 8)  /* eight at a time: launches stay fast */
         add("%02x%02x%02x%02x%02x%02x%02x%02x", bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5],
             bytes[6], bytes[7]);
     while (size--)
@@ -141,7 +141,7 @@ static void begin(const char *event, int result)
 static int end(int result)
 {
     add("}\n");
-    if (log_file >= 0 && write(log_file, line, line_used) < 0)  /* one write: lines of processes never mix */
+    if (log_file >= 0 && write(log_file, line, line_used) < 0)  /* one write: lines of several processes do not mix */
         log_file = -1;
     return result;
 }
@@ -150,13 +150,13 @@ static int end(int result)
 
 /* ---- entering and leaving a call ---- */
 
-static struct fault { char name[64]; int code; long turn, seen; } faults[MAX_FAULTS];  /* turn 0: every one */
+static struct fault { char name[64]; int code; long turn, seen; } faults[MAX_FAULTS];  /* turn: which call; 0: all */
 static int fault_count;
 static bool is_configured, is_initialised, is_forked;
 
 static void after_fork(void)
 {
-    pthread_mutex_init(&lock, NULL);  /* the thread that held it, if one did, is not in the child */
+    pthread_mutex_init(&lock, NULL);  /* a thread that holds it is not in the child */
     is_forked = is_initialised;
 }
 
@@ -228,8 +228,8 @@ static int enter(const char *name, enum needs needs)
 
 static void leave(const int *entered) { (void)entered; pthread_mutex_unlock(&lock); }
 
-/* What is served: a definition also leaves its name, address and the version it came with in the table that
- * cuGetProcAddress searches. A body that does not return gives SUCCESS. */
+/* Define a function that the driver serves. The definition also adds its name, its address and the driver version
+ * that introduced it to the table that cuGetProcAddress searches. A body without `return` returns SUCCESS. */
 struct served { const char *name; int since; void *function; };
 extern const struct served *const __start_served[], *const __stop_served[];
 #define SERVE_SINCE(version, name, needs, parameters, ...)                                                   \
@@ -248,10 +248,10 @@ extern const struct served *const __start_served[], *const __stop_served[];
 #define SERVE(name, needs, parameters, ...) SERVE_SINCE(0, name, needs, parameters, __VA_ARGS__)
 #define CHECK(condition, result) do { if (!(condition)) return result; } while (0)
 #define TRY(call) do { int tried = call; if (tried) return tried; } while (0)
-/* For callbacks, which may be Python and call the driver themselves. */
+/* For callbacks, which may be Python functions that call the driver. */
 #define OUTSIDE_THE_LOCK(call) (pthread_mutex_unlock(&lock), call, pthread_mutex_lock(&lock))
 
-/* What is requested and not served: a body each, since only its address can tell which was called. */
+/* Functions that were requested and are not served. Each has a body of its own: the body knows which one was called. */
 static char *unserved_names[MAX_UNSERVED];
 static int unserved_count;
 

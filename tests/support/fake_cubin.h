@@ -1,11 +1,11 @@
-/* What the fake driver learns from an image: its SM, kernels, parameters, resources and variables.
+/* Read an image (a cubin) for the fake driver: its SM, kernels, parameters, resources and variables.
  *
- * Promise     No image, however damaged, makes this crash or read outside it.
- * Method      Nobody tells the driver how long an image is. So its bytes are fetched through /proc/self/mem,
- *             where a bad address is an error and not a signal; the rest is read from the copy.
- * Not here    Code is not looked at. PTX gives entry names and no more; fatbins are unknown.
- * Source      cubins of NVRTC 13.5 (ABI 8), .nv.info attributes by their EIATTR numbers; which error is given
- *             at once and which on first use is what driver 580 on an H200 answered.
+ * Promise     No image, however damaged, makes this crash or read outside of the image.
+ * Method      The driver does not get the length of an image. So the bytes are copied through /proc/self/mem,
+ *             where a bad address is an error and not a signal; everything is read from the copy.
+ * Not here    Machine code is not read. Of PTX only the entry names are read; fatbins are refused.
+ * Source      cubins of NVRTC 13.5 (ABI 8), .nv.info attributes by their EIATTR numbers. Driver 580 on an H200
+ *             gave the same errors, some at the load and some at the first use.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -133,7 +133,7 @@ static void add_parameter(struct entry *entry, int ordinal, struct parameter par
     entry->parameters[ordinal] = parameter;
 }
 
-/* The records of a section: format, attribute, then the value in place or, in format 4, length and bytes. */
+/* Read the records of a section: format, attribute, then a value of two bytes or, in format 4, length and bytes. */
 static void read_info(struct image *image, const Elf64_Shdr *section, struct entry *entry)
 {
     const unsigned char *at = bytes_of(image, section);
@@ -170,7 +170,7 @@ static void read_symbol(struct image *image, const Elf64_Sym *symbol, const char
         const Elf64_Shdr *constants = section_named(image, ".nv.constant3", "");
         struct entry *entry = add_entry(image, name, strlen(name));
         read_info(image, section_named(image, ".nv.info.", name), entry);
-        /* From sm_90 on the section has 1024 bytes that the system takes; the driver does not report them. */
+        /* From sm_90 on the section includes 1024 bytes for the system, which the driver does not report. */
         int reserved = image->sm >= 90 ? 1024 : 0;
         entry->shared_bytes = shared && (int)shared->sh_size > reserved ? (int)shared->sh_size - reserved : 0;
         entry->const_bytes = constants ? (int)constants->sh_size : 0;
@@ -184,7 +184,7 @@ static void read_symbol(struct image *image, const Elf64_Sym *symbol, const char
     }
 }
 
-/* Copy the file into `image`; false where its headers lead nowhere. */
+/* Copy the file into `image`; false if its headers are invalid. */
 static bool copy_elf(const void *code, const Elf64_Ehdr *header, struct image *image)
 {
     const uint64_t limit = 1u << 30;
@@ -244,7 +244,7 @@ static void read_ptx(const char *text, struct image *image)
     }
 }
 
-/* The image at `code`. Never freed: handles into it may be asked about for as long as the process lives. */
+/* Read the image at `code`. It is never freed: the process may use handles of its kernels until its end. */
 static struct image *read_image(const void *code, bool takes_ptx)
 {
     struct image *image = calloc(1, sizeof *image);

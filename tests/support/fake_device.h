@@ -1,8 +1,8 @@
-/* The half of the fake driver that knows no code: devices, contexts, streams, events, captures, memory.
+/* The half of the fake driver without libraries and kernels: devices, contexts, streams, events, captures, memory.
  *
- * Promise     Memory holds what was copied there, and nothing is copied beyond a live allocation. A context
- *             that ends takes its streams, events, modules and memory with it.
- * Method      An allocation is host memory and a line in one array; a stream is done when a call returns.
+ * Promise     Memory keeps the bytes that were copied there, and no copy goes beyond a live allocation. The end of
+ *             a context ends its streams, events, modules and memory.
+ * Method      An allocation is host memory and an element of one array; work on a stream is done when a call returns.
  * Not here    Libraries, kernels, launches: fake_driver.c.
  * Source      See fake_driver.c.
  */
@@ -81,7 +81,7 @@ SERVE(cuGetErrorString, ALWAYS, (int code, const char **text), return error_name
 #define DEVICE(device) CHECK((device) >= 0 && (device) < device_count, INVALID_DEVICE)
 static const size_t total_bytes = 150109880320;
 
-/* Not 0 on an H200, and read by somebody: texture and surface limits are left out. */
+/* Attributes that are not 0 on an H200, and their values; the limits of textures and surfaces are left out. */
 static const int attributes[][2] = {
     {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 49152}, {9, 65536},
     {10, 32}, {11, 2147483647}, {12, 65536}, {13, 1980000}, {14, 512}, {15, 1}, {16, 132}, {19, 1}, {30, 512},
@@ -99,9 +99,9 @@ static int attribute_of(int device, int attribute)
     case 33: return device + 1;  /* PCI bus */
     case 75: return cc / 10;
     case 76: return cc % 10;
-    case 81: return shared_bytes + (cc >= 80 ? 1024 : 0);  /* of a multiprocessor */
-    case 97: return shared_bytes;                          /* of a block that asks for it */
-    case 111: return cc >= 80 ? 1024 : 0;                  /* taken of each block's by the system */
+    case 81: return shared_bytes + (cc >= 80 ? 1024 : 0);  /* shared memory of a multiprocessor */
+    case 97: return shared_bytes;                          /* of a block, with opt-in */
+    case 111: return cc >= 80 ? 1024 : 0;                  /* of each block, reserved for the system */
     case 120: case 127: return cc >= 90;                   /* clusters, tensor maps */
     }
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
@@ -126,7 +126,7 @@ SERVE(cuDeviceComputeCapability, READY, (int *major, int *minor, int device),
     DEVICE(device); *major = compute_capabilities[device] / 10; *minor = compute_capabilities[device] % 10;)
 SERVE(cuDeviceCanAccessPeer, READY, (int *can, int device, int peer), DEVICE(device); DEVICE(peer); *can = 0;)
 
-/* ---- memory that was handed out ---- */
+/* ---- allocations ---- */
 
 struct allocation {
     char *base;
@@ -167,8 +167,8 @@ static struct allocation *hand_out(void *base, size_t bytes, char what)
     return &allocations[allocation_count++];
 }
 
-/* Some calls are forbidden while a capture is under way, others while it is one that the legacy stream would
- * have to wait for. One of them spoils it. */
+/* Some calls are forbidden during a capture. Calls on the legacy stream are forbidden only if it would have to wait
+ * for the captured stream. A forbidden call spoils the capture. */
 static bool spoils_capture(bool is_on_legacy_stream)
 {
     if (guarding && state_of(guarding->parent, STREAM))
@@ -201,7 +201,7 @@ static int give_back(address at, const char *what)
     return SUCCESS;
 }
 
-/* Forgotten, not freed: an array that still looks there reads old bytes and does not crash the test. */
+/* Remove the allocations of a context or a library, and do not free them: a later use does not crash the test. */
 static void forget(handle context, handle library)
 {
     for (size_t i = allocation_count; i-- > 0;)
@@ -265,7 +265,7 @@ SERVE(cuCtxGetDevice, READY, (int *device), CHECK(here, INVALID_CONTEXT); *devic
 SERVE_SINCE(13000, cuCtxGetDevice_v2, READY, (int *device, handle context),
     CONTEXT_OR_HERE(context); *device = context->device;)
 SERVE(cuCtxGetFlags, IN_CONTEXT, (unsigned *flags), *flags = here->flags;)
-SERVE(cuCtxGetId, READY, (handle context, address *id),  /* a primary context lives several times */
+SERVE(cuCtxGetId, READY, (handle context, address *id),  /* a primary context may end and start again */
     CONTEXT_OR_HERE(context); *id = (address)(context - objects) << 32 | context->epoch;)
 SERVE(cuCtxGetApiVersion, READY, (handle context, unsigned *version),
     CONTEXT_OR_HERE(context); *version = 3020;)
@@ -290,8 +290,9 @@ static int stream_of(uintptr_t queue, handle *stream)
     return *stream ? state_of(*stream, STREAM) : state_of_here();
 }
 
-/* LOOK_UP: the stream and, with it, the context of the call. QUEUE_ON: work for it; the legacy stream waits
- * for the others, which a captured one cannot have. WAIT_FOR: nothing waits for a captured stream. */
+/* LOOK_UP finds the stream and thereby the context of the call. QUEUE_ON is for calls that queue work: on the legacy
+ * stream, which waits for the others, they spoil a capture. WAIT_FOR is for calls that wait for a stream: for a
+ * captured one they are an error. */
 #define LOOK_UP(queue) handle stream; TRY(stream_of(queue, &stream)); here = stream ? stream->context : here
 #define QUEUE_ON(queue) LOOK_UP(queue); \
     CHECK(stream || queue == THREAD_STREAM || !spoils_capture(true), STREAM_CAPTURE_IMPLICIT)
@@ -363,7 +364,7 @@ static int elapsed(float *milliseconds, handle from, handle to)
 {
     TRY(state_of(from, EVENT)); TRY(state_of(to, EVENT));
     CHECK(from->recorded_ns && to->recorded_ns, INVALID_HANDLE);
-    CHECK(!((from->flags | to->flags) & 2), INVALID_HANDLE);  /* one was made without timing */
+    CHECK(!((from->flags | to->flags) & 2), INVALID_HANDLE);  /* CU_EVENT_DISABLE_TIMING */
     *milliseconds = (float)((double)(int64_t)(to->recorded_ns - from->recorded_ns) / 1e6);
     return SUCCESS;
 }
@@ -430,7 +431,7 @@ static int instantiate(handle *exec, handle graph)
 SERVE(cuGraphInstantiateWithFlags, IN_CONTEXT, (handle *exec, handle graph, uint64_t flags),
     return instantiate(exec, graph);)
 SERVE(cuGraphInstantiateWithParams, IN_CONTEXT, (handle *exec, handle graph, uint64_t parameters[4]),
-    parameters[2] = parameters[3] = 0;  /* no node failed; "instantiated" */
+    parameters[2] = parameters[3] = 0;  /* result: no failed node, success */
     return instantiate(exec, graph);)
 SERVE(cuGraphUpload, READY, (handle exec, uintptr_t queue),
     LOOK_UP(queue); TRY(state_of(exec, GRAPH_EXEC));)
@@ -468,7 +469,7 @@ SERVE(cuMemGetAddressRange_v2, IN_CONTEXT, (address *base, size_t *bytes, addres
     if (base) *base = (uintptr_t)found->base;
     if (bytes) *bytes = found->bytes;)
 
-/* The value, or all bits set where there is none. */
+/* The value of an attribute, or all bits set if it has none. */
 static address pointer_attribute(int attribute, address at)
 {
     const struct allocation *found = allocation_of(at, 0);
@@ -505,7 +506,7 @@ SERVE(cuPointerGetAttributes, READY, (unsigned count, const int *wanted, void **
 SERVE(cuPointerSetAttribute, IN_CONTEXT, (const void *value, int attribute, address at),
     CHECK(allocation_of(at, 0), INVALID_VALUE);)
 
-/* Only the sides that are device memory by the name of the call are held against the allocations. */
+/* Copy bytes. A side is checked against the allocations if it is device memory by the name of the call. */
 static int copy(const char *direction, address to, address from, size_t bytes, uintptr_t queue)
 {
     QUEUE_ON(queue);

@@ -1,18 +1,18 @@
 /* A libcuda.so.1 without a GPU: the host side of the CUDA driver, for tests.
  *
  * Promise     numba-cuda, cuda.core and cuda.bindings run on it unchanged: devices, contexts, memory,
- *             streams, events, libraries, kernels, occupancy, launches, small captures. A launch takes the
- *             very bytes that the cubin gives its parameters. What happened is logged, a JSON object a line.
+ *             streams, events, libraries, kernels, occupancy, launches, small captures. A launch reads as many
+ *             bytes of each parameter as the cubin says. Calls are logged, one JSON object in a line.
  * Method      Device memory is host memory, streams finish at once, one mutex guards everything.
- * Not here    No kernel runs: nothing numeric may rest on this. No PTX, fatbin, linker, IPC, arrays,
- *             textures, peer copies, virtual memory or green contexts; no error sticks to its context. What
- *             is not here answers CUDA_ERROR_NOT_SUPPORTED and logs its name.
+ * Not here    No kernel runs, so no result can be checked. No PTX, fatbin, linker, IPC, arrays, textures,
+ *             peer copies, virtual memory or green contexts; an error does not make its context unusable. A call
+ *             that is not served returns CUDA_ERROR_NOT_SUPPORTED and is logged by name.
  * Settings    KC_FAKE_DEVICES, KC_FAKE_CC<n>, KC_FAKE_DRIVER_VERSION, KC_FAKE_LOG, KC_FAKE_FAIL,
- *             KC_FAKE_ACCEPT_PTX, KC_FAKE_EAGER_LOADING. fake_driver.py sets them and says what they mean;
- *             they are read at the first call.
- * Source      cuda.h 13.0 for names, numbers and layouts. Attributes, limits and error codes are what driver
- *             580 on an H200 answered, also where that surprises: a library takes any bytes until it is asked
- *             for something, frees need no context, a reset keeps the references of a primary context.
+ *             KC_FAKE_ACCEPT_PTX, KC_FAKE_EAGER_LOADING. fake_driver.py sets and explains them; most are read at
+ *             the first call.
+ * Source      cuda.h 13.0 for names, numbers and layouts. Attributes, limits and error codes are those of driver
+ *             580 on an H200, also the surprising ones: a library may be loaded from any bytes, frees need no
+ *             context, a reset keeps the references of a primary context.
  */
 #include "fake_device.h"
 
@@ -26,7 +26,7 @@ static int error_of(const struct image *image)
     return image->error ? image->error : is_fitting ? SUCCESS : NO_BINARY_FOR_GPU;
 }
 
-/* Lazily, as the driver does: what is wrong with a library shows when something is first asked of it. */
+/* Load a library, lazily as the driver does: its errors come when a kernel or variable is first requested from it. */
 static int load(handle *library, const void *code, bool is_lazy)
 {
     CHECK(code, INVALID_VALUE);
@@ -72,7 +72,7 @@ static int unload(handle library)
 {
     TRY(state_of(library, LIBRARY));
     library->is_dead = true;
-    for (size_t i = 0; i < objects_made; i++)  /* parents stand before their children */
+    for (size_t i = 0; i < objects_made; i++)  /* parents have smaller indices */
         if (objects[i].kind >= MODULE && objects[i].kind <= FUNCTION)
             objects[i].is_dead |= objects[i].parent->is_dead;
     forget(NULL, library);
@@ -102,7 +102,7 @@ static int get_kernel(handle *kernel, handle library, const char *name)
     return end(result);
 }
 
-/* A CUkernel serves every context, a CUfunction is its copy in one; most calls take either. */
+/* A CUkernel is valid in every context, a CUfunction belongs to one; most calls accept either. */
 static int function_of(handle *function, handle kernel, handle context)
 {
     handle *kept = &kernel->entry->functions[context->device];
@@ -114,7 +114,7 @@ static int function_of(handle *function, handle kernel, handle context)
     return SUCCESS;
 }
 
-/* A variable has a buffer in each context, with the bytes that the cubin gives it or zeros. */
+/* A variable has a buffer in each context, initialised with the bytes in the cubin or with zeros. */
 static int get_variable(address *base, size_t *bytes, handle library, const char *name)
 {
     const struct variable *variable = NULL;
@@ -237,9 +237,9 @@ static int attribute_of_kernel(handle kernel, int attribute, int device)
     case 2: return entry->const_bytes;
     case 3: return entry->local_bytes;
     case 4: return entry->registers;
-    case 5: case 6: return image_of(kernel)->sm;  /* the architecture of its PTX, and its own */
+    case 5: case 6: return image_of(kernel)->sm;  /* architecture of the PTX, of the binary */
     case DYNAMIC_SHARED: return set ? set : 49152 - entry->shared_bytes;
-    case CARVEOUT: return set - 1;  /* kept one higher: -1 is the driver's choice */
+    case CARVEOUT: return set - 1;  /* stored plus 1: -1 is the default */
     case CLUSTER_IS_NEEDED: return entry->cluster[0] > 0;
     case 11: case 12: case 13: return set ? set : entry->cluster[attribute - CLUSTER_X];
     }
@@ -368,7 +368,7 @@ static int check_launch(const struct launch *launch, handle kernel, const unsign
     return is_cooperative && blocks > (uint64_t)resident ? COOPERATIVE_LAUNCH_TOO_LARGE : SUCCESS;
 }
 
-/* Parameters come as pointers, or as one buffer in `extra`: 1, buffer, 2, pointer to its size, 0. */
+/* A launch passes parameters as pointers, or as one buffer in `extra`: 1, buffer, 2, pointer to its size, 0. */
 static int find_parameters(const struct entry *entry, void **pointers, void **extra,
                            const unsigned char **found)
 {

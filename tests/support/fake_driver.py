@@ -1,11 +1,11 @@
-"""Build the fake CUDA driver, start Python children that see it instead of a GPU, and read what it saw.
+"""Build the fake CUDA driver, start Python children that use it instead of a GPU's, and read its log.
 
 Promise     build() gives a folder that holds the whole driver, made once per content of its sources, also
             when many test processes ask at the same time. Only a child that was started with environment()
-            loads it; this process and its other children keep the driver they have, if any.
+            loads it; this process and its other children keep the machine's driver, if it has one.
 Method      The dynamic loader finds libcuda by name along LD_LIBRARY_PATH, which it reads when a process
             starts: hence children. The driver is compiled into a private folder, which is then renamed.
-Not here    No kernel runs: memory is what the host copied there, and nothing numeric may rest on a launch.
+Not here    No kernel runs: memory has only the bytes that the host copied, so no result of a launch can be checked.
 Source      dlopen(3) on LD_LIBRARY_PATH; rename(2). What the driver serves is at the head of fake_driver.c.
 """
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def compiler() -> str | None:
-    """The C compiler on PATH, `$CC` first; None where there is none."""
+    """The C compiler on PATH, `$CC` first; None if there is none."""
     return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -47,12 +47,12 @@ def build(directory: Path | None = None) -> Path:
     """Compile the driver unless that is done already, and return the folder for LD_LIBRARY_PATH.
 
     Args:
-        directory: Where built drivers are kept, a folder for each content of the sources. Default: a folder
-            of this user's among the system's temporary files.
+        directory: The folder of built drivers, with a folder for each content of the sources. Default: a folder
+            of this user in the system's folder for temporary files.
 
     Raises:
-        FileNotFoundError: There is no C compiler; tests are to carry `needs_fake_driver`.
-        subprocess.CalledProcessError: The sources do not compile; the compiler's words are on stderr.
+        FileNotFoundError: There is no C compiler; tests that need one are marked `needs_fake_driver`.
+        subprocess.CalledProcessError: The sources do not compile; the compiler's messages are on stderr.
     """
     cc = compiler()
     if cc is None:
@@ -67,16 +67,16 @@ def build(directory: Path | None = None) -> Path:
         return folder
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as private:
-        made = Path(private, "made")
-        made.mkdir()
-        library = made / "libcuda.so.1"
+        built = Path(private, "built")
+        built.mkdir()
+        library = built / "libcuda.so.1"
         subprocess.run([cc, *COMPILE, f"-Wl,-soname,{library.name}", "-o", library, SOURCES[0]], check=True)
-        (made / "libcuda.so").symlink_to(library.name)  # Numba asks for this name first
+        (built / "libcuda.so").symlink_to(library.name)  # Numba asks for this name first
         try:
-            made.rename(folder)
+            built.rename(folder)
         except OSError:
             if not folder.exists():
-                raise  # otherwise somebody else was faster, and both are alike
+                raise  # if it exists, another process has built the same driver
     return folder
 
 
@@ -95,18 +95,18 @@ def environment(
     accept_ptx: bool = False,
     eager_loading: bool = False,
 ) -> dict[str, str]:
-    """The whole environment of a child that is to run on the fake driver.
+    """The whole environment of a child that runs on the fake driver.
 
     Args:
-        directory: What build() returned.
-        log: File that events are appended to; read it with read_log().
+        directory: The folder that build() returned.
+        log: File to which events are appended; read it with read_log().
         devices: Compute capability of each device, as in sm_XY; empty: a driver that finds no device.
-        driver_version: What cuDriverGetVersion answers, as 1000 * major + 10 * minor.
+        driver_version: The version that cuDriverGetVersion returns: 1000 * major + 10 * minor.
         fail: Rules `function:code@n`, `n` from 1: the n-th call of the driver function, named without `_v2`,
             fails with this CUresult before it does anything. `function:code@*`: every call.
-        accept_ptx: Take PTX in place of a cubin. It has kernels by name, and their parameters are not known.
-        eager_loading: Refuse a library that cannot work when it is loaded. By default, and on a GPU, that
-            shows when the first kernel or variable is asked of it.
+        accept_ptx: Accept PTX in place of a cubin. Its kernels have names, but no known parameters.
+        eager_loading: Refuse an unusable library when it is loaded. By default, and on a GPU, the error comes
+            when the first kernel or variable is requested from it.
     """
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("KC_FAKE_")},
@@ -130,11 +130,11 @@ def run(
     timeout_s: float = 120.0,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python child under `env` and return what it printed.
+    """Run a Python child with the environment `env`, and return its output and exit code.
 
     Args:
         script: Source text, a path to a script, or the interpreter's arguments.
-        env: From environment(), with whatever else the child needs.
+        env: The result of environment(), with further variables that the child needs.
         cwd: The child's working directory.
         timeout_s: Seconds until the child is killed.
         check: Fail the test, with the child's stderr in the message, when the child does not exit with 0.
@@ -158,7 +158,7 @@ def run(
 
 
 def read_log(path: Path, *events: str) -> list[dict[str, Any]]:
-    """The events in `path` in their order, or those of the named kinds alone; none where there is no file.
+    """The events in `path` in their order, or only those of the named kinds; none if there is no file.
 
     An event has `event` (init, load, unload, get_kernel, launch, set_attribute, alloc, free, memcpy, memset,
     synchronize, event_record, stream_wait, capture_begin, capture_end, graph_launch, context_end, set_limit,
