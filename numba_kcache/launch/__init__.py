@@ -102,15 +102,15 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
     )
 
 
-_STREAMS_HOMES = ("builtins", "cuda", "cupy", "cupy_backends", "numba", "numba_cuda_mlir", "numpy", "torch")
+_STREAM_LIBRARIES = ("builtins", "cuda", "cupy", "cupy_backends", "numba", "numba_cuda_mlir", "numpy", "torch")
 
 
 def is_one_stream(stream: Any) -> bool:
-    """Check whether an object, of a known library, names the same stream at every launch, as a handle does.
+    """Check whether an object always names the same stream: a handle, or a stream of a known library.
 
-    Another's `__cuda_stream__` may, for example, name whichever stream is current when it is asked.
+    A class of the user's may, for example, return the current stream from `__cuda_stream__`.
     """
-    return type(stream).__module__.partition(".")[0] in _STREAMS_HOMES
+    return type(stream).__module__.partition(".")[0] in _STREAM_LIBRARIES
 
 
 def read_extents(extents: object, name: str) -> Dim3:

@@ -6,9 +6,9 @@ Promise     `Slot.settle` is the complete check of one argument. It returns an a
             code for the commonest types; the rest is imported with the first argument of another type.
 Method      `memory_of` reads the device memory of an argument. Actions that an argument needs (wait for a stream, make
             a copy) are collected on the `Call`, and run after all arguments are checked.
-Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), and of pairs of memory and
+Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), rarer pairs of memory and
             pointer (`pointers`); Numba's arguments, which take several parameters (`typed`).
-Source      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
+Source      CUDA Array Interface v3: stream 1 is the legacy default stream, 2 the per-thread one; None needs no wait.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _TOO_LARGE = {
     "bf": 2.0**127 * (2 - 2.0**-8),
     "f4": 2.0**127 * (2 - 2.0**-24),
     "f8": 2**1024 - 2**970,  # an integer: Python compares integers with floats exactly
-    "e4": 464.00000000000006,  # beyond 464, halfway between 448 (ties go to it, it is even) and NaN
+    "e4": 464.00000000000006,  # 464, halfway between 448 and NaN, still rounds to 448, which is even
     "e5": 2.0**15 * (2 - 2.0**-3),
 }
 """The smallest magnitude that would round beyond the largest finite value of each format."""
 
 _EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
-"""Python types that `struct` packs like the converters, within bounds, by the first letter of the type code."""
+"""Python types whose values `struct` packs as the converters would, within bounds; by the first letter of the code."""
 
 
 class Call(NamedTuple):
@@ -90,9 +90,9 @@ class Call(NamedTuple):
 
 
 Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
-"""Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the launch. Returns
+"""Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the `Call`. Returns
 the value that `struct` packs (`struct_format`), or a tuple of values; for an address that is known only after
-`Call.before`, a function that returns it. Without a launch (None), returns None if an action is needed before it."""
+`Call.before`, a function that returns it. Called with None for the `Call`, it returns None if one is needed."""
 
 
 class Slot:
@@ -119,7 +119,7 @@ class ParameterSlot(Slot):
     def __init__(self, launcher: Launcher, position: int, declared: Parameter) -> None:
         self.launcher, self.position, self.declared = launcher, position, declared
         self.code = declared.code
-        self.pointee = self.code.lstrip("*k")  # of a pointer
+        self.pointee = self.code.lstrip("*k")  # what a pointer points to
         self._convert: Callable[[Any], Any] | None = None
 
     @property
@@ -158,7 +158,7 @@ class ValueSlot(ParameterSlot):
 
 @functools.cache
 def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
-    """The Python types that `struct` packs for this code without conversion, and the exclusive bounds for that."""
+    """The Python types that `struct` packs for this code without conversion, and exclusive bounds of their values."""
     types = () if code in CARRIERS else _EXACT.get(code[0], ())
     return types, *(bounds_of(code) if types else (0, 0))
 
@@ -190,7 +190,7 @@ _WORDS = 1 << 64
 
 
 class Unfit(Exception):
-    """Device memory that cannot be passed; has the reason and a hint."""
+    """Raised for memory that cannot be passed, with the reason and a hint."""
 
     def __init__(self, why: str, hint: str = "") -> None:
         super().__init__(why, hint)
@@ -206,9 +206,9 @@ class Memory(NamedTuple):
         item_bytes: Size of one element.
         shape: Extents.
         strides: Bytes between neighbours along each axis; None if it is C-contiguous.
-        readonly: Whether it must not be written.
-        device: Its device's ordinal; None if the argument does not tell.
-        stream: Handle of the stream that produces it; None if the launch need not wait.
+        readonly: Whether the memory must not be written.
+        device: Ordinal of its device; None if the argument does not state it.
+        stream: Handle of the stream that writes it; None if the launch need not wait.
     """
 
     address: int

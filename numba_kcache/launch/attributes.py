@@ -37,7 +37,7 @@ class LaunchOptions(NamedTuple):
         cooperative: All blocks run at once, so that the grid can synchronise.
         cluster: Blocks of a cluster along (x, y, z); None for the size in the source.
         max_dynamic_shared: Dynamic shared memory per block that the kernel is allowed when it is loaded, in bytes.
-        carveout: Percent of the L1 that is to be shared memory, -1 for the driver's choice.
+        carveout: Percentage of L1 to use as shared memory, -1 for the driver's choice.
     """
 
     cooperative: bool = False
@@ -49,7 +49,7 @@ class LaunchOptions(NamedTuple):
         """Set the function attributes of a loaded kernel, and return those of each launch as the driver takes them.
 
         Raises:
-            LaunchError: The device cannot do it.
+            LaunchError: The device does not support one of them.
         """
         if self.max_dynamic_shared:
             limits = kernel.limits(self.max_dynamic_shared)
@@ -82,7 +82,7 @@ class LaunchOptions(NamedTuple):
         """Refuse a shape, already within the device's limits, that the attributes do not allow.
 
         Raises:
-            LaunchConfigError: It is no whole number of clusters, or does not fit on the device at once.
+            LaunchConfigError: The grid is no whole number of clusters, or is too large for a cooperative launch.
         """
         for axis, blocks, each in zip(AXES, shape.grid, self.cluster or (1, 1, 1), strict=True):
             if blocks % each:
@@ -122,7 +122,7 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
 
     Args:
         given: Options as keywords of `cached_kernel`; None means the default.
-        kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads bounds and carveout itself.
+        kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads `launch_bounds` and `carveout` itself.
 
     Raises:
         OptionError: One has an invalid value, or `launch_bounds` is given for a source.

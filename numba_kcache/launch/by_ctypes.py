@@ -16,7 +16,10 @@ def address_of(buffer: bytes | bytearray) -> int:
 
 
 def function(name: str, pattern: str) -> tuple[Any, int] | None:
-    """A function of the driver by its pattern (`devices`), and its address; None if one is missing."""
+    """Make a function that calls a driver function, by its pattern (`devices._PATTERNS`); returns it and the address.
+
+    None if the driver lacks the function or is missing.
+    """
     found = getattr(_library(), name, None)
     if found is None:
         return None

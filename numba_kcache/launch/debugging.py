@@ -37,7 +37,7 @@ def watched(
         kernel, shape, parameters, arguments: For the message.
 
     Raises:
-        LaunchError: Work queued before has failed, or this launch has.
+        LaunchError: Work that was queued before failed, or this launch did.
     """
     code = _wait(driver, stream)
     if code:

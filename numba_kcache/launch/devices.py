@@ -1,10 +1,10 @@
-"""The device and the stream that a launch goes to, in Numba's context where the program uses Numba, else the driver's.
+"""Find the device and the stream of a launch: in Numba's context where the program uses Numba, else in the driver's.
 
-Promise     A program that does not use Numba does not import it, and its launches go into the current context, or
+Promise     In a program that does not use Numba, Numba is not imported, and launches go into the current context, or
             into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is used:
             it then owns the modules, and `cuda.close()` is noticed. `stream_handle` takes the streams of every
             library; it imports nothing and touches no device.
-Method      Both are the primary context of the device, so memory, streams and kernels work together. A stream is
+Method      Both contexts are the primary one of the device, so memory, streams and kernels work together. A stream is
             recognised by its attributes: `__cuda_stream__` first, then those of each library.
 Not here    Modules and kernels (loader); streams that wait for each other (streams).
 Source      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
@@ -130,7 +130,7 @@ def bindings() -> Driver:
 
 
 def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
-    """Check the status of a driver call and return its output.
+    """Check the status of a driver call, and return the first of its outputs.
 
     Raises:
         LaunchError: The driver refused.
@@ -189,7 +189,7 @@ def current_ordinal() -> int:
 
 
 _modules_without_driver = 0
-"""Number of modules imported when the driver's library was not in the process; -1 once it is there."""
+"""Number of imported modules when the driver's library was last searched for in vain; -1 once it is in the process."""
 
 
 def is_device_current() -> bool:
@@ -203,7 +203,7 @@ def is_device_current() -> bool:
         try:
             ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
             _modules_without_driver = -1
-        except OSError:  # tried again only after further imports: it takes longer than the look-up of a kernel
+        except OSError:  # searched for again only after further imports: that takes longer than the look-up of a kernel
             _modules_without_driver = len(sys.modules)
             return False
     return current_ordinal() >= 0
@@ -239,12 +239,12 @@ _pid: int | None = None
 """The process that entered a context here: CUDA does not survive a fork."""
 
 _targets: dict[int, Target] = {}
-"""The target of each device, where it was requested."""
+"""The target of each device by ordinal, once queried."""
 
 _entered: dict[tuple[int, int], int] = {}
 """The device of each primary context that was entered, by the context's id, which the driver never reuses."""
 
-_held: set[int] = set()
+_retained: set[int] = set()
 """The devices whose primary context this process has retained, until it ends."""
 
 
@@ -263,7 +263,7 @@ def _enter_primary_context() -> int:
             if status == _NOT_INITIALIZED:  # returned in the forked child of a process that used CUDA
                 raise _forked()
             status = status or _NO_CONTEXT
-        if has_none := status == _NO_CONTEXT:
+        if lacks_context := status == _NO_CONTEXT:
             status, device = driver.cuDeviceGet(0)
         if status == 0:
             status, context = driver.cuDevicePrimaryCtxRetain(device)
@@ -274,9 +274,9 @@ def _enter_primary_context() -> int:
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
     ordinal = int(device)
-    if ordinal in _held and not has_none:  # without a current context, the retained one may have been reset
+    if ordinal in _retained and not lacks_context:  # without a current context, the retained one may have been reset
         driver.cuDevicePrimaryCtxRelease_v2(device)
-    _held.add(ordinal)
+    _retained.add(ordinal)
     answer = driver.cuCtxGetCurrent()
     current = answer[1] if answer[0] == 0 else done(answer, "ask for the current context")
     if not current:
@@ -370,7 +370,7 @@ def stream_handle(stream: Any) -> int:
     if protocol is not None:
         _version, handle = protocol() if callable(protocol) else protocol
         return int(handle)
-    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba's and cuda.core's older ones
+    for name in ("cuda_stream", "ptr", "handle"):  # of PyTorch; of CuPy; of Numba and older versions of cuda.core
         handle = getattr(stream, name, None)
         if handle is not None and not isinstance(stream, type):
             return int(getattr(handle, "value", handle) or 0)
@@ -396,5 +396,5 @@ def stream_handle(stream: Any) -> int:
 
 
 def stream_identity(handle: int) -> int:
-    """A number that is equal for two handles exactly if they name the same stream."""
+    """A number that two handles have in common exactly if they name the same stream."""
     return 0 if handle == _LEGACY_DEFAULT else handle

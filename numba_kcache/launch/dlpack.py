@@ -1,8 +1,8 @@
 """Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`lend`).
 
 Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
-            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `lend` keeps only its
-            own descriptor alive, for the life of the process, not the memory.
+            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `lend` does not keep
+            the memory alive; its descriptor lives as long as the process.
 Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
 """
@@ -19,7 +19,7 @@ from .arguments import Memory
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
 _READ_ONLY = 1
 _SCALARS = {0: ("i", 8), 1: ("u", 8), 2: ("f", 8), 5: ("c", 16), 6: ("b", 8)}
-"""The letter of each type code, and the divisor from its bits to the digit of our type code."""
+"""By type code of DLPack: the letter of our type code, and the number of bits by which its digit counts."""
 
 _SMALL_FLOATS = {4: "bf", 10: "e4", 12: "e5"}  # kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2
 
@@ -85,7 +85,7 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
         capsule = value.__dlpack__(stream=stream or 1)
     try:
         managed = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
-    except ValueError:  # the capsule has another name
+    except ValueError:  # the name of an unversioned capsule is different
         tensor, readonly = _DLTensor.from_address(_pointer_of(capsule, b"dltensor")), False
     else:
         if managed.major != 1:

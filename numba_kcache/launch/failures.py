@@ -1,9 +1,9 @@
 """Errors for arguments that do not fit their parameter, and for launches that the driver refuses.
 
 Promise     `argument_error` names position, C type and name of the parameter, the type and value given, the reason and
-            a step. Making one never runs code of the value that could wait for the device. `launch_error` names kernel,
-            shape and the driver's own error name, and a step where one is known.
-Not here    A grid or block that is refused before the driver is asked (launch/__init__.py, attributes).
+            a step. Describing a value never runs code of its class that could wait for the device. `launch_error` names
+            kernel, shape and the driver's own error name, and a step where one is known.
+Not here    A grid or block that is refused before the driver is called (launch/__init__.py, attributes).
 Source      CUDA driver API, `CUresult`.
 """
 
@@ -30,7 +30,7 @@ _HINTS = {
     218: "the driver is older than the compiler that made the PTX",
     400: "the stream or the context it belongs to is gone",
     701: "use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory",
-    709: "the context is gone; a new launch makes the kernel again",
+    709: "the context is gone; a new launch loads the kernel again",
     720: "its blocks must all fit on the device at once: see .max_cooperative_grid_blocks()",
     **dict.fromkeys(
         (700, 714, 715, 716, 717, 718, 719),
@@ -40,11 +40,11 @@ _HINTS = {
     906: "the legacy default stream cannot be used while another is being captured: name the stream",
 }
 
-_OF_THE_CODE = (
+_CODE_ERRORS = (
     "INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "INVALID_VALUE", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION",
     "SHARED_OBJECT_SYMBOL_NOT_FOUND", "SHARED_OBJECT_INIT_FAILED", "ERROR_NOT_FOUND",
 )  # fmt: skip
-"""Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
+"""Parts of the driver's names of errors in the code; other errors concern memory, the context or the device."""
 
 RECOVERABLE = frozenset((3, 4, 98, 201, 400, 709))
 """Codes after which the kernel may run if it is loaded again or its context made current."""
@@ -65,7 +65,7 @@ def load_error(target: Target, ordinal: int, why: str) -> LaunchError:
     hint = ""
     if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
         hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
-    made = CodeRefusedError if any(name in why for name in _OF_THE_CODE) else LaunchError
+    made = CodeRefusedError if any(name in why for name in _CODE_ERRORS) else LaunchError
     return made(f"cannot load a module for {target} on device {ordinal}", why, hint)
 
 

@@ -1,7 +1,7 @@
-"""Put named arguments of a launch into the order of the parameters, or raise with the names that are missing.
+"""Put the named arguments of a launch into the order of the parameters.
 
-Source      Compiled C++ does not contain the names of a kernel's parameters: they are read from its text, and a
-            parameter that declarations name differently has none.
+Source      Compiled C++ does not contain the names of a kernel's parameters: they are read from the source text, and a
+            parameter to which two declarations give different names has none.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ def in_order(
     Raises:
         ArgumentError: A name is unknown or given twice, or an argument is missing.
     """
-    first = len(arguments) - len(given)
-    found: dict[str, Any] = dict(zip(given, arguments[first:], strict=True))
+    positional = len(arguments) - len(given)
+    found: dict[str, Any] = dict(zip(given, arguments[positional:], strict=True))
     for each in given:
         if each not in names:
             raise _unknown(kernel, each, names, labels)
-        if each in names[:first]:
+        if each in names[:positional]:
             raise ArgumentError(
                 f"cannot launch {kernel} with two arguments for {each!r}",
                 f"argument {list(names).index(each) + 1}, given by position, is {each!r} already",
                 "pass it once",
             )
-    rest = names[first:]
+    rest = names[positional:]
     left_out = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
     values = {**left_out, **found}
-    missing = [name or str(label) for name, label in zip(rest, labels[first:], strict=True) if name not in values]
+    missing = [name or str(label) for name, label in zip(rest, labels[positional:], strict=True) if name not in values]
     if missing:
         raise wrong_count(kernel, len(arguments), labels, missing)
-    return (*arguments[:first], *[values[name] for name in rest])
+    return (*arguments[:positional], *[values[name] for name in rest])
 
 
 def _unknown(kernel: str, name: str, names: Sequence[str], labels: Sequence[object]) -> ArgumentError:

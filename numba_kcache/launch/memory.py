@@ -1,6 +1,6 @@
-"""The device memory of rarer arguments: PyTorch's tensors, bare addresses, host arrays that are to be copied.
+"""The device memory of rarer arguments: PyTorch's tensors, bare addresses, host arrays to copy to the device.
 
-Promise     No library is imported: the one whose object is passed is imported already. A wrapped host array is checked
+Promise     No library is imported: the library of an argument is imported already. A wrapped host array is checked
             on the host; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
             copied back after the launch is queued.
 Source      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
@@ -69,7 +69,7 @@ def _tensor(value: Any, torch: Any) -> Memory:
         address = int(value.data_ptr())
     except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
         raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
-    if not address and 0 not in value.shape:  # of a wrapper as well, such as a DTensor
+    if not address and 0 not in value.shape:  # true of wrappers as well, such as a DTensor
         raise Unfit("the tensor has no memory: its storage was freed, or it wraps others", "pass the tensor in it")
     index, item_bytes = value.get_device(), SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
@@ -126,16 +126,16 @@ def element_of_typestr(typestr: str) -> tuple[str, int]:
 
 _MLIR = "numba_cuda_mlir.numba_cuda.args"
 _WRAPPERS = ("numba.cuda.args", _MLIR)
-"""The modules of both Numbas that have `In`, `Out` and `InOut`."""
+"""The modules of the two Numbas that define `In`, `Out` and `InOut`."""
 
 
 def is_wrapper(value: Any) -> bool:
-    """True for Numba's `In`, `Out` and `InOut`, known by their module so that Numba is not imported."""
+    """True for Numba's `In`, `Out` and `InOut`, recognised by their module so that Numba is not imported."""
     return any(base.__module__ in _WRAPPERS for base in type(value).__mro__)
 
 
 def host_array_of(value: Any) -> Memory | None:
-    """Describe a host array as a `Memory` without an address, to check the copy to make of it; None for others."""
+    """Describe a host array as a `Memory` without an address, to check it before it is copied; None for others."""
     if not hasattr(value, "__array_interface__"):
         return None
     memory = memory_of(value, "__array_interface__")
@@ -143,7 +143,7 @@ def host_array_of(value: Any) -> Memory | None:
 
 
 def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
-    """Add copies of a wrapped array before and after the launch; returns a function that gives the copy's address."""
+    """Add copies of a wrapped array before and after the launch; returns a function that returns the copy's address."""
     copies: list[Any] = []
 
     def copy() -> None:

@@ -1,10 +1,10 @@
-"""Decide which memory may be passed for which pointer parameter; borrow or copy other arguments first.
+"""Check memory against a pointer parameter; get the memory of DLPack exporters and of wrapped host arrays.
 
 Not here    Reading the memory of an argument (`memory_of` in arguments, memory).
 Source      C++ forbids reading an object through another type except char, unsigned char and std::byte, and the signed
             or unsigned counterpart of its own type; the vector types are structs of their component (CUDA C++
             Programming Guide, "Built-in Vector Types"), and cuFloatComplex is float2. PyTorch supports few operations
-            on unsigned integers of more than a byte, so that programs keep such data in signed tensors.
+            on unsigned integers of more than a byte, so programs keep such data in signed tensors.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
     Args:
         pointee: Type code of the pointer without `*` and `k`.
         element: Type code of the array's elements.
-        item_bytes: Size of one element, which distinguishes two records.
+        item_bytes: Size of one element, by which a record is compared with the pointee.
     """
     if element == "o" and pointee not in TAKE_ANY:
         return item_bytes == CODE_SIZES[pointee] and pointee[0] in "vc"
@@ -129,9 +129,9 @@ def elements_of(pointee: str) -> set[str]:
 
 
 def alignment_of(pointee: str) -> int:
-    """The alignment in bytes that elements of this code need to be loaded at once; a power of two.
+    """The alignment in bytes to require of memory for a pointer to `pointee`; a power of two.
 
-    Memory with elements of the pointee's own type is aligned for them; vectors of them need more.
+    An array is always aligned for its own elements; only a pointer to vectors of them needs more.
     """
     if pointee[0] != "v":
         return 1

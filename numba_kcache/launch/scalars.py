@@ -3,8 +3,8 @@
 Promise     A number is accepted only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is not accepted for an integer, nor a complex for a real number.
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
-Method      A vector converts its components, a struct takes bytes of its size. The compiler's types do not distinguish
-            an enum from a struct, so a struct takes NumPy scalars too.
+Method      The components of a vector are converted one by one; for a struct, bytes of its size are accepted. The
+            compiler's types do not distinguish an enum from a struct, so for a struct NumPy scalars are accepted too.
 Not here    Python numbers that need no conversion, which `ValueSlot` (arguments) passes on directly.
 Source      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
@@ -40,7 +40,7 @@ def converter_for(slot: ParameterSlot) -> Callable[[Any], Any]:
 
 
 def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
-    """The number to pack for one scalar code, that of the parameter or of the components of its vector."""
+    """The number to pack for a scalar code: that of the parameter, or of the components of a vector."""
     number = _texture_of(value) if code == "u8" and _is_texture(value) else _number(value)
     if code == "b1":
         if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
@@ -121,7 +121,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     bias = (1 << (exponent_bits - 1)) - 1
     exponent = max(math.frexp(magnitude)[1] - 1, 1 - bias)
     steps = round(math.ldexp(magnitude, mantissa_bits - exponent))  # exact scaling; round() ties to even
-    normal = steps >> mantissa_bits  # 0 for subnormals, and a carry from rounding moves up by itself
+    normal = steps >> mantissa_bits  # 0 for subnormals; a carry from rounding raises the exponent
     return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
 
 

@@ -2,7 +2,7 @@
 
 Promise     `enqueue_wait` never blocks the host.
 Source      An event can be recorded again without affecting waits that were queued before. A stream that is being
-            captured waits for one outside by an external event node (CU_EVENT_WAIT_EXTERNAL).
+            captured waits for a stream outside the capture by an external event node (CU_EVENT_WAIT_EXTERNAL).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StreamWaits:
             event = done(driver.cuEventCreate(DISABLE_TIMING), action, _HINT)
         done(driver.cuEventRecord(event, producer), action, _HINT)
         done(driver.cuStreamWaitEvent(consumer, event, int(is_external)), action, _HINT)  # 1: CU_EVENT_WAIT_EXTERNAL
-        if not is_external:  # a graph waits for the event at each launch, so that must not be recorded again
+        if not is_external:  # a graph waits for this event at each of its launches: it must not be recorded again
             self._idle.append(event)
 
     def _is_outside_capture(self, producer: int, consumer: int, action: str) -> bool:

@@ -1,8 +1,8 @@
-"""Slots for arguments of Numba kernels: arrays that take several parameters, numbers of one class.
+"""Slots for arguments of Numba kernels: arrays that take several parameters, numbers of exact classes.
 
 Promise     Only an array or a number of exactly the type that the kernel was compiled for is accepted; any other raises
             `OtherTypes`, before anything is queued.
-Method      The parameters of an array are given by a string, with a letter for each, or, for s, b and e, for each axis:
+Method      A string lists the parameters of an array: a letter for each, and s, b and e for one parameter per axis:
 
                 0  zero          n  number of items    i  bytes of an item    a  address
                 s  extents       b  strides in bytes   e  strides in items
@@ -23,7 +23,7 @@ from .devices import stream_identity
 
 
 class OtherTypes(Exception):
-    """The arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
+    """Raised if the arguments do not have the types of this kernel, or not the exact classes that its slots accept."""
 
 
 class ArraySlot(Slot):
@@ -33,14 +33,14 @@ class ArraySlot(Slot):
         others: Layouts of other libraries' arrays that are accepted for this type.
 
     Args:
-        kind: The Numba type, which arrays of Numba keep.
+        kind: The Numba type, as arrays of Numba store it.
         element: Type code of its elements.
         item_bytes: Size of an element.
         axes: Number of axes.
         layout: `"C"`, or `"F"` and `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
-        own: Reads an array of Numba's, if it has this type; returns None otherwise.
+        own: Reads a device array of Numba, if it has this type; returns None otherwise.
         passed_as: The letters of its parameters; see above.
-        is_readonly: Whether the type is that of read-only arrays.
+        is_readonly: Whether it is a type of read-only arrays.
     """
 
     others = "CA"
@@ -66,7 +66,7 @@ class ArraySlot(Slot):
         return self.values_of(self.own(value) or self._of_others(value, stream_id, call))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
-        """The parameters of an array of this type; strides that are None take no parameter."""
+        """The parameters of an array of this type; its strides may be None if they are no parameters."""
         shape, strides, size = memory.shape, memory.strides or (), self.item_bytes
         steps = [step // size for step in strides] if self._counts_items else ()
         return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
@@ -104,8 +104,8 @@ class NumberSlot(Slot):
     Args:
         element: Its type code.
         own: The NumPy class with this type.
-        python: Python's class with this type; `own` where there is none.
-        values: Converts a number to the values that are packed; None if that is the number.
+        python: The class of Python with this type; `own` where there is none.
+        values: Converts a number to the values that are packed; None if the number itself is packed.
     """
 
     def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]] | None) -> None:

@@ -1,4 +1,4 @@
-"""Unload modules without references, once the work that they queued is done.
+"""Unload modules without references, once the launches of their kernels are done.
 
 Promise     No module is unloaded in a finaliser, while its work may be queued, or while a known stream is being
             captured: that is left to a later load. The host never waits. A module that was launched under capture, on
@@ -66,8 +66,8 @@ def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mappi
             break
         if each.pid != os.getpid():
             continue
-        if each.ordinal != ordinal or (each.context == context and not _is_over(each, driver)):
-            waiting.append(each)  # others are unloaded, now or with their context
+        if each.ordinal != ordinal or (each.context == context and not _unload_if_done(each, driver)):
+            waiting.append(each)  # each other one was unloaded, or goes with its context
     dropped += waiting
 
 
@@ -80,8 +80,8 @@ def _current_streams(ordinal: int) -> Iterable[int]:
         yield cupy.cuda.get_current_stream().ptr
 
 
-def _is_over(each: Dropped, driver: Any) -> bool:
-    """Unload one module; False if it has to wait."""
+def _unload_if_done(each: Dropped, driver: Any) -> bool:
+    """Unload a module, or leave it loaded for good; False if that cannot be decided yet."""
     streams = [0, *each.streams]
     if any(stream_handle(stream) != handle for handle, stream in each.streams.items()):
         return True  # the stream was destroyed since: its work cannot be tracked, and the module stays loaded

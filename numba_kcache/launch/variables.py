@@ -25,7 +25,7 @@ _CUDA = 2
 
 
 class _Layout(NamedTuple):
-    """Layout of a variable's elements: extents, code, typestr and bytes of one."""
+    """Layout of a variable: extents; type code, typestr and bytes of an element."""
 
     shape: tuple[int, ...]
     element: str
