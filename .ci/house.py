@@ -72,6 +72,7 @@ LIMITS = {
     "imports that point up or sideways": 0,
     "rooms in cycles": 0,
     "private names imported across rooms": 0,
+    "private names reached from tests": 41,
     "CUDA C++, warm: modules": 30,
     "CUDA C++, warm: calls": 150,
     "CUDA C++, warm: crossings": 30,
@@ -233,6 +234,18 @@ class House:
                 found |= {f"numba_kcache/{self.name_of(path)}: {name}" for name in names_in(node) if _has(name, old)}
         return sorted(found)
 
+    def private_reaches(self) -> list[str]:
+        """Lines of tests/ that reach a private name of this package: read it, set it, or import it."""
+        nodes = [node for tree in self.trees.values() for node in ast.walk(tree)]
+        ours = {name for node in nodes for name in names_made(node) if is_private(name)} - set(dir(NamedTuple("_", [])))
+        found = set()
+        for path in (self.package.parent / "tests").rglob("*.py"):
+            file = path.relative_to(self.package.parent).as_posix()
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                reached = {each for name in names_reached(node) for each in name.split(".")} & ours
+                found |= {f"{file}:{node.lineno} {name}" for name in reached}
+        return sorted(found)
+
 
 def dotted(node: ast.AST) -> str:
     """`a.b.c` of an attribute chain; "" for anything else."""
@@ -245,7 +258,28 @@ def dotted(node: ast.AST) -> str:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__")
+    return name.startswith("_") and not name.endswith("_")
+
+
+def names_made(node: ast.AST) -> Iterable[str]:
+    """Names that this node gives to a function, a class, a variable, or an attribute of `self`."""
+    if isinstance(node, ast.Attribute):
+        return [node.attr] if isinstance(node.ctx, ast.Store) and dotted(node.value) in ("self", "cls") else []
+    if isinstance(node, ast.Name):
+        return [node.id] if isinstance(node.ctx, ast.Store) else []
+    return [node.name] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
+
+
+def names_reached(node: ast.AST) -> Iterable[str]:
+    """Names that this node takes from another object: an attribute, an import, or a text given to `setattr`."""
+    if isinstance(node, ast.Attribute):
+        owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+        return [] if dotted(owner) in ("self", "cls", "super") else [node.attr]
+    if isinstance(node, ast.ImportFrom):
+        return [*(node.module or "").split("."), *(each.name for each in node.names)]
+    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in ("setattr", "getattr", "delattr"):
+        return [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return []
 
 
 def names_in(node: ast.AST) -> Iterable[str]:
@@ -319,6 +353,7 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
         "imports that point up or sideways": house.not_down(),
         "rooms in cycles": [room for knot in house.cycles() for room in knot.split()],
         "private names imported across rooms": house.private_imports(),
+        "private names reached from tests": house.private_reaches(),
     }
     for kind in STARTS:
         start = warm_start(kind)

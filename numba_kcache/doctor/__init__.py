@@ -48,10 +48,10 @@ _RANGES = {
 }
 """First version that works, and first one that does not; those of numpy are for numba-cuda."""
 
-_EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
+EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 """Optional compilers of Numba kernels, and the extra that installs each."""
 
-_NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
+_NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(EXTRAS), "numpy": tuple(EXTRAS)}
 """Distributions that count only if one of the others named is installed."""
 
 
@@ -161,8 +161,8 @@ def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
         users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
         if name == "numpy" and "numba-cuda" not in users:
             last = ""
-        if its is None and name in _EXTRAS:
-            advice = f"for kernels of {name}, pip install 'numba-kcache[{_EXTRAS[name]}]'"
+        if its is None and name in EXTRAS:
+            advice = f"for kernels of {name}, pip install 'numba-kcache[{EXTRAS[name]}]'"
             yield Finding(name, NOTE, "not installed: CUDA C++ kernels need none", advice)
         elif users or name not in _NEEDED_BY:
             yield _judged_version(name, its, first, last)

@@ -27,7 +27,7 @@ _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, Even
 KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
-_MOST_KEYS = 4096
+MOST_KEYS = 4096
 _MOST_HEARD = 256
 
 
@@ -97,7 +97,7 @@ class Statistics:
         _count(self._process, event)
         _count(self._unsaved, event)
         if event.kind is EventKind.HIT:
-            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
+            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], MOST_KEYS)
         elif event.kind is EventKind.MISS:
             for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
                 self._reasons[kind] = self._reasons.get(kind, 0) + 1

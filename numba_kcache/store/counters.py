@@ -38,7 +38,7 @@ _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
 _MAX_FILE_BYTES = 64 << 20
-_MOST_LABELS = 20_000
+MOST_LABELS = 20_000
 _MAX_COUNT = 1e15
 
 
@@ -241,6 +241,6 @@ def _bounded(counts: Counts) -> Counts:
             groups[name.partition("/")[0]].append(name)
     for group, names in groups.items():
         names.sort(key=None if group == "day" else counts.__getitem__)
-        for name in names[:-_MOST_LABELS]:
+        for name in names[:-MOST_LABELS]:
             del counts[name]
     return counts

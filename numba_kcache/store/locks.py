@@ -44,7 +44,7 @@ WARM_UPS = 1 << 32
 Meanwhile = Callable[[], bool]
 """Does some other work while waiting; returns False if there is none."""
 
-_BEAT_S = 1.0
+BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
@@ -338,7 +338,7 @@ def _beating(fd: int) -> Callable[[], object]:
 
     def work() -> None:
         with suppress(OSError):
-            while not ended.wait(_BEAT_S):
+            while not ended.wait(BEAT_S):
                 os.utime(fd)
 
     thread = threading.Thread(target=work, name="numba_kcache-beat", daemon=True)

@@ -59,9 +59,9 @@ def publish(
             reached("publish.created")
             view = memoryview(data)
             half = len(data) // 2
-            _write_all(fd, view[:half])
+            write_all(fd, view[:half])
             reached("publish.half_written")
-            _write_all(fd, view[half:])
+            write_all(fd, view[half:])
             os.utime(fd, ns=(time_ns, time_ns))
             reached("publish.written")
             if durability != "none":
@@ -84,7 +84,8 @@ def private_name() -> str:
     return f"{os.getpid()}.{os.urandom(8).hex()}"
 
 
-def _write_all(fd: int, view: memoryview) -> None:
+def write_all(fd: int, view: memoryview) -> None:
+    """Write all of `view`."""
     while view:  # on a full disk, or at a limit, write(2) may write a part without an error
         written = os.write(fd, view)
         view = view[written:]

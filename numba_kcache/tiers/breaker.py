@@ -27,7 +27,7 @@ PERIOD_S = 30.0
 FRESH_S = 5.0
 """Time after an answer for which the server counts as reachable, in seconds."""
 
-_MAX_WAIT_S = 3.0
+MAX_WAIT_S = 3.0
 """Longest wait, in seconds, while another process asks the server: that process may have been suspended."""
 
 
@@ -72,7 +72,7 @@ class Breaker:
         known = self._is_there()
         turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
         if known is None and (is_awaited or self._marked_s(self._down) is not None):
-            turn = self._locks.turn(f"{self._down}.lock", self._is_there, _MAX_WAIT_S)
+            turn = self._locks.turn(f"{self._down}.lock", self._is_there, MAX_WAIT_S)
         with turn as taken:
             if taken.found is False:
                 raise Away

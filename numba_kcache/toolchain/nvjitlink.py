@@ -63,7 +63,7 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
         _step(nvjitlink, handle, arch, names, nvjitlink.complete)
         made = bytearray(getattr(nvjitlink, f"get_linked_{output}_size")(handle))
         getattr(nvjitlink, f"get_linked_{output}")(handle, made)
-        return bytes(made), _log(nvjitlink, handle, names, "info")
+        return bytes(made), read_log(nvjitlink, handle, names, "info")
     finally:
         nvjitlink.destroy(handle)
 
@@ -81,14 +81,14 @@ def _step(nvjitlink: Any, handle: int, name: str, names: Mapping[str, str], call
     try:
         call(handle, *arguments)
     except nvjitlink.nvJitLinkError as error:
-        log = _log(nvjitlink, handle, names, "error")
+        log = read_log(nvjitlink, handle, names, "error")
         why = log.splitlines()[0] if log else str(error)
         raise LinkError(
             f"cannot link {name}", why, "correct the input that is named; the linker's whole log is in .log", log
         ) from None
 
 
-def _log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> str:
+def read_log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> str:
     """Read the linker's log, with the inputs under their own names."""
     size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
     if size < 2:

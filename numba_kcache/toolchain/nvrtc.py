@@ -63,13 +63,13 @@ def run_nvrtc(
             _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
         words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
-        log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         text_log = log.rstrip(b"\0").decode("utf-8", "replace").rstrip()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             if status not in _SOURCE_FAULTS:
                 raise CompileError("cannot compile", f"NVRTC says {status.name}", "see .log", text_log)
             return NvrtcResult(False, text_log or status.name)
-        code = {kind: _fetch(*_getters(nvrtc, kind), program) for kind in outputs}
+        code = {kind: fetch(*_getters(nvrtc, kind), program) for kind in outputs}
         names = {each: _checked(nvrtc.nvrtcGetLoweredName(program, each.encode())).decode() for each in expressions}
         return NvrtcResult(True, text_log, code, names)
     finally:
@@ -124,7 +124,8 @@ def _getters(nvrtc: Any, kind: str) -> tuple[Any, Any]:
     }[kind]
 
 
-def _fetch(size_of: Any, get: Any, program: Any) -> bytes:
+def fetch(size_of: Any, get: Any, program: Any) -> bytes:
+    """Fetch a product of the program, or its log, with NVRTC's two functions for it."""
     size = int(_checked(size_of(program)))
     buffer = bytes(size + 1)  # NVRTC writes into it; never of one byte, since CPython shares those objects
     _checked(get(program, buffer))

@@ -24,7 +24,7 @@ from typing import Any
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
 
-_SETTLED_AFTER_NS = 2_000_000_000
+SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
 
 _FORKED = 0x40
@@ -107,7 +107,7 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
         stats, newest_ns = _look(package, folders, files, of_tests=of_tests)
         contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path in files.split("//")]
         # a file that changed a moment ago may change again and have the same times
-        is_settled = max(newest_ns) + _SETTLED_AFTER_NS <= now_ns
+        is_settled = max(newest_ns) + SETTLED_AFTER_NS <= now_ns
         known = [stats if is_settled else "", digest_of(contents), folders, files]
     if newest_ns[1] >= began_ns:
         return known, f"unknown:{os.urandom(16).hex()}"

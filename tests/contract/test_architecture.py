@@ -273,6 +273,13 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
         ["keys/a.py:1 imports model.b._c", "keys/a.py:3 reads e._f"],
     ),
     (
+        house.House.private_reaches,
+        {"store/a.py": "_B = 1\ndef _c(): self._d, other._e = _B\nclass F(NamedTuple): ...\n",
+         "../tests/test_a.py": "from numba_kcache.store.a import _B, g\na._c(b._e, self._d, f._replace(g=1))\n"
+                               "patch.setattr(a, '_B', b._d)\nf._repr_html_()\n"},
+        ["tests/test_a.py:1 _B", "tests/test_a.py:2 _c", "tests/test_a.py:3 _B", "tests/test_a.py:3 _d"],
+    ),
+    (
         foreign_at_import,
         {"launch/a.py": "import numpy\nimport xxhash\ndef f():\n    import cuda\nclass C:\n    import numba\n"},
         ["launch/a.py:1 imports numpy", "launch/a.py:6 imports numba"],

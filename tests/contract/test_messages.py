@@ -185,10 +185,10 @@ def compilers(reworded: Callable[[str], str]) -> Iterator[list[str]]:
         return heard(found.rstrip(b"\0").decode()).encode() if get.__name__ == "nvrtcGetProgramLog" else found
 
     importlib.import_module("cuda.bindings.nvrtc")  # whose functions have names: without it NVRTC is called by ctypes
-    fetch_before, log_before = nvrtc._fetch, nvjitlink._log
+    fetch_before, log_before = nvrtc.fetch, nvjitlink.read_log
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "_fetch", fetch)
-        patch.setattr(nvjitlink, "_log", lambda *arguments: heard(log_before(*arguments)))
+        patch.setattr(nvrtc, "fetch", fetch)
+        patch.setattr(nvjitlink, "read_log", lambda *arguments: heard(log_before(*arguments)))
         yield logs
 
 

@@ -160,7 +160,7 @@ def test_numba_cuda_full_disk_raises_out_of_the_launch(
     def full(fd: int, view: memoryview) -> None:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(publish, "_write_all", full)
+    monkeypatch.setattr(publish, "write_all", full)
     cache = open_cache(directory)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -199,7 +199,7 @@ def another_asks(path: Folder, **how: bool) -> Iterator[None]:
 def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waited for its answer long enough asks as well, and its own answer is for all."""
     waited: list[float] = []
-    monkeypatch.setattr(breaker, "_MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(breaker, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(breaker.time, "sleep", waited.append)
     path = folder_of(tmp_path, TIERS)
     with another_asks(path):

@@ -50,6 +50,7 @@ class Driver:
         device_of: The device of an address.
         device: Ordinal of the current device; None where no context is current.
         answer: The code of the next launches.
+        created: Number of events that were made.
         capturing: Streams that are being captured; then the default stream is for nobody.
         ran: What waiting for a stream answers.
     """
@@ -58,6 +59,7 @@ class Driver:
         self.parameters, self.launches = parameters, list[tuple[Any, ...]]()
         self.functions: list[int] = []
         self.events: list[tuple[str, int]] = []
+        self.created = 0
         self.device: int | None = 0
         self.answer = 0
         self.capturing: set[int] = set()
@@ -129,7 +131,8 @@ class Driver:
         return (self.ran,)
 
     def cuEventCreate(self, flags: int) -> tuple[int, str]:
-        return 0, f"event {len(self.events)}"
+        self.created += 1
+        return 0, f"event {self.created}"
 
     def cuEventRecord(self, event: str, stream: int) -> tuple[int]:
         self.events.append(("record", stream))

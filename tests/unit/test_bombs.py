@@ -15,6 +15,7 @@ import zstandard
 from xxhash import xxh3_128
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import compression
 from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, encode_entry
 from numba_kcache.store.payload_check import check_payloads
@@ -214,7 +215,7 @@ def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(entry_format, "_unpack", full)
+    monkeypatch.setattr(compression, "unpack", full)
     assert store.get(KEY) is None
     assert chain.get(key_of(9)) is None
     assert len(events.of(EventKind.TROUBLE)) == 2

@@ -742,7 +742,7 @@ def test_signed_bundle_as_tier_is_held_against_the_keys(
     numba_kcache.register_bundle(bundle)
     numba_kcache.configure(trusted_keys=keys[1])
     with pytest.warns(KCacheWarning, match="it is not signed"):
-        cached_kernel(EMPTY)._resolutions.for_device(Target(8, 0))
+        resolutions_of(cached_kernel(EMPTY)).for_device(Target(8, 0))
 
 
 @pytest.mark.parametrize("text", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"])

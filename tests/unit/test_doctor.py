@@ -77,7 +77,7 @@ def test_absent_numba_is_a_note_that_names_its_extra(found: Any, wanted: Any) ->
     assert WRONG not in states(findings).values()
     for each in findings:
         if each.state == NOTE:
-            assert each.advice.endswith(f"pip install 'numba-kcache[{doctor._EXTRAS[each.subject]}]'")
+            assert each.advice.endswith(f"pip install 'numba-kcache[{doctor.EXTRAS[each.subject]}]'")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_counts_of_tiers_are_saved_each_time_and_in_a_child_from_the_second_time
 
 def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that resolves a million kernels keeps so many labels; those that are there go on counting."""
-    monkeypatch.setattr(events, "_MOST_KEYS", 3)
+    monkeypatch.setattr(events, "MOST_KEYS", 3)
     kept = Statistics()
     for number in (*range(10), 0):
         kept.heard.append(hit(key_of(number)))
@@ -95,7 +95,7 @@ def test_fold_keeps_the_labels_that_count_most_and_the_latest_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counters do not grow without bound; names without a label are never dropped."""
-    monkeypatch.setattr(counters, "_MOST_LABELS", 2)
+    monkeypatch.setattr(counters, "MOST_LABELS", 2)
     kept = counters_of(tmp_path)
     kept.add({"hits": 9, "misses": 1, "compiles": 1, "hits/a": 1, "hits/b": 5, "hits/c": 3})
     kept.add({"day/2026-01-01/hits": 100, "day/2026-01-02/hits": 1, "day/2026-01-03/hits": 1})

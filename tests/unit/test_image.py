@@ -24,6 +24,7 @@ from numba_kcache.model import Target
 from numba_kcache.tiers.opening import open_any
 from tests.support.compiling import EMPTY
 from tests.support.keying import MadeUpToolchain
+from tests.support.resolving import resolutions_of
 from tests.unit.test_bundle import TWO, make_key, small_bundle
 
 NO_COMPILER = MadeUpToolchain({}, {})
@@ -71,7 +72,7 @@ def blob(layout: Path, digest: str) -> Path:
 
 def resolved(cache: KernelCache, source: str = EMPTY) -> Target:
     cache.session.toolchain = NO_COMPILER  # type: ignore[assignment]
-    return cached_kernel(source, cache=cache)._resolutions.for_device(Target(8, 0)).artifact.target
+    return resolutions_of(cached_kernel(source, cache=cache)).for_device(Target(8, 0)).artifact.target
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_image_in_tiers_that_is_damaged_is_a_miss(layout: Path, tmp_path: Path) 
     flip(blob(layout, manifest["layers"][0]["digest"]), 700)
     cache = open_cache(tmp_path / "new", tiers=f"oci:{layout}")
     with pytest.warns(KCacheWarning, match="was damaged"):
-        cached_kernel(EMPTY, cache=cache)._resolutions.for_device(Target(8, 0))
+        resolutions_of(cached_kernel(EMPTY, cache=cache)).for_device(Target(8, 0))
 
     assert cache.info("process").compiles == 1
 

@@ -23,7 +23,7 @@ from numba_kcache.errors import (
     OptionError,
     UncacheableError,
 )
-from numba_kcache.model import Target, parse_target
+from numba_kcache.model import Target, parse_target, ptx_target, read_arch
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.toolchain.nvrtc import supported_targets
 from tests.support import kernels
@@ -103,16 +103,14 @@ def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: 
         return cached_kernel(SAXPY, arch="compute_80", cache=cache)
 
     def source_on(device: str) -> str:
-        found, target = kernel(), parse_target(device)
-        if kind == "numba":
-            return str(found._resolutions.for_device(target, found._variants(None)[0]).source)
-        return str(found._resolutions.for_device(target).source)
+        return str(resolutions_of(kernel()).for_device(parse_target(device), variant).source)
 
-    first = kernel()
-    first.compile("sm_90")
+    kernel().compile("sm_90")
     again = kernel()
+    variant = definition_of(again).variants(None, ())[0]
+    target = parse_target("sm_90")
     assert again.explain("sm_90").is_hit
-    assert again._count_if_stored(parse_target("sm_90"), again._variants(None)[0] if kind == "numba" else None)
+    assert resolutions_of(again).count_if_stored(target, ptx_target(read_arch("compute_80"), target), variant)
 
     assert source_on("sm_90") == "disk"
     assert source_on("sm_90a") == "disk"

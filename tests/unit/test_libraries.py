@@ -22,7 +22,16 @@ import pytest
 from numba_kcache import KernelCache, cached_module
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Record, Toolchain, build_id, installed_include_dirs, loaded, mapped
+from numba_kcache.toolchain import (
+    Library,
+    Record,
+    Toolchain,
+    build_id,
+    installed_include_dirs,
+    loaded,
+    locating,
+    mapped,
+)
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
 
@@ -53,7 +62,7 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for name in NAMES:
         files[name] = tmp_path / f"lib{name}.so.13"
         files[name].write_bytes(name.encode())
-    monkeypatch.setattr(libraries, "_locate", lambda name, _library: str(files[name]) if name in files else None)
+    monkeypatch.setattr(locating, "locate", lambda name, _library: str(files[name]) if name in files else None)
     monkeypatch.setattr(libraries, "mapped", lambda _names: [])
     found_by = lambda: ((str(tmp_path),), variables(TOOLCHAIN_VARIABLES))  # noqa: E731
     monkeypatch.setattr(libraries, "toolchain_surroundings", found_by)
@@ -70,7 +79,7 @@ def test_record_answers_without_a_look_at_the_libraries(
     """A second process with the same record loads nothing and hashes nothing."""
     records = Records()
     found = [records.toolchain().library(name) for name in NAMES]
-    monkeypatch.setattr(libraries, "_locate", never)
+    monkeypatch.setattr(locating, "locate", never)
     monkeypatch.setattr(build_id, "build_of", never)
     again = records.toolchain()
 

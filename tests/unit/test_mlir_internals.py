@@ -48,7 +48,7 @@ def test_other_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch)
             internals.surface()
 
 
-@pytest.mark.parametrize("place", ["_SURFACE", "_COMPILER"])
+@pytest.mark.parametrize("place", ["SURFACE", "COMPILER"])
 def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The error is not an AttributeError from inside a launch."""
     home = next(iter(getattr(internals, place)))
@@ -60,7 +60,7 @@ def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> N
 
 def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that takes something else is not called."""
-    monkeypatch.setattr(internals, "_PARAMETERS", {"optimize": ("nothing_of_the_kind",)})
+    monkeypatch.setattr(internals, "PARAMETERS", {"optimize": ("nothing_of_the_kind",)})
 
     with pytest.raises(ToolchainMissingError, match="optimize takes no nothing_of_the_kind"):
         internals.compiler()

@@ -15,6 +15,7 @@ import pytest
 from numba_kcache import CachedModule, Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
 from numba_kcache.model import Target
+from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.toolchain import nvjitlink
 from tests.support.compiling import SAXPY, compiled, in_python
@@ -40,6 +41,10 @@ NAMES = ["axpy_float", "gemm<float, 32>", "gemm<box<int,2>,3>", "count"]
 @pytest.fixture
 def cache(tmp_path: Path) -> KernelCache:
     return KernelCache(tmp_path / "cache", durability="none")
+
+
+def artifact_of(found: CachedModule) -> Artifact:
+    return resolutions_of(found).exactly(Target(9, 0)).artifact
 
 
 def module(cache: KernelCache, source: Any = SOURCE, **options: Any) -> CachedModule:
@@ -175,7 +180,7 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
     """This holds with arch="auto" after a compile for a named target."""
     found = cached_module(SOURCE, lazy=lazy, cache=cache)
-    found._whole.compile("sm_80")
+    found.cubin("sm_80")
     found.axpy_float.compile("sm_80")
 
     assert (len(found), len(found.axpy_float.params)) == (3, 4)
@@ -366,7 +371,7 @@ def test_module_that_cannot_be_keyed_runs_uncached(cache: KernelCache, lazy: boo
 def test_variables_and_their_types_are_kept(cache: KernelCache) -> None:
     """Names as the source has them, extents and elements as the compiler has them, also from the store."""
     for _ in range(2):
-        found = module(cache)._artifact().variables
+        found = artifact_of(module(cache)).variables
         assert {(each.name, each.size_bytes, each.code, each.shape) for each in found} == {
             ("coeffs", 120, "f8", (3, 5)),
             ("table", 16, "f4", (4,)),
@@ -435,7 +440,7 @@ namespace cudas { __device__ int own; }
 namespace thrust { static __device__ int theirs; }
 extern "C" __global__ void k(int *x) { x[0] = cuda + cub + a::cuda::own + cudas::own + thrust::theirs; }"""
 
-    found = {each.name for each in module(cache, source)._artifact().variables}
+    found = {each.name for each in artifact_of(module(cache, source)).variables}
 
     assert found == {"cuda", "cub", "a::cuda::own", "cudas::own"}
 
@@ -467,7 +472,7 @@ def test_linker_that_knows_no_lists_of_patterns_still_serves(
     """The plain name is tried where the exact one leaves the kernel out."""
     from numba_kcache.frontends.source import module_build
 
-    monkeypatch.setattr(module_build, "_USED", ("no such {}", "{}"))
+    monkeypatch.setattr(module_build, "KERNELS_USED", ("no such {}", "{}"))
 
     assert module(cache, lazy=True).axpy_float.params
 

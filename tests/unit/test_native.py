@@ -320,9 +320,9 @@ class Typed:
 
 
 def _parameters(kinds: Any) -> list[Parameter]:
-    from numba_kcache.frontends.numba.arguments import _codes  # sizes alone
+    from numba_kcache.frontends.numba.arguments import codes_of  # sizes alone
 
-    return [Parameter(0, int(code[1:]), code) for kind in kinds for code in _codes(kind)]
+    return [Parameter(0, int(code[1:]), code) for kind in kinds for code in codes_of(kind)]
 
 
 @pytest.fixture

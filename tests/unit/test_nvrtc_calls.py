@@ -33,9 +33,9 @@ def test_answers_are_those_of_the_bindings(name: str, monkeypatch: pytest.Monkey
 
     monkeypatch.delitem(sys.modules, "cuda.bindings.nvrtc")
 
-    assert isinstance(nvrtc._bindings(), NvrtcCalls)
     assert nvrtc.run_nvrtc(*given) == theirs
     assert (nvrtc.nvrtc_version(), nvrtc.supported_targets(), nvrtc.reserve_precompiled()) == facts
+    assert "cuda.bindings.nvrtc" not in sys.modules
 
 
 def test_status_has_its_name() -> None:

@@ -71,7 +71,7 @@ def test_package_as_it_was_is_neither_listed_nor_read(tmp_path: Path) -> None:
         (path / "module.py").write_text("one")
     later, old = time.time_ns() + 10**12, os.stat(tmp_path / "module.py")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packages, "_SETTLED_AFTER_NS", -(10**12))
+        patch.setattr(packages, "SETTLED_AFTER_NS", -(10**12))
         known, first = content_digest(str(tmp_path), None, later)
         with pytest.MonkeyPatch.context() as without:
             without.setattr(os, "scandir", None)

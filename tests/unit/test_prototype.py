@@ -288,7 +288,7 @@ def test_numbers_and_pointers_are_read_as_by_the_demangler(monkeypatch: pytest.M
         described = [prototype.describe_node(node, size) for node, size in zip(nodes, sizes, strict=True)]
         assert [describe(size) for describe, size in zip(plain, sizes, strict=True)] == described, text
 
-    monkeypatch.setattr(prototype, "_parse", lambda _mangled: None)
+    monkeypatch.setattr("itanium_demangler.parse", None)
     assert read_parameters(f"{start}fPKfPfiEEvv", [(0, 4), (8, 8), (16, 8), (24, 4)])[1]
     assert read_parameters(f"{start}vEEvv", []) == ((), True)
     for other in ("6float2EEvv", "PFvvEEEvv", "S_EEvv", "S0_EEvv", "PKfS9_EEvv", "PEEvv", "fE", "zEEvv", "vfEEvv"):

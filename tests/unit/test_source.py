@@ -150,7 +150,7 @@ def test_kind_overrules_what_would_be_inferred() -> None:
     def anything(n=1):  # type: ignore[no-untyped-def]
         return str(EMPTY) if n else None
 
-    assert cached_kernel(anything, kind="cuda")._definition.kind == "cuda"
+    assert definition_of(cached_kernel(anything, kind="cuda")).kind == "cuda"
     with pytest.raises(OptionError, match="cannot use kind='opencl': there is no such kind"):
         cached_kernel(anything, kind="opencl")
 

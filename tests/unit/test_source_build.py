@@ -530,6 +530,6 @@ def test_link_and_compile_flags_of_every_option() -> None:
     asked = request(fastmath=True, max_registers=40, lineinfo=True, debug=True, opt=1, std="c++20")
 
     assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
-            "--std=c++20"} <= set(source_build._nvrtc_flags(asked, ()))  # fmt: skip
+            "--std=c++20"} <= set(source_build.nvrtc_flags(asked, ()))  # fmt: skip
     assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo", "-g"]
     assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}

@@ -10,7 +10,8 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store import counters, try_flock
-from tests.support.stores import Clock, Events, counters_of
+from numba_kcache.store.folders import STATISTICS
+from tests.support.stores import Clock, Events, counters_of, folder_of
 
 
 def shards(directory: Path) -> list[Path]:
@@ -101,17 +102,16 @@ def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch:
         os.utime(shards(tmp_path)[-1], (0, 0))
     for shard in shards(tmp_path):
         os.utime(shard, (0, 0))
-    reader = counters_of(tmp_path)
-    read_total = reader._read_total
+    folder = folder_of(tmp_path, STATISTICS)
+    names = folder.names
 
-    def interrupted() -> object:
-        seen = read_total()
+    def interrupted() -> list[str]:
         counters_of(tmp_path).fold()
-        return seen
+        return names()
 
-    monkeypatch.setattr(reader, "_read_total", interrupted)
+    monkeypatch.setattr(folder, "names", interrupted)
 
-    assert reader.read() == {"hits": 3}
+    assert counters.CounterFile(folder).read() == {"hits": 3}
     assert shards(tmp_path) == []
 
 

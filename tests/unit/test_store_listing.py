@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.store import listing
 from numba_kcache.store.entry import StoredEntry
 from numba_kcache.store.memory import MemoryStore
 from tests.support.stores import DIGEST_BYTES, file_of, key_of, open_store, small_entry
@@ -65,12 +64,12 @@ def test_listing_reads_no_further_than_the_header(tmp_path: Path, monkeypatch: p
     for number in range(3):
         path = file_of(store, key_of(number))
         path.write_bytes(path.read_bytes()[:-DIGEST_BYTES])
-    opened: list[str] = []
-    real = listing._read_head
-    monkeypatch.setattr(listing, "_read_head", lambda tree, file: (opened.append(file.key), real(tree, file))[1])
+    opened: list[Any] = []
+    keys, real = [key_of(number)[2:] for number in range(3)], os.open
+    monkeypatch.setattr(os, "open", lambda path, *more, **given: (opened.append(path), real(path, *more, **given))[1])
 
     assert numbers(store, "size", 1) == [0]
-    assert len(opened) == 1
+    assert [each for each in opened if each in keys] == [key_of(0)[2:]]
 
 
 def test_header_beyond_the_first_read_is_read_in_full(tmp_path: Path) -> None:

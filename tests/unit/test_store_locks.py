@@ -91,7 +91,7 @@ def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
 
 def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The builder updates the time of its lock file repeatedly."""
-    monkeypatch.setattr(locks, "_BEAT_S", 0.001)
+    monkeypatch.setattr(locks, "BEAT_S", 0.001)
     beaten, utime = threading.Event(), os.utime
     monkeypatch.setattr(locks.os, "utime", lambda fd: (utime(fd), beaten.set()))
 

@@ -292,7 +292,7 @@ def test_stored_ptx_is_linked_and_not_compiled_again(tmp_path: Path) -> None:
     events: list[Event] = []
     warmed.subscribe(events.append)
     found = [
-        cached_kernel(SAXPY, cache=cache, **options)._resolutions.for_device(Target(9, 0, "a")).artifact
+        resolutions_of(cached_kernel(SAXPY, cache=cache, **options)).for_device(Target(9, 0, "a")).artifact
         for cache in (at_once, warmed, open_cache(tmp_path / "warmed"))
     ]
 

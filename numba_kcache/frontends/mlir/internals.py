@@ -34,7 +34,7 @@ DISPATCHERS = "numba_cuda_mlir.descriptor"
 VERSIONS = ((0, 5, 4), (0, 7))
 """Supported versions: the first one, up to but not including the second."""
 
-_SURFACE = {
+SURFACE = {
     f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
     f"{HOME}.typing.typeof": ("typeof",),
     f"{HOME}.typing": ("signature",),
@@ -52,7 +52,7 @@ _SURFACE = {
     f"{PACKAGE}.lowering_utilities.type_conversions": ("to_numba_type",),
 }
 
-_COMPILER = {
+COMPILER = {
     f"{PACKAGE}.mlir_compiler": ("compile_mlir",),
     f"{PACKAGE}.mlir_optimization": ("optimize", "_nrt_memsys_setup_callback"),
     f"{HOME}.core.errors": ("ForceLiteralArg",),
@@ -66,7 +66,7 @@ _LINKER = {
     f"{PACKAGE}.memory_management.nrt": ("get_include",),
 }
 
-_PARAMETERS = {
+PARAMETERS = {
     "compile_mlir": ("pyfunc", "return_type", "args", "targetoptions"),
     "optimize": ("cres",),
     "verify_target_options": ("kws",),
@@ -157,7 +157,7 @@ def surface() -> SimpleNamespace:
     """
     try:
         version = str(import_module(PACKAGE).__version__)
-        found = _gathered(_SURFACE)
+        found = _gathered(SURFACE)
     except (ImportError, AttributeError) as error:
         raise _unsuitable(str(error)) from error
     found.types = import_module(f"{HOME}.types")
@@ -180,11 +180,11 @@ def compiler() -> SimpleNamespace:
         ToolchainMissingError: It is of an unsupported version.
     """
     try:
-        found = _gathered(_COMPILER)
+        found = _gathered(COMPILER)
     except (ImportError, AttributeError) as error:
         raise _unsuitable(str(error)) from error
     vars(found).update(vars(surface()))
-    for name, wanted in _PARAMETERS.items():
+    for name, wanted in PARAMETERS.items():
         lacking = set(wanted) - set(signature(getattr(found, name)).parameters)
         if lacking:
             raise _unsuitable(f"{name} takes no {min(lacking)}")

@@ -137,10 +137,10 @@ def are_packable(types: Sequence[Any]) -> bool:
 
 def lay_out(kernel: str, types: Sequence[Any], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
     """Combine the type codes of arguments with a cubin's parameters; see `python.arguments`."""
-    return lay_out_codes(kernel, [code for each in types for code in _codes(each)], found)
+    return lay_out_codes(kernel, [code for each in types for code in codes_of(each)], found)
 
 
-def _codes(kind: Any) -> Sequence[str]:
+def codes_of(kind: Any) -> Sequence[str]:
     """The type code (`model.artifact`) of each parameter that an argument takes."""
     if _is_array(kind):
         return "u8", "u8", "i8", "i8", "u8", *("i8",) * (2 * kind.ndim)

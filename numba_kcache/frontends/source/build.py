@@ -238,7 +238,7 @@ _NAME_MAP = "__nv_name_map"
 def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
     """Run NVRTC on the request's source with the text and name expressions of a probe."""
     headers = headers or Folders()
-    flags, program = _nvrtc_flags(request, toolkit_dirs, headers), program_name(request, headers)
+    flags, program = nvrtc_flags(request, toolkit_dirs, headers), program_name(request, headers)
     result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if not result.ok or _NAME_MAP not in result.log:
         return result
@@ -272,7 +272,7 @@ def _with_lines(request: SourceRequest) -> str:
     return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
+def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -334,7 +334,7 @@ def _linkable(
     if item.kind != "cu":
         return item
     headers = headers or Folders()
-    flags = _nvrtc_flags(
+    flags = nvrtc_flags(
         request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs, headers
     )
     kind = "ltoir" if request.options.lto else "cubin"
@@ -374,7 +374,7 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
     probe = make_probe((), (), signature=request.signature)
     request = request._replace(options=request.options._replace(base_dir=""))  # without the user's headers
-    flags = _nvrtc_flags(request, toolkit_dirs)
+    flags = nvrtc_flags(request, toolkit_dirs)
     result = run_nvrtc(includes + probe.text, program_name(request), flags, (), probe.expressions)
     if not result.ok:
         from .refusals import no_signature

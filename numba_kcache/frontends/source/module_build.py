@@ -33,7 +33,7 @@ _GLOBAL = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.global\b[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;={]", re.MULTILINE
 )
 
-_USED = "-,{},-", "{}"
+KERNELS_USED = "-,{},-", "{}"
 """Values of -kernels-used, tried in turn. nvJitLink 13 puts a * before and after the list, and uses the parts between
 commas as patterns: a name between two others is matched exactly, `axpy` alone would keep `axpy_arg` and `my_axpy` too.
 An nvJitLink that parses the list differently finds no kernel for the first value."""
@@ -200,7 +200,7 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
     target = Target(request.target.major, request.target.minor, request.target.suffix)
     flags = [*link_flags(request.options, True), "-optimize-unused-variables"]
     code = LinkInput("ltoir", request.label, module.extras["ltoir"])
-    for used in _USED:
+    for used in KERNELS_USED:
         cubin, log = link([code], target.name, [*flags, f"-kernels-used={used.format(entry.symbol)}"])
         described = read_cubin(cubin)
         kernel = next((each for each in described.kernels if each.symbol == entry.symbol), None)
