@@ -2,7 +2,7 @@
 
 Promise     The C module accepts only types that the interpreted path has accepted: a type is registered from a value
             that it has checked. No library is imported; types are kept until the program ends.
-Not here    Checking and converting arguments, in Python (arguments, typed) and in C (native.c).
+Not here    Checking and converting arguments, in Python (arguments, typed) and in C (`native.c`).
 """
 
 from __future__ import annotations
