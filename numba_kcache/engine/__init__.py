@@ -2,8 +2,8 @@
 
 Promise     This is the only order: look-ups, waiting for another process, tiers and explanations all read
             `candidates`. Compilers are identified no earlier than the first candidate that needs them.
-Method      Identifying compilers that are not installed takes longer than the rest of a first launch. So while they
-            are not on record, code of any compiler is looked for first, wherever it is accepted.
+Method      To find out that compilers are not installed takes longer than the rest of a first launch. So while there is
+            no record of them, code of any compiler is looked for first, in the stores where it is accepted.
 Not here    The keys of a candidate and reading its entry (lookup).
 """
 
@@ -33,8 +33,8 @@ class Candidate(NamedTuple):
         components: Its components; with the compilers, where they were identified.
         tier: The store; None for the local one.
         any_compiler: Whether code of any compiler is accepted.
-        is_identified: Whether `components` name this process's compilers; without them it has no key of its own.
-        why: Reason why it is accepted in place of the original request; "" for that request itself.
+        is_identified: Whether `components` name this process's compilers; if not, no key can be derived from them.
+        why: Reason why `request` is accepted in place of the wanted one; "" if it is the wanted one.
     """
 
     request: Request
@@ -53,20 +53,20 @@ def candidates(
     Args:
         lookup: Provides the tiers, the mode and the compilers.
         wanted: The request, its alternatives and its fallbacks.
-        places: Stores to look in, None among them for the local one; default all.
+        places: Stores to look in, with None for the local one; None for all.
     """
     places = (None, *lookup.tiers) if places is None else places
     local, tiers = [each for each in places if each is None], [each for each in places if each is not None]
     settings = lookup.settings
     frozen = settings.mode == "frozen"
     readonly = [each for each in tiers if each.readonly]
-    lenient = [*local, *tiers] if frozen else readonly
+    fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
 
     if lookup.compilers(wanted.request, looks=False) is None:
         if frozen or settings.toolchain == "any":
             yield from _unidentified(lookup, wanted.requests(), local)
             yield from _unidentified(lookup, wanted.requests(), tiers)
-            yield from _unidentified(lookup, wanted.fallbacks(), lenient)
+            yield from _unidentified(lookup, wanted.fallbacks(), fallback_stores)
         else:
             yield from _unidentified(lookup, wanted.requests(), [each for each in readonly if not each.tier.is_remote])
             if lookup.lacks_compilers(wanted.request):
@@ -78,8 +78,8 @@ def candidates(
         for request in wanted.requests() if stores else ():
             for tier in stores:
                 yield _identified(lookup, request, tier, "" if request is wanted.request else _SAME_DEVICE)
-    for request in wanted.fallbacks() if lenient else ():
-        for tier in lenient:
+    for request in wanted.fallbacks() if fallback_stores else ():
+        for tier in fallback_stores:
             yield _identified(lookup, request, tier, _OLDER_TARGET)
 
 
@@ -92,7 +92,7 @@ def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why:
 def _unidentified(
     lookup: Lookup, requests: Iterable[Request], places: Sequence[CheckedTier | None]
 ) -> Iterator[Candidate]:
-    """Yield candidates for which this machine's compilers need not be identified."""
+    """Yield candidates without the compilers: their code may come from any."""
     for request in requests if places else ():
         for tier in places:
             yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)

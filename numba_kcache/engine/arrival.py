@@ -2,7 +2,7 @@
 
 Promise     Code from a tier, a bundle, or a directory that others write to is for the described target, has the
             described kernels and variables, with parameters at the described offsets; otherwise it is refused, with
-            the reason. For any bytes, a refusal is a text or a ValueError, and no other exception.
+            the reason. Whatever the bytes are, a refusal is a text or a ValueError, and no other exception is raised.
 Not here    Framing and digests (store.entry), signatures (tiers.trust), and the kernel that a hit of the local store
             launches (model.artifact.misfit).
 """

@@ -75,10 +75,10 @@ def find_or_build(
     """Implement `KernelCache.get_or_build`.
 
     Args:
-        session: Of the cache.
+        session: Session of the cache.
         given: The components.
-        build, label, depends, meta: As there.
-        caller: The file whose folder relative paths of `depends` refer to.
+        build, label, depends, meta: As in `KernelCache.get_or_build`.
+        caller: The calling file; relative paths of `depends` refer to its folder.
         makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
     """
     paths, contents = _contents(depends, caller) if depends else ((), [])
@@ -103,14 +103,14 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
         FrozenCacheError: It is not stored, and the mode is frozen.
     """
     parts = _parts(given)
-    name = b"".join([each[1] for each in parts])
-    known = _known(session, name)
+    digest = b"".join([each[1] for each in parts])
+    known = _known(session, digest)
     if known is not None:
         return known
     found = None
     if session.settings.mode in LOOKING:
         request = Request(label, NO_TARGET, parts, (), (), _never)
-        # its key does not depend on this machine's compilers, so that one look-up suffices
+        # one candidate suffices: its key does not depend on this machine's compilers
         here = Candidate(request, session.components(request), None, False, True, "")
         found = session.first((here,))
         if found is None and session.tiers:
@@ -120,7 +120,7 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
 
         request = _request(_values_of(given), bytes, label, (), [], None)
         raise frozen_error(session, request, session.components(request))
-    return None if found is None else _answered(session, found, name)
+    return None if found is None else _answered(session, found, digest)
 
 
 def _never(*_engine: Any) -> Artifact:
@@ -147,30 +147,30 @@ def remove_built(session: Session, given: Any) -> bool:
     return session.remove(session.key(request))
 
 
-def _known(session: Session, name: str | bytes) -> Built | None:
-    """The result for a call that this process has in memory and has counted; None if there is none."""
-    key = session.served.get(name) if session.settings.mode in LOOKING else None
+def _known(session: Session, digest: str | bytes) -> Built | None:
+    """The result of the call with this digest, if this process has it in memory and counted a hit of it; else None."""
+    key = session.served.get(digest) if session.settings.mode in LOOKING else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")
 
 
-def _answered(session: Session, found: Resolution, name: str | bytes) -> Built:
+def _answered(session: Session, found: Resolution, digest: str | bytes) -> Built:
     if found.source != "compiled":
         if len(session.served) >= _SERVED_LIMIT:
             session.served.clear()
-        session.served[name] = found.key
+        session.served[digest] = found.key
     return _built(found.artifact, found.key, found.source)
 
 
 def _contents(depends: Any, caller: str) -> tuple[Sequence[str], list[Plain]]:
-    from .depends import content_of, paths_of  # most depend on nothing
+    from .depends import content_of, paths_of  # here: most calls have no `depends`
 
     paths = paths_of(depends, caller)
     return paths, [content_of(each) for each in paths]
 
 
 def _digest_of(given: Any, contents: list[Plain]) -> str:
-    """Digest a call by a fast path; "" for values that need the slower one."""
+    """Digest a call without copying its values; "" for values that have to be copied first."""
     try:
         return digest_of((given, contents))
     except (TypeError, ValueError, RecursionError):  # a mapping or list of another class, or an invalid value
@@ -218,18 +218,18 @@ def _request(
 ) -> Request:
     if not callable(build):
         raise OptionError("cannot use build", f"it is a {type(build).__name__}", "give a function without parameters")
-    file, name = _place_of(build)
+    file, name = _origin_of(build)
     libraries, distributions = makers or ((), ())
-    label, said = _label_of(label, name), _meta_of(meta)
+    label, copied_meta = _label_of(label, name), _meta_of(meta)
     parts = _parts(values)
 
     def make(*_engine: Any) -> Artifact:
         start = time.perf_counter()
         returned = build()
-        return _artifact(label, returned, said, time.perf_counter() - start if seconds is None else seconds)
+        return _artifact(label, returned, copied_meta, time.perf_counter() - start if seconds is None else seconds)
 
     def changed() -> str:
-        with contextlib.suppress(OptionError):  # the file was removed or cannot be read any more
+        with contextlib.suppress(OptionError):  # a file was removed, or cannot be read any more
             if _contents(paths, "")[1] == contents:
                 return ""
         return "a file of depends= changed while it was built"
@@ -249,7 +249,7 @@ def _request(
     )
 
 
-def _place_of(build: Any) -> tuple[str, str]:
+def _origin_of(build: Any) -> tuple[str, str]:
     """File and qualified name of the build function; for a `functools.partial`, of the function that it calls."""
     while isinstance(build, functools.partial):
         build = build.func
@@ -266,10 +266,10 @@ def _label_of(label: Any, default: str) -> str:
 
 
 def _meta_of(meta: Any) -> dict[str, Any]:
-    """Copy `meta` in the form in which a store would return it.
+    """Copy `meta` as a store would return it.
 
     Raises:
-        OptionError: It is not a mapping of JSON values that survive being written and read.
+        OptionError: It is not a mapping of values that JSON can represent.
     """
     if meta is None:
         return {}
@@ -336,7 +336,7 @@ def _component(name: str, value: Plain) -> Component:
 
 
 def _shown(value: Plain) -> Plain:
-    """Convert a value for the report: numbers that JSON readers refuse become text."""
+    """Convert a value for the report of an entry: numbers that JSON readers refuse become text."""
     if isinstance(value, dict):
         return {name: _shown(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -27,7 +27,7 @@ from .request import Request
 
 
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
-    """Load the compiler libraries of a request, and list all its components: from then on the compilers are certain."""
+    """Load the compiler libraries of a request, and list all its components, with the compilers that were loaded."""
     request.prepare()
     if request.headers:
         from ..headers import compile as _imported  # noqa: F401
@@ -77,16 +77,16 @@ def publish(
 ) -> None:
     """Store an artifact under its key, and add it to its family's manifest and its kernel's history.
 
-    An artifact whose cubin is for another target than described, or lacks a described kernel, is not stored, so that
-    the fault does not outlive this process.
+    An artifact whose cubin is for another target than described, or lacks a described kernel, is not stored: the next
+    process compiles it again.
     """
     wrong = contradiction_of(artifact)
     if wrong:
         cache.events.emit(trouble("cubin", f"cannot store {', '.join(artifact.names)} for {artifact.target}: {wrong}"))
         return
     subject, everything = subject_of(request), (*components, *headers.components)
-    first = BUILT if artifact.kind == BUILT else "cubin"
-    payloads = {first: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
+    code_name = BUILT if artifact.kind == BUILT else "cubin"
+    payloads = {code_name: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # cut where too long
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))

@@ -23,7 +23,7 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
         OptionError: They are not paths.
     """
     folder = os.path.dirname(os.path.abspath(caller))
-    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # a prompt, a notebook's cell
+    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # at a prompt or in a notebook
     given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
     try:
         return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
@@ -32,7 +32,7 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
 
 
 def content_of(path: str) -> Plain:
-    """Digest of a file's bytes; for a folder a digest of each file in it by relative name, without `__pycache__`.
+    """Digest the bytes of a file; for a folder, each file in it, by relative name, without `__pycache__`.
 
     Raises:
         OptionError: It cannot be read, or is neither a file nor a folder.
@@ -46,7 +46,7 @@ def content_of(path: str) -> Plain:
 
 
 def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-    """Every file below a folder; a link to a folder above it counts as a file."""
+    """Yield every file below a folder; a link to a folder that contains it counts as a file."""
     status = os.stat(folder)
     here = status.st_dev, status.st_ino
     if here in above:

@@ -66,12 +66,12 @@ def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]
     """Find the reasons why a request missed."""
     try:
         return why_missed(subject_of(request), components, evidence_of(lookup, components))
-    except Exception:  # stores and users' files may contain anything: a compile must not fail by its explanation
+    except Exception:  # stores and users' files may contain anything, and a compile must not fail for want of a reason
         return Missed((Reason(ReasonKind.UNKNOWN),))
 
 
 def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
-    """Explain a miss of a request, considering the cache's mode."""
+    """Explain a miss of a request; in a mode that looks nothing up, the mode is the reason."""
     if lookup.settings.mode in ("off", "refresh", "verify"):
         return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
     return reasons_of(lookup, request, components)
@@ -80,8 +80,8 @@ def missed(lookup: Lookup, request: Request, components: Sequence[Component]) ->
 def frozen_error(lookup: Lookup, request: Request, components: Sequence[Component]) -> FrozenCacheError:
     """Make the error for a request that is not in a frozen cache."""
     why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
-    aside = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
-    why += f"; in quarantine: {', '.join(aside[-3:])}" if aside else ""
+    quarantined = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
+    why += f"; in quarantine: {', '.join(quarantined[-3:])}" if quarantined else ""
     return FrozenCacheError(
         f"cannot compile {request.title}",
         why,

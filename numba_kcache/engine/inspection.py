@@ -73,14 +73,14 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
     except (ValueError, KCacheError, MemoryError) as error:
         hint = "`numba-kcache verify` moves it to quarantine, and the next launch compiles it again"
         raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
-    kept = read_report(stored.payloads.get("report", b""))
+    report = read_report(stored.payloads.get("report", b""))
     sizes = {each.name: each.size_bytes for each in payload_records(stored)}
     if artifact.kind == BUILT:
         from ..model.built import sizes_of
 
         sizes = {**sizes_of(artifact), **{name: size for name, size in sizes.items() if name != BUILT}}
     times_hit = hits.get(file.key[:KEY_DIGITS], 0)
-    return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **kept)
+    return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **report)
 
 
 def check_limits(**limits: Any) -> None:

@@ -1,8 +1,7 @@
 """The part of a session that never compiles: its store, the compilers' identities, and looking up a candidate.
 
 Promise     An artifact is found only under the key of the request that would be compiled. Every failure of reading
-            stored data is a miss: `keys` and `_read` are the two functions that read it, and each ends in a value or
-            one event. Nothing here compiles.
+            stored data is a miss: only `keys` and `_read` read it; each returns a value or emits one event.
 Method      A source without includes has its complete key at once, so a warm start reads one file. The manifest of a
             family (the key without compilers and versions) lists the entries stored for it; it is read where code of
             any compiler is accepted.
@@ -39,7 +38,7 @@ if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 8 * 2**20
-"""Limit of the artifacts kept in memory for other kernel objects with the same key, each counted with 1 KiB more.
+"""Limit of the size of artifacts kept in memory for other kernel objects with equal keys, with 1 KiB added for each.
 
 It suffices for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small
 ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
@@ -72,7 +71,7 @@ class Lookup:
 
     Attributes:
         tiers: The stores behind the local one, in the order in which they are tried.
-        ahead: Keys of requests compiled before they were requested, which were counted as misses then.
+        ahead: Keys of artifacts compiled before the program needed them, which were counted as misses then.
         refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """
 
@@ -122,9 +121,10 @@ class Lookup:
         return request.components + found
 
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
-        """List the components that name the request's compilers; without `looks`, None if they are not on record.
+        """List the components that name the request's compilers.
 
-        Without `looks`, which begins each search, a record is compared with what is loaded and installed now.
+        With `looks=False`, as each look-up begins, only the record is used, if it is still true of the libraries that
+        are loaded and installed now; otherwise None is returned, and no compiler is searched for.
         """
         makers = request.libraries, request.distributions
         if makers == ((), ()):
@@ -164,7 +164,7 @@ class Lookup:
     # -- looking up ---------------------------------------------------------------------------------
 
     def key(self, request: Request) -> str:
-        """Derive the key of the request.
+        """Derive the key of a request.
 
         Raises:
             UncacheableError: It cannot be keyed.
@@ -177,7 +177,7 @@ class Lookup:
         return key
 
     def find(self, request: Request) -> Resolution | None:
-        """Find the stored artifact of exactly this request; None if it has to be built.
+        """Find the stored artifact of exactly this request, without alternatives; None if it has to be built.
 
         Raises:
             UncacheableError: It cannot be keyed.
@@ -294,7 +294,7 @@ class Lookup:
         self._forget_one(key)
         self.refused.add(key)
         if self.store is not self.local:
-            self.store.settle()  # type: ignore[union-attr]  # or it would be kept after this
+            self.store.settle()  # type: ignore[union-attr]  # or a tier's copy may be stored after this
         self.local.set_aside(key)
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
@@ -319,7 +319,7 @@ class Lookup:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
             self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
-            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a handler may have changed it
+            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may change it
                 self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
             while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
                 self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a hit does not import them
         session: Callable[[], Any]
 
         def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
-            """Return functions that make the requests for a device that were not resolved yet."""
+            """Return a function for each request for a target that is not resolved yet; it makes the request."""
 
 
 class Request(NamedTuple):
@@ -50,11 +50,11 @@ class Request(NamedTuple):
         texts: Returns the user's texts by component, each with its place; for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        changed: Called after a compile: reads the inputs again, and returns the name of one that changed, so that the
-            code does not belong to the key; "" for none.
+        changed: Called after a compile: reads the inputs again, and returns the reason not to store the code if one
+            changed; "" if none did.
         loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Returns the kind of reason for each component, by its name or a prefix of it (`"global "`).
-        prepare: Imports what `build` needs, while the compilers are loaded.
+        prepare: Imports the modules that `build` needs, while a thread loads the compilers.
     """
 
     label: str
@@ -81,16 +81,16 @@ class Request(NamedTuple):
 
 
 Make = Callable[[Target, "Target | None"], Request]
-"""Makes a request for a target, by way of a virtual one where one is given."""
+"""Makes a request for a target; if a virtual one is given too, compiled to PTX for that first."""
 
 
 class Wanted(NamedTuple):
-    """A request, with the requests whose artifacts are accepted in its place, which are made only when reached.
+    """A request, and the requests whose artifacts are accepted in its place; these are made only when they are tried.
 
     Args:
         request: The request for the target of the choice.
         choice: The accepted targets.
-        make: Makes the request for another target.
+        make: Makes such a request for another target.
     """
 
     request: Request
@@ -104,7 +104,7 @@ class Wanted(NamedTuple):
             yield self.make(target, self.choice.ptx_target)
 
     def fallbacks(self) -> Iterator[Request]:
-        """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, read-only tiers."""
+        """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, in read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
 

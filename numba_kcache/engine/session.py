@@ -74,7 +74,8 @@ class Session(Lookup):
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
-            UncacheableError, FrozenCacheError: As the request and the mode demand.
+            UncacheableError: It cannot be keyed, and the request or the mode forbids to run it uncached.
+            FrozenCacheError: It is not stored, and the mode is frozen.
         """
         request = wanted.request
         if request.uncacheable:
@@ -104,9 +105,9 @@ class Session(Lookup):
         from .compile import build, load_compilers, publish
         from .explain import missed
 
-        certain = load_compilers(self, request)
-        if certain != tuple(components):  # this process has loaded other compilers than those on record
-            components = certain
+        loaded = load_compilers(self, request)
+        if loaded != tuple(components):  # the compilers that were loaded are not those on record
+            components = loaded
             found = self.first(candidates(self, only(request))) if self.settings.mode in LOOKING else None
             if found is not None:
                 return found
@@ -121,7 +122,7 @@ class Session(Lookup):
             self.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
             return _without_key(artifact, untracked)
         self.forget_compilers()
-        actual = self.components(request)  # with the libraries mapped and packages imported now, which made the code
+        actual = self.components(request)  # of the libraries mapped and packages imported now, which made the code
         key = derive((*actual, *headers.components))
         self.remember(key, artifact)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:
@@ -170,10 +171,10 @@ class Session(Lookup):
     # -- explaining ---------------------------------------------------------------------------------
 
     def explain(self, wanted: Wanted) -> Explanation:
-        """Explain whether `resolve` of the same would be a hit, from which store, or why not. Changes nothing."""
+        """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from .explain import explain
 
-        # meanwhile other threads' look-ups do not renew times of use, and leave saving the record to later ones
+        # meanwhile look-ups of other threads do not renew times of use, and save no record of compilers
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_manifest
         try:
@@ -194,8 +195,8 @@ class Session(Lookup):
         Raises:
             KCacheError: A directory was configured and cannot be used.
         """
-        is_asked_for = self.settings.directory is not None and self.settings.mode in STORING
-        if not is_asked_for or self.local.tree is None or (key and self.local.holds(key)):
+        is_configured = self.settings.directory is not None and self.settings.mode in STORING
+        if not is_configured or self.local.tree is None or (key and self.local.holds(key)):
             return
         if is_found and self.local.is_usable() and self.local.tree.status is not None:
             return
@@ -218,7 +219,7 @@ class Session(Lookup):
     # -- the cache as a whole -----------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop all artifacts in memory: every kernel is resolved again at its next launch. Running launches go on."""
+        """Drop all artifacts in memory: each kernel is resolved again at its next launch. Queued launches still run."""
         super().forget()
         self._compiled_for.clear()
         self.served.clear()

@@ -99,7 +99,7 @@ def _compile_for_all(
             return _compile(session, request, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
-        session.store.settle()  # type: ignore[union-attr]  # those who wait for this node's turn look there
+        session.store.settle()  # type: ignore[union-attr]  # stores it locally, for those that wait for this node's turn
         return found
 
 
@@ -111,14 +111,14 @@ def _compile(session: Session, request: Request, components: Sequence[Component]
 
 @contextmanager
 def _slot_for_compiler(session: Session) -> Iterator[None]:
-    """Take one of the node's slots for compilers; wait for it, in bounds."""
+    """Take one of the node's slots for compilers; after a bounded wait, go on without one."""
     locks, start_s, pause_s = session.store.locks, time.monotonic(), _PAUSE_S
     left_s = 0.0 if is_reentered() else session.settings.build_wait_s - turns.vain_s
     while True:
-        with locks.slot(cores()) as is_had:
+        with locks.slot(cores()) as has_slot:
             waited_s = time.monotonic() - start_s
-            if is_had or waited_s >= left_s:
-                turns.vain_s += 0.0 if is_had else waited_s
+            if has_slot or waited_s >= left_s:
+                turns.vain_s += 0.0 if has_slot else waited_s
                 yield
                 return
         time.sleep(pause_s)
@@ -126,7 +126,7 @@ def _slot_for_compiler(session: Session) -> Iterator[None]:
 
 
 def _leave_to_others(session: Session, key: str) -> None:
-    """Leave the turn to another process for a time, if one of this node just built and this process has not yet."""
+    """Leave the turn to another process for a time, if one of this node just compiled and this process has not yet."""
     locks, start = session.store.locks, time.monotonic()
     if turns.has_compiled or not turns.has_waited or turns.grace_s <= 0:
         return
@@ -143,32 +143,32 @@ def _leave_to_others(session: Session, key: str) -> None:
 
 
 def _helped(session: Session, target: Target) -> Iterator[bool]:
-    """Build the kernels with known signatures one by one: yields True after each, False if no core is free."""
+    """Build the kernels with known signatures one by one: yield True after each, and False while no core is free."""
     thread, locks = threading.get_ident(), session.store.locks
-    locks.release_slot()  # waiting during a compile: the process waited for may need the slot
+    locks.release_slot()  # a compile that waits here may hold it, and the process that it waits for may need it
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
     for make in _ahead(session, target):
-        is_placed = is_built = False
-        while not is_placed:
+        has_slot = is_built = False
+        while not has_slot:
             turns.helping.add(thread)
             try:
-                with locks.slot(cores()) as is_placed:
-                    is_built = is_placed and _built_ahead(session, make)
-            except Exception:  # raised again where this kernel is used
-                is_placed, is_built = True, False
+                with locks.slot(cores()) as has_slot:
+                    is_built = has_slot and _built_ahead(session, make)
+            except Exception:  # it is raised again where this kernel is used
+                has_slot, is_built = True, False
             finally:
                 turns.helping.discard(thread)
-            if is_built or not is_placed:
+            if is_built or not has_slot:
                 yield is_built
 
 
 def _ahead(session: Session, target: Target) -> Iterator[Callable[[], Wanted]]:
     for each in foreseen.valuerefs():
-        things = each()
-        with suppress(Exception):  # an invalid signature or target: as above
-            if things is not None and things.session() is session:
-                yield from things.ahead(target)
+        resolutions = each()
+        with suppress(Exception):  # an invalid signature or target is an error where the kernel is used
+            if resolutions is not None and resolutions.session() is session:
+                yield from resolutions.ahead(target)
 
 
 def _built_ahead(session: Session, make: Callable[[], Wanted]) -> bool:

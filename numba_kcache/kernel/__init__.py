@@ -61,7 +61,7 @@ class Kernel(Launches):
     # -- resolving ----------------------------------------------------------------------------------
 
     def _targets(self, arch: Any) -> tuple[Target, ...]:
-        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
+        """The targets that `arch` (None: the kernel's own) names; if none, those of the thing, or the device's."""
         named = self._arch if arch is None else read_arch(arch)
         return named or self._definition.asked or (self._definition.native(current_device().target),)
 
@@ -73,7 +73,7 @@ class Kernel(Launches):
         return list(dict.fromkeys(variant for _target, _ptx_target, variant in self._resolutions.known()))
 
     def _request(self, target: Target, variant: Variant) -> Request:
-        """Make the request for a named target, the same that a launch on such a device makes."""
+        """Make the request for a named target: the same as a launch on such a device makes."""
         return self._resolutions.request(target, ptx_target(self._arch, target), variant)
 
     def _exactly(self, target: Target, variant: Variant) -> Resolution:
@@ -110,7 +110,7 @@ class Kernel(Launches):
         Raises:
             UncacheableError: The kernel cannot be keyed.
             NoDeviceError: No target is named and there is no device.
-            KCacheError: A directory was configured and cannot be used: nothing was stored there.
+            KCacheError: A directory is configured, and nothing can be stored there.
         """
         __tracebackhide__ = True
         from .verbs import compile_ahead
@@ -149,7 +149,7 @@ class Kernel(Launches):
         return explain(self, arch, signature)
 
     def _at_hand(self) -> Artifact:
-        """An artifact to read from: one that is resolved, else the one for the kernel's first target."""
+        """Any resolved artifact of the kernel; if there is none, the one for its first target."""
         for found in self._resolutions.known().values():
             return found.artifact
         return self._exactly(self._targets(None)[0], None).artifact
@@ -295,7 +295,7 @@ class Kernel(Launches):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._resolutions.attribute(name)
 
-    # -- for those that warm up and ship many -------------------------------------------------------
+    # -- for warm-up and bundles --------------------------------------------------------------------
 
     def _requests(self, arch: Any) -> list[tuple[Target, Variant]]:
         """List the requests to compile: each target, with each variant where the code depends on it."""
@@ -336,7 +336,7 @@ class Kernel(Launches):
         return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 
 
-if TYPE_CHECKING:  # at run time `typing` would hold them, and so all of Numba, beyond the collection at exit
+if TYPE_CHECKING:  # at run time `typing` would keep all of Numba alive by these, beyond the collection at exit
 
     @overload
     def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...

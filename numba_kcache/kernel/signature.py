@@ -1,4 +1,4 @@
-"""The parameters of a kernel as `inspect.signature` shows them: those of the C++ source once it is compiled."""
+"""The parameters of a kernel for `inspect.signature` and `repr`; those of C++ are known once it is compiled."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
     """Make the signature of a kernel; None if its parameters are not known.
 
     Args:
-        thing: The object that the user wraps.
+        thing: The object that the user wrapped.
         entry: The kernel of its artifact; None for a Python kernel, or where it is not resolved.
-        of_python: Whether the thing is a Python function with the kernel's own body.
+        of_python: Whether the thing is the Python function that is compiled, with the kernel's own parameters.
     """
     import inspect
 
@@ -28,7 +28,10 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
     for index, each in reversed(list(enumerate(entry.parameters))):
         name = each.name
         if not name.isidentifier() or keyword.iskeyword(name) or name in found:
-            name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY  # as must be those before it
+            name, kind = (
+                f"arg{index}",
+                inspect.Parameter.POSITIONAL_ONLY,
+            )  # then all parameters before it must be positional-only
         found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
     return inspect.Signature(list(found.values())[::-1])
 

@@ -1,7 +1,4 @@
-"""Types of `cached_kernel`: a kernel of a source, or one whose code depends on its arguments' types.
-
-At run time both are of the one class `Kernel`: nothing imports this then, and nothing is to be made of these classes.
-"""
+"""Types of the results of `cached_kernel`, for type checkers only: at run time every kernel is a `Kernel`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ..model.artifact import Parameter
 from . import Kernel
 
 class SourceKernel(Kernel):
-    """A `Kernel` of CUDA C++, PTX or made code."""
+    """A `Kernel` of CUDA C++, PTX or compiled code (cubin, fatbin, LTO-IR)."""
 
     params: tuple[Parameter, ...]
     log: str
@@ -34,7 +31,7 @@ class SourceKernel(Kernel):
     def suggested_block(self, sharedmem: int = 0, signature: None = None) -> int: ...
 
 class NumbaKernel(Kernel):
-    """A `Kernel` of a Python function."""
+    """A `Kernel` of a Python function, whose code depends on the types of its arguments."""
 
     params: dict[Any, tuple[Parameter, ...]]
     log: dict[Any, str]
@@ -55,7 +52,7 @@ IsSource = str | bytes | Path | tuple[str | bytes, Any] | Callable[..., str]
 IsNumba = HasFunction | Callable[..., None]
 
 class KernelDecorator(Protocol):
-    """Makes a kernel of what it stands above."""
+    """The decorator that `cached_kernel(**options)` returns."""
 
     @overload
     def __call__(self, thing: IsSource, /) -> SourceKernel: ...

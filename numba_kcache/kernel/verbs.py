@@ -1,4 +1,4 @@
-"""The work behind methods of `Kernel` other than launches: instantiate, compile, explain, inspect, pickle.
+"""Implement the methods of `Kernel` other than launches: instantiate, compile, explain, inspect, pickle.
 
 Not here    The methods themselves (kernel), which call this module when they are used, and measurements on the device
             (frontends.measures).
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def instantiate(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
     """The kernel of a template for these values; see `Kernel.instantiate`."""
     full = kernel._definition.template_values(values)
-    key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
+    key = tuple(
+        (type(value), value, repr(value)) for value in full.values()
+    )  # repr, since -0.0 == 0.0 and (True,) == (1,)
     try:
         found = kernel._instances.get(key)
     except TypeError as error:
@@ -65,7 +67,7 @@ def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signatu
 
 
 class _Sent:
-    """A picklable object that unpickles as a kernel of this definition."""
+    """An object whose pickle is that of a kernel with this definition."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._made = type(kernel), (kernel._definition.by_value(),)
@@ -84,7 +86,7 @@ def to_send(kernel: Kernel) -> Any:
 
 
 def by_name(kernel: Kernel) -> Any:
-    """The object that the kernel's module has under the kernel's name."""
+    """The object that the kernel's module has under the kernel's qualified name."""
     found: Any = sys.modules.get(kernel.__module__)
     for name in kernel.__qualname__.split("."):
         found = getattr(found, name, None)
