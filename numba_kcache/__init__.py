@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     try:
         value = getattr(import_module(f".{home}", __name__), name)
-    except (AttributeError, ImportError):  # a signal handler runs during that import
+    except (AttributeError, ImportError):  # in a signal handler that interrupted this import
         from .store import finish_imports
 
         finish_imports()
@@ -81,8 +81,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _install_if_asked() -> None:
-    """Call `install()` where `NUMBA_KCACHE_INSTALL` asks for it."""
+def _install_if_wanted() -> None:
+    """Call `install()` when the program imports a Numba, if `NUMBA_KCACHE_INSTALL` says so."""
     from .settings import install_wanted
 
     if install_wanted():
@@ -91,4 +91,4 @@ def _install_if_asked() -> None:
         install_when_imported()
 
 
-_install_if_asked()
+_install_if_wanted()

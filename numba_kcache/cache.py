@@ -123,7 +123,7 @@ class KernelCache(GetOr):
             raise KCacheError(what, why, "see `numba-kcache doctor`")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
-        """Remove the least recently used entries, down to a size or beyond an age; returns their number.
+        """Remove entries not used for a time, and the least recently used down to a size; returns their number.
 
         Args:
             max_size_bytes: Size to reach; None for no such limit.
@@ -135,7 +135,7 @@ class KernelCache(GetOr):
         return self.session.store.prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry that passes verification, in no order: key, kernels, target, size, compile time, last use.
+        """Yield every entry that passes verification, in any order: key, kernels, target, size, compile time, last use.
 
         The time of last use is not renewed.
         """
@@ -328,7 +328,7 @@ class KernelCache(GetOr):
         return bundle.report
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `callback` with every event from now on; its errors are logged. Returns the function that ends it."""
+        """Call `callback` with every event from now on; its errors are logged. Returns the function that ends this."""
         return self.session.events.subscribe(callback)
 
 
@@ -350,7 +350,7 @@ class _ProcessCache(KernelCache):
         return process_events.subscribe(callback)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
-        """As for any cache; `configure` keeps it registered."""
+        """Do the same as `KernelCache.register_bundle`; the bundle stays registered after `configure`."""
         report = super().register_bundle(path_or_package_resource)
 
         def make(settings: Settings) -> BundleTier:

@@ -35,8 +35,8 @@ def shortened(error: Exception) -> Exception:
         steps.append(step)
         step = step.tb_next
     last = steps[-1].tb_frame.f_code.co_filename if steps else own
-    is_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
-    if sys.flags.dev_mode or (is_pythons and not isinstance(error, KCacheError)):
+    is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
+    if sys.flags.dev_mode or (is_own_or_pythons and not isinstance(error, KCacheError)):
         return error  # possibly a bug of this package: its frames are needed to find it
     kept = None
     for step in reversed(steps):

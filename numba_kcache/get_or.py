@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # not needed at run time
 
 
 class GetOr:
-    """The base of `KernelCache`."""
+    """The base of `KernelCache`, with `get_or_compile` and `get_or_build`."""
 
     @property
     def session(self) -> Session:
@@ -67,7 +67,7 @@ class GetOr:
             kernel: Kernel = kernels[call]
             if len(kernels) > CROWDED:
                 kernels.move_to_end(call)
-        except (KeyError, TypeError):  # another thread has dropped it; or the source is not hashable
+        except (KeyError, TypeError):  # new, dropped by another thread, or with a source that is not hashable
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)
             except Exception as error:
@@ -105,13 +105,13 @@ class GetOr:
     ) -> Built:
         """Return the bytes stored for these components; where there are none, store and return those of `build()`.
 
-        Of all threads, processes and nodes that miss the same at once one calls `build`, and the others wait for it.
+        Of all threads, processes and nodes that miss them at the same time, one calls `build`, and the others wait.
 
         Args:
             components: Names and plain values (text, bytes, numbers, booleans, None, lists, mappings) that together
                 determine the result: source, options, target, and the compiler with its version.
             build: Makes the result: bytes, or a mapping of names to bytes. Its exceptions pass through.
-            label: Name in lists and messages; default the name of `build`. Not in the key.
+            label: Name in lists and messages; by default the name of `build`. Not in the key.
             depends: Files and folders whose content also determines the result. Relative to the file of the caller.
             meta: JSON values to store with it, returned by later calls. Not in the key.
 

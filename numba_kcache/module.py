@@ -66,7 +66,7 @@ class CachedModule:
         self._definition, self._whole = definition, Kernel(definition)
         self._label = definition.label
         self._kernels: dict[str, Kernel] = {}
-        self._unproven: dict[str, Kernel] = {}
+        self._unproven: dict[str, Kernel] = {}  # by names that no compiled module has confirmed
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
 
     def __getattr__(self, name: str) -> Kernel:
@@ -95,11 +95,11 @@ class CachedModule:
             known = shared[1].artifact if shared is not None and not self._names else self._known()
             if known is None:
                 return self._unproven.setdefault(name, _ModuleKernel(self, name))
-            of, listed = self._definition.listed
-            is_listed = of is known and name in listed
+            listed_of, listed = self._definition.listed
+            is_listed = listed_of is known and name in listed
             proven = listed[name].name if is_listed else self._definition.find(known, name).name
-        waiting = self._unproven.pop(name, None) if self._unproven else None
-        return self._kernels.setdefault(proven, waiting or _ModuleKernel(self, proven))
+        unproven = self._unproven.pop(name, None) if self._unproven else None
+        return self._kernels.setdefault(proven, unproven or _ModuleKernel(self, proven))
 
     def _find(self, artifact: Artifact, name: str) -> Entry:
         return self._definition.find(artifact, name)

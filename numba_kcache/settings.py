@@ -138,10 +138,10 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 def _tiers(value: Any) -> tuple[TierAddress, ...]:
     from .model.tier_address import OCI_PREFIX, parse_tier
 
-    before = {"directory": "", "bundle": "", "oci": OCI_PREFIX}
+    prefixes = {"directory": "", "bundle": "", "oci": OCI_PREFIX}
     found = []
     for tier in map(parse_tier, _listed(value)):
-        prefix = before.get(tier.kind)
+        prefix = prefixes.get(tier.kind)
         if prefix is not None:
             tier = tier._replace(place=prefix + _path(tier.place.removeprefix(prefix)))
         found.append(tier)
@@ -151,8 +151,8 @@ def _tiers(value: Any) -> tuple[TierAddress, ...]:
 def _listed(value: Any) -> list[str]:
     if isinstance(value, str):
         return [text.strip() for text in value.split(",") if text.strip()]
-    each = [value] if isinstance(value, os.PathLike) else list(value)
-    texts = [os.fspath(item) for item in each]
+    items = [value] if isinstance(value, os.PathLike) else list(value)
+    texts = [os.fspath(each) for each in items]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("it is not a list of paths and URLs")
     return texts
@@ -184,7 +184,7 @@ def _shown_tiers(value: Any) -> str:
     from .model.tier_address import shown_place
 
     if isinstance(value, str):
-        bare = re.sub(r"://.*@", "://", value, flags=re.DOTALL)  # a password may hold a comma that splits it
+        bare = re.sub(r"://.*@", "://", value, flags=re.DOTALL)  # before the split: a password may contain a comma
         return repr(",".join(shown_place(text) for text in bare.split(",")))
     if isinstance(value, (list, tuple)):
         return repr([shown_place(each) if isinstance(each, str) else each for each in value])
@@ -323,7 +323,7 @@ def default_directory() -> str | None:
 def variables(names: tuple[str, ...]) -> dict[str, str]:
     """Those of the environment variables `names` that are set.
 
-    CPython's own table, `os.environ._data`, is read where it still has the known form: mostly none is set, and each
+    CPython's own table, `os.environ._data`, is read if it has the known types: usually none of them is set, and each
     missing name costs `os.environ` two exceptions.
     """
     table = getattr(os.environ, "_data", None)
@@ -350,9 +350,9 @@ def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
     A folder of `PYTHONPATH` is not among them unless it is this interpreter's own: its content is not versioned.
     """
     found_by = variables(TOOLCHAIN_VARIABLES)
-    named = found_by.get("PYTHONPATH", "").split(os.pathsep)
+    python_path = found_by.get("PYTHONPATH", "").split(os.pathsep)
     folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    if named != [""]:
+    if python_path != [""]:
         own = sys.prefix, sys.base_prefix
-        folders = [path for path in folders if path not in named or path.startswith(own)]
+        folders = [path for path in folders if path not in python_path or path.startswith(own)]
     return tuple(folders), found_by

@@ -1,8 +1,8 @@
 """Wait for another thread of this process that does the same work, without ever deadlocking with it.
 
 Promise     Code that re-enters the package (from a signal handler, a subscriber, `__del__`, the callback of a weak
-            reference, an audit hook or a log handler) never waits: the other thread may wait for the work that it
-            interrupted. No thread waits for one that has ended or runs user code, or without a time limit.
+            reference, an audit hook or a log handler) never waits: the other thread may be waiting for the work that
+            this code interrupted. No thread waits for one that has ended or runs user code, or without a time limit.
             A thread that does not wait does the work itself: at worst it is done twice.
 Method      A thread that begins some work puts itself and its process under a name into a dict, by `setdefault`, which
             is atomic and needs no lock: none is held while foreign code runs, and a forked child inherits none. A
@@ -28,19 +28,19 @@ from .errors import LaunchError
 from .model import IN_USER_CODE
 
 Owner = tuple[int, int]
-"""A thread, by `threading.get_ident()`, and its process. Each call makes a new tuple, whose identity names the call."""
+"""A thread, by `threading.get_ident()`, and its process. Each call makes a new tuple: `is` compares calls."""
 
 LONGEST_S = 120.0
 """Longest wait for another thread, in seconds; a compile takes less."""
 
-ABROAD_S = 0.25
+IN_USER_CODE_S = 0.25
 """Longest time that others wait for a thread in user code, in seconds."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 _OURS = __name__.partition(".")[0]
-_AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
-"""Modules that run the user's program, and so are on its stack without meaning re-entry."""
+_CALLERS = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
+"""Modules that run the user's program: they are on its stack without a re-entry."""
 
 
 def is_reentered() -> bool:
@@ -74,7 +74,7 @@ def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s
 
 
 def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
-    """Repeat an attempt until it succeeds; False if waiting for its owner is not allowed or took too long.
+    """Repeat an attempt until it succeeds; False if waiting for `other` is not allowed or took too long.
 
     Args:
         attempt: Waits at most the seconds that it is given, and returns whether it succeeded.
@@ -83,13 +83,13 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
     """
     if other[0] == threading.get_ident() or is_reentered():
         return attempt(0.0)
-    deadline_s, pause_s, abroad_since_s = time.monotonic() + wait_s, _FIRST_PAUSE_S, 0.0
+    deadline_s, pause_s, in_user_code_since_s = time.monotonic() + wait_s, _FIRST_PAUSE_S, 0.0
     while not attempt(pause_s):
         now_s = time.monotonic()
         if now_s >= deadline_s or not _is_alive(other):
             return False
-        abroad_since_s = (abroad_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
-        if abroad_since_s and now_s - abroad_since_s > ABROAD_S:
+        in_user_code_since_s = (in_user_code_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
+        if in_user_code_since_s and now_s - in_user_code_since_s > IN_USER_CODE_S:
             return False
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, max(0.0, deadline_s - now_s))
     return True
@@ -100,18 +100,18 @@ _importing: dict[str, int] = {}
 
 
 def imported(name: str) -> Any:
-    """Import another package's module, in a thread: a signal handler, which is in the main one, can wait for that.
+    """Import another package's module in a new thread, so that a signal handler in the main thread can wait for it.
 
     Raises:
-        ImportError: It cannot be imported.
-        LaunchError: This same thread is importing it, and a finalizer or an audit hook interrupted that.
+        ImportError: The module cannot be imported.
+        LaunchError: This thread is importing the module already, and a finalizer or audit hook interrupted the import.
     """
     if threading.current_thread() is threading.main_thread():
         if name not in sys.modules and name not in _importing:
             _importing[name] = os.getpid()
             try:
                 threading.Thread(target=_import, args=(name,), daemon=True).start()
-            except RuntimeError:  # no thread begins while the interpreter ends
+            except RuntimeError:  # the interpreter is shutting down
                 _importing.pop(name, None)
         while _importing.get(name) == os.getpid():  # polled: joining the import's lock may deadlock in CPython 3.11
             time.sleep(_FIRST_PAUSE_S)
@@ -125,7 +125,7 @@ def imported(name: str) -> Any:
 def _import(name: str) -> None:
     try:
         import_module(name)
-    except Exception:  # the waiting thread imports again itself, and reports the error
+    except Exception:  # the waiting thread repeats the import, and reports the error
         pass
     finally:
         _importing.pop(name, None)
@@ -133,7 +133,7 @@ def _import(name: str) -> None:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__") or ""
-    return name.startswith(f"{_OURS}.") and not name.startswith(_AROUND)
+    return name.startswith(f"{_OURS}.") and not name.startswith(_CALLERS)
 
 
 def _is_alive(owner: Owner) -> bool:

@@ -3,9 +3,10 @@
 Promise     Two sets of arguments have equal forms only if cuda.compute generates the same code for them. An argument
             without a known form raises `Unkeyed`, with the reason, and is built without the cache. No compiler is
             imported.
-Method      Algorithms by name and by the parameters of their constructors, as of the versions that were examined;
-            others are not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
-            cuda.compute itself keys them, operators written in Python by their fingerprint (compute_operators).
+Method      `ALGORITHMS` lists the algorithms and the parameters of their constructors in the versions that were
+            examined; others are not keyed. The form of an array has its dtype, that of an initial value its type, that
+            of an iterator the kind by which cuda.compute keys it, and that of an operator written in Python its
+            fingerprint (compute_operators).
 Source      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
 
@@ -64,10 +65,10 @@ def argument_forms(algorithm: str, arguments: dict[str, Any], operators: list[Fi
     Args:
         algorithm: A name in `ALGORITHMS`.
         arguments: Arguments by parameter.
-        operators: A list that the fingerprints of operators written in Python are added to.
+        operators: A list, to which the fingerprints of operators written in Python are added.
 
     Raises:
-        Unkeyed: One of them has no form.
+        Unkeyed: An argument has no form.
     """
     return {name: _form(value, operators, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
 
@@ -145,7 +146,7 @@ def _code_form(code: Any) -> Plain:
 
 
 def dtype_form(dtype: Any) -> Plain:
-    """A NumPy dtype, with the layout of its fields."""
+    """The form of a NumPy dtype, with the layout of its fields."""
     if dtype.hasobject:
         raise Unkeyed("an array holds Python objects")
     names = dtype.names or ()
@@ -155,7 +156,7 @@ def dtype_form(dtype: Any) -> Plain:
 
 
 def type_form(descriptor: Any) -> Plain:
-    """A type of cuda.compute's; a struct with its fields in order."""
+    """The form of a type of cuda.compute; that of a struct has its fields in order."""
     from cuda.compute import types
 
     if isinstance(descriptor, types.PointerTypeDescriptor):
@@ -168,7 +169,7 @@ def type_form(descriptor: Any) -> Plain:
 
 
 def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
-    """A Python operator by its fingerprint."""
+    """The form of a Python operator, which has the operator's fingerprint."""
     from ..frontends.python.function import Uncapturable, fingerprint
     from .compute_operators import OPERATORS
 

@@ -4,7 +4,7 @@ Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC
             capability. Algorithms without a key, and entries that cannot be read or loaded, are built by cuda.compute.
             An operator is read again after its compile: if it changed, the result is used and not stored.
 Method      An entry for each compute capability has two files: the algorithm without its code, as cuda.compute
-            serialises it, and the code. Of several capabilities each is built by itself, as if it were the only one, so
+            serialises it, and the code. Each of several capabilities is built by itself, as if it were the only one, so
             that each entry is a hit for any device of that capability.
 Not here    Forms of arguments (compute_arguments), and the replaced constructors that call this (cuda_compute).
 Source      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
@@ -44,7 +44,7 @@ _building: set[int] = set()
 """Threads that run a constructor of cuda.compute: algorithms constructed within it are not looked up."""
 
 _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""Code objects by key, shared by all threads as cuda.compute does: each device loads a code once."""
+"""Code objects by key. All threads share them, as in cuda.compute, so that each device loads a code once."""
 
 
 def is_inside() -> bool:
@@ -52,35 +52,35 @@ def is_inside() -> bool:
     return get_ident() in _building
 
 
-def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
+def serve(session: Session, original: Any, instance: Any, arguments: dict[str, Any], capability: Any) -> None:
     """Initialise an algorithm from a stored entry, or build it.
 
     Args:
         session: Session of the cache.
-        plain: The constructor that was replaced.
-        made: The object to initialise.
+        original: The constructor that was replaced.
+        instance: The object to initialise.
         arguments: The constructor's arguments by parameter, without the last one.
         capability: The last argument: compute capabilities to build for; None for the current device.
 
     Raises:
-        FrozenCacheError: It is not stored, or cannot be keyed, and the mode is frozen.
+        FrozenCacheError: The algorithm is not stored, or cannot be keyed, and the mode is frozen.
     """
-    label = f"cuda.compute:{type(made).__name__[1:]}"
+    label = f"cuda.compute:{type(instance).__name__[1:]}"
     entries: list[_Entry] = []
     try:
         device, targets = _targets(capability)
-        entries += [_Entry(session, label, plain, type(made), arguments, target) for target in targets]
+        entries += [_Entry(session, label, original, type(instance), arguments, target) for target in targets]
         if device is not None:
-            entries[0].here = made
+            entries[0].here = instance
         for each in entries:
             each.find()
         if not entries[0].is_built_here:
-            _take(made, entries, device)
+            _take(instance, entries, device)
     except FrozenCacheError:
         raise
     except _Failed as failed:  # cuda.compute's own build failed
         raise failed.error from None
-    except Exception as error:  # on any failure of the cache, cuda.compute builds it
+    except Exception as error:  # on any failure of the cache, cuda.compute builds the algorithm
         if session.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot build {label}", f"the cache is frozen: {error}", "warm it up where it is not frozen"
@@ -92,7 +92,7 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
             session.events.emit(trouble("cuda.compute", f"{label} is not served from the cache: {error}"))
         for each in entries:
             each.set_aside(error)
-        _plain(plain, made, arguments, capability)
+        _run_original(original, instance, arguments, capability)
 
 
 def _targets(capability: Any) -> tuple[int | None, list[Any]]:
@@ -106,19 +106,19 @@ def _targets(capability: Any) -> tuple[int | None, list[Any]]:
     return device, [target]
 
 
-def _plain(plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
+def _run_original(original: Any, instance: Any, arguments: dict[str, Any], capability: Any) -> None:
     """Run cuda.compute's own constructor; algorithms constructed within it are not looked up."""
     me, was_inside = get_ident(), get_ident() in _building
     _building.add(me)
     try:
-        plain(made, **arguments, compute_capability=capability)
+        original(instance, **arguments, compute_capability=capability)
     finally:
         if not was_inside:
             _building.discard(me)
 
 
 class _Failed(Exception):
-    """cuda.compute could not build it."""
+    """cuda.compute could not build the algorithm."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -141,9 +141,9 @@ class _Entry:
     """
 
     def __init__(
-        self, session: Session, label: str, plain: Any, algorithm: Any, arguments: dict[str, Any], target: Any
+        self, session: Session, label: str, original: Any, algorithm: Any, arguments: dict[str, Any], target: Any
     ) -> None:
-        self._session, self._label, self._plain = session, label, plain
+        self._session, self._label, self._original = session, label, original
         self._algorithm, self._arguments, self.target = algorithm, arguments, target
         self.here: Any = None
         self.is_built_here, self.key = False, ""
@@ -154,7 +154,7 @@ class _Entry:
         """Find the files, or build them.
 
         Raises:
-            Unkeyed: It has no key.
+            Unkeyed: The algorithm has no key.
         """
         components = self._components()
         libraries = (*_LIBRARIES, "nvvm") if "python" in components else _LIBRARIES
@@ -188,16 +188,16 @@ class _Entry:
     def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
         from cuda.compute._target_cc import target_cc
 
-        made = self._algorithm.__new__(self._algorithm) if self.here is None else self.here
+        instance = self._algorithm.__new__(self._algorithm) if self.here is None else self.here
         try:
             with target_cc(self.target), self._fresh_functions():
-                _plain(self._plain, made, self._arguments, self.target if self.here is None else None)
+                _run_original(self._original, instance, self._arguments, self.target if self.here is None else None)
         except Exception as error:
             raise _Failed(error) from None
         self.is_built_here = self.here is not None
-        leaf = _leaf(made)
+        leaf = _leaf(instance)
         (capability,) = leaf.build_results
-        self.files = {_OBJECT: _without_code(made), _CODE: leaf.build_results.serialize_build_result(capability)}
+        self.files = {_OBJECT: _without_code(instance), _CODE: leaf.build_results.serialize_build_result(capability)}
         from cuda.cccl import get_include_paths
 
         if self._components() != components or str(get_include_paths().cuda) != _toolkit_headers():
@@ -205,7 +205,7 @@ class _Entry:
         return self.files
 
     def _fresh_functions(self) -> contextlib.AbstractContextManager[None]:
-        """Make the compiler forget earlier versions of the functions that its operators call."""
+        """Make the compiler forget earlier versions of the functions that the algorithm's operators call."""
         if not self._functions:
             return contextlib.nullcontext()
         from .compute_operators import fresh
@@ -213,20 +213,20 @@ class _Entry:
         return fresh(self._functions, f"sm_{self.target[0]}{self.target[1]}")
 
 
-def _leaf(made: Any) -> Any:
-    """The object that has the code: itself, or the algorithm inside it."""
-    while not hasattr(made, "build_results"):
-        made = getattr(made, type(made).__serialization_schema__[0][0])
-    return made
+def _leaf(instance: Any) -> Any:
+    """The object that has the code: the given one, or the algorithm inside it."""
+    while not hasattr(instance, "build_results"):
+        instance = getattr(instance, type(instance).__serialization_schema__[0][0])
+    return instance
 
 
-def _without_code(made: Any) -> bytes:
+def _without_code(instance: Any) -> bytes:
     from cuda.compute._caching import _PerCCBuildResults
 
-    leaf = _leaf(made)
+    leaf = _leaf(instance)
     kept, leaf.build_results = leaf.build_results, _PerCCBuildResults({})
     try:
-        text: bytes = made.serialize()
+        text: bytes = instance.serialize()
     finally:
         leaf.build_results = kept
     return text
@@ -238,12 +238,12 @@ def _result_type(algorithm: Any) -> Any:
     return kind.cls if name == "build_results" else _result_type(kind.cls)
 
 
-def _take(made: Any, entries: Sequence[_Entry], device: int | None) -> None:
+def _take(instance: Any, entries: Sequence[_Entry], device: int | None) -> None:
     """Give an object the attributes of a deserialised one, and the code, loaded if it is for the current device."""
     from cuda.compute._caching import _PerCCBuildResults
     from cuda.compute._cccl_interop import cc_to_key
 
-    found, result_type = type(made).deserialize(entries[0].files[_OBJECT]), _result_type(type(made))
+    found, result_type = type(instance).deserialize(entries[0].files[_OBJECT]), _result_type(type(instance))
     leaf, results = _leaf(found), _shared.get(entries[0].key) if len(entries) == 1 else None
     if results is None:
         codes = {cc_to_key(each.target): each.files[_CODE] for each in entries}
@@ -254,10 +254,10 @@ def _take(made: Any, entries: Sequence[_Entry], device: int | None) -> None:
     leaf.build_results = results
     if device is not None:
         leaf._bound_build_result = results.resolve(cc_to_key(entries[0].target), device)
-    names = {name for each in type(made).__mro__ for name in getattr(each, "__slots__", ())}
+    names = {name for each in type(instance).__mro__ for name in getattr(each, "__slots__", ())}
     for name in names | vars(found).keys() if hasattr(found, "__dict__") else names:
         if not name.startswith("__") and hasattr(found, name):
-            setattr(made, name, getattr(found, name))
+            setattr(instance, name, getattr(found, name))
 
 
 @functools.cache
@@ -276,9 +276,9 @@ def _cccl() -> Plain:
 
 
 def _toolkit_headers() -> str:
-    """The toolkit's headers that cuda.compute will use, without its own search, which takes longer.
+    """The folder of the toolkit's headers that cuda.compute will use, found without its own search, which takes longer.
 
-    A build is stored only where cuda.compute's `get_include_paths` gives the same.
+    A build is stored only if cuda.compute's `get_include_paths` returns the same folder.
     """
     from cuda.cccl.headers import include_paths
 
@@ -296,8 +296,7 @@ def _python() -> list[Plain]:
 
 @functools.cache
 def package_digest(package: str) -> str:
-    """Digest the content of a package without importing it: the list of files that its installer wrote; where there is
-    none, as of a checkout, the files themselves."""
+    """Digest a package without importing it: its installer's list of files, or else (in a checkout) its files."""
     spec = find_spec(package)
     if spec is None or not spec.origin:
         return ""

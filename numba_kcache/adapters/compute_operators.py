@@ -3,8 +3,8 @@
 Promise     Functions registered with numba-cuda-mlir, or decorated by it, are keyed as for one of its kernels. No
             compiler is imported for that. The functions that an operator calls are compiled in their present state,
             even if they were compiled in another state earlier in this process.
-Source      cuda.compute 1.2.1, _mlir.py: an operator is compiled as a device function; each struct that it meets is
-            registered with numba-cuda-mlir, under code of cuda.compute's own.
+Source      cuda.compute 1.2.1, _mlir.py: an operator is compiled as a device function; each struct that it uses is
+            registered with numba-cuda-mlir, with code of cuda.compute.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Operators:
     external = staticmethod(mlir.external)
 
     def intrinsic(self, value: Any) -> Registration | None:
-        """A class of `gpu_struct`, by its layout; else an intrinsic."""
+        """The registration of a class of `gpu_struct`, with its layout, or else of an intrinsic."""
         struct = sys.modules.get(f"{HOME}.struct")
         if struct is None or not (isinstance(value, type) and issubclass(value, struct._Struct)):
             return mlir.intrinsic(value)
@@ -48,7 +48,7 @@ class Operators:
         return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
 
     def type_form(self, value: Any) -> Plain | None:
-        """The form of a device array in an operator's state, whose address is passed to each call; else of a type."""
+        """The form of a type, or of a device array in an operator's state, whose address is passed at each call."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
         if isinstance(value, type) or not is_device_array(value):
@@ -59,7 +59,7 @@ class Operators:
             raise Refused(str(refusal)) from None
 
     def registrations(self) -> Registrations:
-        """The program's registrations, without those that cuda.compute made for structs, which their class covers."""
+        """The program's registrations, without cuda.compute's own for structs: `intrinsic` covers the classes."""
         of_value, of_attribute, of_all = mlir.registrations()
         attributes = {name: _of_program(found) for name, found in of_attribute.items()}
         return Registrations(
@@ -86,7 +86,7 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
     """Remove earlier versions of these functions from the caches of cuda.compute and its compiler.
 
     Args:
-        functions: As of `Fingerprint.device_functions`.
+        functions: As `Fingerprint.device_functions` returns them.
         chip: The target.
     """
     others = [each for each in functions if each[0] is not struct_class]

@@ -1,4 +1,4 @@
-"""cuda.compute's algorithms in this cache: each is looked up before its operator is compiled and it is built.
+"""cuda.compute's algorithms in this cache: each is looked up before its operators are compiled.
 
 Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC and nvJitLink, for the same compute
             capability. Algorithms that cannot be keyed or serialised (the v2 backend), or for which the cache fails,
@@ -61,7 +61,7 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def cached(cache: Cache | None = None) -> Iterator[None]:
-    """Send the builds of cuda.compute within a `with` block, of all threads, through a cache.
+    """Send the builds of cuda.compute in all threads through a cache, during a `with` block.
 
     Args:
         cache: The cache; None for the process's.
@@ -129,11 +129,11 @@ def _replace() -> None:
         algorithm = Serializable._registry.get(name)
         if algorithm is None:
             continue
-        plain = algorithm.__init__
-        if tuple(inspect.signature(plain).parameters)[1:] != (*parameters, "compute_capability"):
+        original = algorithm.__init__
+        if tuple(inspect.signature(original).parameters)[1:] != (*parameters, "compute_capability"):
             continue  # of an unknown version: left unchanged
         _replaced[name] = algorithm, vars(algorithm).get("__init__")
-        algorithm.__init__ = _constructor(name, parameters, plain)
+        algorithm.__init__ = _constructor(name, parameters, original)
     if _replaced and op._jit_adapter is None:
         op._jit_adapter = _adapter_class()
 
@@ -141,11 +141,11 @@ def _replace() -> None:
 def _restore() -> None:
     if _sessions:
         return
-    for algorithm, plain in _replaced.values():
-        if plain is None:
+    for algorithm, original in _replaced.values():
+        if original is None:
             del algorithm.__init__
         else:
-            algorithm.__init__ = plain
+            algorithm.__init__ = original
     _replaced.clear()
     op = _module("op")
     if op is not None and op._jit_adapter is _adapter_class():
@@ -226,18 +226,18 @@ def _adapter_class() -> Any:
 # -- constructors ---------------------------------------------------------------------------------------------
 
 
-def _constructor(name: str, parameters: tuple[str, ...], plain: Any) -> Any:
-    @functools.wraps(plain)
+def _constructor(name: str, parameters: tuple[str, ...], original: Any) -> Any:
+    @functools.wraps(original)
     def construct(self: Any, *given: Any, **named: Any) -> None:
         owners = _sessions[-1:]
         if not owners or is_inside():
-            plain(self, *given, **named)
+            original(self, *given, **named)
             return
         arguments = dict(zip((*parameters, "compute_capability"), given, strict=False)) | named
         capability = arguments.pop("compute_capability", None)
         if not (arguments.keys() >= set(parameters)):
-            plain(self, *given, **named)
+            original(self, *given, **named)
             return
-        serve(owners[0](), plain, self, arguments, capability)
+        serve(owners[0](), original, self, arguments, capability)
 
     return construct

@@ -21,14 +21,14 @@ from ..engine.session import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
 
 _LABEL = "cuda.core program"
-_WAITING_LIMIT = 256
+_MISSED_LIMIT = 256
 
 
 class Programs:
     """A program cache of cuda.core that keeps its code in a `KernelCache`, among its other entries.
 
     Args:
-        cache: A `KernelCache`; default the process's.
+        cache: A `KernelCache`; None for the process's.
 
     Raises:
         OptionError: It is not a KernelCache.
@@ -51,14 +51,14 @@ class Programs:
         name = _key_bytes(key)
         found = find_built(self._session(), self._components(name), _LABEL)
         if found is None:
-            if len(self._missed) >= _WAITING_LIMIT:
+            if len(self._missed) >= _MISSED_LIMIT:
                 self._missed.clear()
             self._missed[name] = time.perf_counter()
             raise KeyError(key)
         return found.payloads[ALONE]
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
-        """Store code under a key: bytes, or an `ObjectCode`, whose file is read where it holds a path."""
+        """Store code under a key: bytes, or an `ObjectCode`; if that holds a path, the file is read."""
         name, code = _key_bytes(key), _code_bytes(value)
         now = time.perf_counter()
         seconds = now - self._missed.pop(name, now)
@@ -67,7 +67,7 @@ class Programs:
         keep_built(self._session(), self._components(name), code, label=label[:1024], meta=meta, seconds=seconds)
 
     def __delitem__(self, key: bytes | str) -> None:
-        """Remove the code of a key from this machine; tiers keep what they have.
+        """Remove the code of a key from this machine; tiers keep it.
 
         Raises:
             KeyError: It is not stored.
@@ -76,7 +76,7 @@ class Programs:
             raise KeyError(key)
 
     def __len__(self) -> int:
-        """Number of stored programs, by any compiler."""
+        """Number of stored programs, whichever compiler they are from."""
         return len(self._keys())
 
     def clear(self) -> None:
@@ -95,8 +95,8 @@ class Programs:
 
     def _components(self, key: bytes) -> dict[str, Any]:
         session = self._session()
-        of, compilers = self._compilers
-        if of is not session:  # computed once: the compiler is loaded before a program is looked up
+        owner, compilers = self._compilers
+        if owner is not session:  # computed once: the compiler is loaded before a program is looked up
             builds = session.toolchain.identify(("nvrtc", "nvJitLink"), ())
             compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
             self._compilers = session, compilers

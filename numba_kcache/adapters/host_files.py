@@ -23,7 +23,7 @@ from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
 
 LEFT_LIMIT = 16
-"""Number of folders of copies from which a process removes those of ended processes when it starts, too."""
+"""Number of folders of copies above which a process removes those of ended processes also when it starts."""
 
 KEPT_LIMIT = 4096
 """Limit of the keys with kept files; beyond it the half that was used longest ago is removed."""
@@ -37,8 +37,8 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 
 
-class _Place(NamedTuple):
-    """The folder of this process's files; `lock` is held as long as it lives."""
+class _Folders(NamedTuple):
+    """The folders of this process; `lock` is held as long as the process lives."""
 
     pid: int
     private: str
@@ -46,7 +46,7 @@ class _Place(NamedTuple):
     lock: int
 
 
-_place: _Place | None = None
+_folders: _Folders | None = None
 _numbers = itertools.count()
 
 
@@ -59,18 +59,18 @@ def is_host_code(name: str, data: bytes) -> bool:
 
 def new_folder() -> str:
     """Make a new folder for copies, for the caller alone."""
-    folder = f"{_here().copies}/{next(_numbers)}"
+    folder = f"{_own_folders().copies}/{next(_numbers)}"
     os.mkdir(folder, 0o700)
     return folder
 
 
 def write_copy(folder: str, name: str, data: bytes) -> str:
-    """Write a copy into such a folder, replacing a file of the same name, and return its path."""
+    """Write a copy into a folder of `new_folder`, in place of a file of the same name, and return its path."""
     path = f"{folder}/{_checked(name)}"
     try:
         fd = os.open(path, _CREATE, 0o600)
     except FileExistsError:
-        os.unlink(path)  # first: some file systems flush a file that is truncated or replaced by rename
+        os.unlink(path)  # removed first: some file systems flush a file that is truncated or replaced by rename
         fd = os.open(path, _CREATE, 0o600)
     with open(fd, "wb", buffering=0) as file:
         while data:
@@ -80,7 +80,7 @@ def write_copy(folder: str, name: str, data: bytes) -> str:
 
 def keep(key: str, name: str, data: bytes) -> str:
     """Keep a file for later processes of this machine and return its path."""
-    folder = f"{_here().private}/kept/{_digest(key)}"
+    folder = f"{_own_folders().private}/kept/{_digest(key)}"
     os.makedirs(folder, 0o700, exist_ok=True)
     _bound(os.path.dirname(folder))
     for other in _named(folder, name):
@@ -96,7 +96,7 @@ def keep(key: str, name: str, data: bytes) -> str:
 
 def kept(key: str, name: str) -> str | None:
     """The path of a kept file whose bytes are unchanged; None if there is none."""
-    folder = f"{_here().private}/kept/{_digest(key)}"
+    folder = f"{_own_folders().private}/kept/{_digest(key)}"
     for found in _named(folder, name):
         path = f"{folder}/{found}"
         with suppress(OSError), open(os.open(path, os.O_RDONLY | NOFOLLOW | CLOEXEC), "rb") as file:
@@ -126,7 +126,7 @@ def _digest(key: str) -> str:
 
 
 def _bound(kept_folder: str) -> None:
-    """Remove the half of the keys' files that was used longest ago, once there are too many."""
+    """If there are too many keys with kept files, remove the files of the half that was used longest ago."""
     names = [each for each in os.listdir(kept_folder) if _KEY.fullmatch(each)]
     if len(names) <= KEPT_LIMIT:
         return
@@ -138,15 +138,15 @@ def _bound(kept_folder: str) -> None:
         _remove(f"{kept_folder}/{name}")
 
 
-def _here() -> _Place:
-    global _place
-    place = _place
-    if place is None or place.pid != os.getpid():
-        place = _place = _made()  # two threads may each make one; both stay locked until the process ends
-    return place
+def _own_folders() -> _Folders:
+    global _folders
+    folders = _folders
+    if folders is None or folders.pid != os.getpid():
+        folders = _folders = _make_folders()  # two threads may each make one; both stay locked until the process ends
+    return folders
 
 
-def _made() -> _Place:
+def _make_folders() -> _Folders:
     private, tried = private_directory("files for the compilers of others")
     if private is None:
         raise OSError(f"there is no private folder for files: tried {tried}")
@@ -163,12 +163,12 @@ def _made() -> _Place:
             lock = os.open(mine, os.O_RDONLY | CLOEXEC)
         except FileNotFoundError:  # another process removed it
             continue
-        if _is_locked(lock) and os.path.isdir(mine):  # else another process removed it before it was locked
-            return _Place(os.getpid(), private, mine, lock)
+        if _try_lock(lock) and os.path.isdir(mine):  # otherwise another process removed it before it was locked
+            return _Folders(os.getpid(), private, mine, lock)
         os.close(lock)
 
 
-def _is_locked(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
     import fcntl
 
     try:
@@ -189,7 +189,7 @@ def _reap(folder: str) -> None:
     with suppress(OSError):
         lock = os.open(folder, os.O_RDONLY | NOFOLLOW | CLOEXEC)
         try:
-            if _is_locked(lock):
+            if _try_lock(lock):
                 _remove(folder)
         finally:
             os.close(lock)

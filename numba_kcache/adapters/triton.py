@@ -1,7 +1,7 @@
 """Triton's kernels in this cache: `TRITON_CACHE_MANAGER=numba_kcache.adapters.triton:CacheManager`.
 
 Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) is returned complete, as it was put, or
-            not at all. Of all processes that miss it at once one compiles. A stored group is checked against Triton's
+            not at all. Of the processes that miss it at once, one compiles. A stored group is checked against Triton's
             own key, and its cubin against target and kernel, before Triton gets a path. Host code is never read from or
             written to a tier or a bundle: it is kept on the machine that built it.
 Method      Triton compiles between `get_group` and `put_group`, not in a callback. So a thread calls `get_or_build` for
@@ -30,7 +30,7 @@ from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
 from . import host_files
 
-_PUBLISH_S = 30.0
+_MAX_STORE_S = 30.0
 _turns: dict[tuple[int, str, str], _Turn] = {}
 
 
@@ -45,14 +45,14 @@ class CacheManager:
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self.key = key
-        self._own: Any = None
+        self._tritons_own: Any = None
         self._files: dict[str, bytes] = {}
         self._turn: _Turn | None = None
         self._is_group, self._folder = False, ""
         if override or dump:
             from triton.runtime.cache import FileCacheManager
 
-            self._own = FileCacheManager(key, override=override, dump=dump)
+            self._tritons_own = FileCacheManager(key, override=override, dump=dump)
 
     def has_file(self, filename: str) -> bool:
         """Check whether there is a file of this name."""
@@ -60,8 +60,8 @@ class CacheManager:
 
     def get_file(self, filename: str) -> str | None:
         """Find a file that was put by itself on this machine, or by this manager; None if there is none."""
-        if self._own is not None:
-            path: str | None = self._own.get_file(filename)
+        if self._tritons_own is not None:
+            path: str | None = self._tritons_own.get_file(filename)
             return path
         if filename in self._files:
             return self._copy(filename, self._files[filename])
@@ -69,8 +69,8 @@ class CacheManager:
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
         """Keep a file on this machine and return its path; it is stored only if it is in a group put later."""
-        if self._own is not None:
-            path: str = self._own.put(data, filename, binary=binary)
+        if self._tritons_own is not None:
+            path: str = self._tritons_own.put(data, filename, binary=binary)
             return path
         content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else str(data).encode()
         if not self._is_group:
@@ -84,8 +84,8 @@ class CacheManager:
         Raises:
             FrozenCacheError: It is not stored, and the mode is frozen.
         """
-        if self._own is not None:
-            group: dict[str, str] | None = self._own.get_group(filename)
+        if self._tritons_own is not None:
+            group: dict[str, str] | None = self._tritons_own.get_group(filename)
             return group
         self._is_group = True
         payloads = self._find(filename)
@@ -96,8 +96,8 @@ class CacheManager:
 
     def put_group(self, filename: str, group: Mapping[str, str]) -> str:
         """Store the files that were put as a group; return the path of its metadata."""
-        if self._own is not None:
-            path: str = self._own.put_group(filename, group)
+        if self._tritons_own is not None:
+            path: str = self._tritons_own.put_group(filename, group)
             return path
         turn, self._turn = self._turn, None
         payloads = {name: self._files[name] for name in group if name in self._files}
@@ -117,7 +117,7 @@ class CacheManager:
         session = process_session()
         try:
             for _ in range(2):
-                built = find_built(session, _given(self.key, filename), _label(filename)) or self._ask(
+                built = find_built(session, _components(self.key, filename), _label(filename)) or self._take_turn(
                     session, filename
                 )
                 if built is None:
@@ -132,17 +132,17 @@ class CacheManager:
             session.events.emit(trouble("triton", f"cannot look for {filename} of {self.key}: {error}"))
         return None
 
-    def _ask(self, session: Session, filename: str) -> Built | None:
+    def _take_turn(self, session: Session, filename: str) -> Built | None:
         """Take the turn to build a group, or wait for the process that has it and return its result."""
         turn = _Turn(session, self.key, filename)
-        built = turn.ask()
+        built = turn.wait()
         if built is None:
             self._turn = turn
             weakref.finalize(self, turn.give_up).atexit = False
         return built
 
 
-def _given(key: str, filename: str) -> dict[str, Plain]:
+def _components(key: str, filename: str) -> dict[str, Plain]:
     return {"compiler": "triton", "key": key, "group": filename}
 
 
@@ -162,14 +162,14 @@ class _Turn:
         before = _turns.pop(name, None)
         if before is not None:  # this thread's failed compile, whose manager a traceback keeps alive
             before.give_up()
-        import queue  # here: a hit does not need it
+        import queue  # not at the top: a hit does not need it
 
         self._name = name
         self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
         self._files: queue.SimpleQueue[Mapping[str, bytes] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(session, key, filename), daemon=True)
 
-    def ask(self) -> Built | None:
+    def wait(self) -> Built | None:
         """Wait for the group; None if it has to be built."""
         self._thread.start()
         answer = self._answer.get()
@@ -183,7 +183,7 @@ class _Turn:
         """Pass the built files on, None for a failed compile, and return when they are stored."""
         _turns.pop(self._name, None)
         self._files.put(files)
-        self._thread.join(_PUBLISH_S)
+        self._thread.join(_MAX_STORE_S)
 
     def give_up(self) -> None:
         """End the turn without files, so that others may build; does nothing after `finish`."""
@@ -191,11 +191,11 @@ class _Turn:
         self._files.put(None)
 
     def _run(self, session: Session, key: str, filename: str) -> None:
-        given, label = _given(key, filename), _label(filename)
+        components, label = _components(key, filename), _label(filename)
         answer: Built | BaseException
         try:
-            answer = find_or_build(session, given, self._build, label=label, depends=(), meta=None, caller="")
-        except BaseException as error:  # raised again in the thread that called `ask`, if it still waits
+            answer = find_or_build(session, components, self._build, label=label, depends=(), meta=None, caller="")
+        except BaseException as error:  # raised again in the thread that called `wait`, if it still waits
             answer = error
         self._answer.put(answer)
 

@@ -1,4 +1,4 @@
-"""One stored entry with all its metadata, as a value that prints.
+"""One stored entry with all its metadata, as a value that prints as text.
 
 Promise     The contents of a file are shown as text: no control character reaches a terminal, and a missing or
             malformed report leaves its fields empty.

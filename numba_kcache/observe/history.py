@@ -44,12 +44,12 @@ def history_of(sums: Mapping[str, float]) -> History:
     for name, value in sums.items():
         if name.startswith(("hits/", "reason/")) and value < 1:
             continue  # a negative count can only be forged
-        family, _, label = name.partition("/")
-        if family == "hits" and re.fullmatch(_KEY, label):
+        group, _, label = name.partition("/")
+        if group == "hits" and re.fullmatch(_KEY, label):
             hits[label] = int(value)
-        elif family == "reason" and label:
+        elif group == "reason" and label:
             reasons[label] = int(value)
-        elif family == "day":
+        elif group == "day":
             date, _, counted = label.partition("/")
             if re.fullmatch(_DATE, date):
                 days.setdefault(date, {})[counted] = value

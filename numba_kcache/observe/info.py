@@ -16,11 +16,11 @@ class CacheInfo(NamedTuple):
     Args:
         scope: `"lifetime"` or `"process"`: the range of the counts. Entries and sizes are the same for both.
         directory: Directory of the entries; `""` for a cache in memory.
-        entries: Entries held.
-        size_bytes: Bytes they take.
+        entries: Number of entries.
+        size_bytes: Bytes that entries and manifests take.
         max_size_bytes: Size limit, beyond which the least recently used entries are removed.
         hits: Resolutions of (kernel, target, signature) found in the cache.
-        misses: Resolutions not found.
+        misses: Resolutions not found in the cache.
         waited: Hits that waited for another thread or process to compile.
         evictions: Entries removed to keep the limits.
         errors: Troubles of the cache: damage, full disk, refused directory.
@@ -31,7 +31,7 @@ class CacheInfo(NamedTuple):
         time_saved_s: Recorded compile time of the entries loaded, less the time to load them.
         tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
             are those seen by this process.
-        obstacle: Why new entries cannot be written to the directory, and where they go instead; "" if they can.
+        obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
         launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
     """
 

@@ -101,7 +101,7 @@ def warn(text: str) -> None:
     text = plain(text)
     try:
         warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
-    except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
+    except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: must not fail a launch
         record(WARNING, text)
 
 

@@ -2,7 +2,7 @@
 
 Promise     One self-contained file: no script, font, image or link to another place. Readable on a phone and in dark
             mode. The contents of a cache are escaped.
-Method      HTML and inline SVG from values; colours are CSS variables that follow the reader's preference.
+Method      HTML with inline SVG; colours are CSS variables that follow the reader's preference.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
         info: The information for all processes.
         history: Counts by day and reason.
         costly: Entries that took longest to compile (`store.report.EntryInfo`).
-        large: Entries that take most room.
+        large: The largest entries.
         now_s: Time of the report, in seconds since the epoch.
     """
     days = _without_gaps(history.days)[-_MOST_DAYS:]
@@ -106,9 +106,9 @@ def _without_gaps(days: Sequence[Day]) -> list[Day]:
             date = datetime.date.fromisoformat(day.date)
         except ValueError:  # 2026-99-99, forged
             continue
-        after = datetime.date.fromisoformat(filled[-1].date) if filled else date
-        gaps = range(1, min((date - after).days, _MOST_DAYS + 1))
-        filled += [Day((after + datetime.timedelta(gap)).isoformat(), Counts()) for gap in gaps]
+        previous = datetime.date.fromisoformat(filled[-1].date) if filled else date
+        gaps = range(1, min((date - previous).days, _MOST_DAYS + 1))
+        filled += [Day((previous + datetime.timedelta(gap)).isoformat(), Counts()) for gap in gaps]
         filled.append(day)
     return filled
 
@@ -131,25 +131,26 @@ def _figures(info: CacheInfo) -> str:
 
 
 def _chart(
-    days: Sequence[Day], caption: str, series: Mapping[str, Callable[[Day], float]], words: Callable[[float], str]
+    days: Sequence[Day], caption: str, series: Mapping[str, Callable[[Day], float]], shown: Callable[[float], str]
 ) -> str:
     """Draw a bar per day and series, labelled with the largest value and the first and last day."""
     largest = max((value(day) for day in days for value in series.values()), default=0)
     if not largest:
         return f"<p>{caption}: nothing yet.</p>"
     width, height = 640.0, 100.0
-    slot = width / max(len(days), 14)
-    wide = slot * 0.8 / len(series)
+    day_width = width / max(len(days), 14)
+    bar_width = day_width * 0.8 / len(series)
     bars = []
     for index, day in enumerate(days):
-        for place, (name, value) in enumerate(series.items()):
-            tall, x = height * value(day) / largest, (index + 0.1) * slot + place * wide
+        for number, (name, value) in enumerate(series.items()):
+            bar_height, x = height * value(day) / largest, (index + 0.1) * day_width + number * bar_width
             bars.append(
-                f"<rect class='{name}' x='{x:.1f}' y='{height - tall:.1f}' width='{wide:.1f}' height='{tall:.1f}'>"
-                f"<title>{day.date}: {words(value(day))}</title></rect>"
+                f"<rect class='{name}' x='{x:.1f}' y='{height - bar_height:.1f}'"
+                f" width='{bar_width:.1f}' height='{bar_height:.1f}'>"
+                f"<title>{day.date}: {shown(value(day))}</title></rect>"
             )
     return (
-        f"<figure><div class='ends'><span>up to {words(largest)} a day</span></div>"
+        f"<figure><div class='ends'><span>up to {shown(largest)} a day</span></div>"
         f"<svg viewBox='0 0 {width:.0f} {height:.0f}' preserveAspectRatio='none' role='img' aria-label='{caption}'>"
         f"<line class='axis' x1='0' x2='{width}' y1='{height}' y2='{height}'/>{''.join(bars)}</svg>"
         f"<div class='ends'><span>{days[0].date}</span><span>{days[-1].date if len(days) > 1 else ''}</span></div>"
@@ -165,7 +166,7 @@ def _reasons(history: History) -> str:
     return _table(("reason", "misses"), [(_barred(reason, count / most), _number(count)) for reason, count in shown])
 
 
-def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], words: Callable[[float], str]) -> str:
+def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], shown: Callable[[float], str]) -> str:
     if not kernels:
         return "<p>The cache holds nothing yet.</p>"
     largest = max(map(value, kernels)) or 1.0
@@ -173,7 +174,7 @@ def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], w
     for each in kernels:
         kernel = _barred(", ".join(each.kernels) or "?", value(each) / largest)
         key = f"<code>{_text(each.key[:12])}</code>"
-        rows.append((kernel, _text(each.target), key, words(value(each)), _number(each.hits)))
+        rows.append((kernel, _text(each.target), key, shown(value(each)), _number(each.hits)))
     return _table(("kernel", "target", "key", what, "hits"), rows)
 
 

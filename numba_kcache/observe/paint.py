@@ -50,12 +50,12 @@ def painted(text: str, stream: TextIO) -> str:
         return text
     with console.capture() as captured:
         for line in text.split("\n"):
-            whole = style(Text(line))
+            coloured = style(Text(line))
             ends = [match.end() for match in _COLUMN.finditer(line)]
             column = max((end for end in ends if end <= width * 2 // 3), default=0)
             for number, (start, end) in enumerate(_parts(line, column, width - column)):
-                before = whole[:column] if number == 0 else Text(" " * column)
-                console.print(before + whole[start:end], soft_wrap=True)
+                before = coloured[:column] if number == 0 else Text(" " * column)
+                console.print(before + coloured[start:end], soft_wrap=True)
     return captured.get().removesuffix("\n")
 
 
@@ -63,8 +63,8 @@ def _parts(line: str, start: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield start and end of the pieces of a line, at most `width` characters each, split at spaces or else slashes."""
     pieces = []
     for word in re.finditer(r"^\s+|\S+\s*", line[start:]):
-        whole = len(word[0].rstrip()) <= width
-        names = [word[0]] if whole else re.findall(r"[^/]*/|[^/]+", word[0])
+        fits = len(word[0].rstrip()) <= width
+        names = [word[0]] if fits else re.findall(r"[^/]*/|[^/]+", word[0])
         for name in names:
             cuts = [*range(0, max(len(name.rstrip()), 1), width), len(name)]
             pieces += [name[at:end] for at, end in itertools.pairwise(cuts)]

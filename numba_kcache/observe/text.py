@@ -44,8 +44,8 @@ def counted(number: int, one: str, many: str = "") -> str:
     """A number of things: `1 hit`, `12 hits`.
 
     Args:
-        number: How many.
-        one: The word for one of them.
+        number: The number.
+        one: The word for one thing.
         many: The word for several; "" for one with an s.
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
@@ -67,7 +67,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     """Align rows: each column is as wide as its longest cell, with two spaces between columns.
 
     Args:
-        rows: Their cells.
+        rows: The cells of each row.
         right: Columns, counted from 0, that are aligned at their right edge, as numbers are.
     """
     rows = [[plain(cell) for cell in row] for row in rows]

@@ -1,4 +1,4 @@
-"""Write into the tree of a store on disk: puts, turns to build, and what is removed.
+"""Change the tree of a store on disk: put, remove, and take turns to build.
 
 Promise     A failure is an event, and the caller continues; a directory that cannot be written to is replaced by the
             private store. After a full disk nothing is written for a minute.
@@ -29,11 +29,11 @@ PAUSE_S = 60.0
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
+_TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 
 
 class Writer:
-    """All that changes one store on disk."""
+    """The changes to one store on disk."""
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
@@ -68,7 +68,7 @@ class Writer:
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._tree.base()):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
             except OSError as error:
-                if error.errno in _PASSING:
+                if error.errno in _TEMPORARY:
                     return
                 store.replace(error)
             store.is_usable()
@@ -87,7 +87,7 @@ class Writer:
         return is_stored
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
-        """Store many encoded entries, all of them or none; OSError then."""
+        """Store many encoded entries, all of them, or none and raise OSError."""
         from .batch import publish_all
 
         store = self._store
@@ -150,9 +150,9 @@ class Writer:
         store = self._store
         if store.readonly:
             return Removed(0, 0)
-        places: list[Limits | DiskStore | MemoryStore] = [self.limits] if store.is_usable() else []
+        parts: list[Limits | DiskStore | MemoryStore] = [self.limits] if store.is_usable() else []
         if store.private is not None:
-            places.append(store.private)
+            parts.append(store.private)
         self.limits.wait()
-        removed = [work(each) for each in places]
+        removed = [work(each) for each in parts]
         return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))

@@ -64,7 +64,7 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
 
     Args:
         given: One of these, an argument of `find_kernels`, or a list of these.
-        built: A list that grows when code is built while a module is imported; a module that builds some need not
+        built: A list that grows when code is built while a module is imported; a module that builds code need not
             contain kernels.
 
     Raises:
@@ -98,15 +98,15 @@ def _kernels_among(things: Iterable[Cached | Builder]) -> list[Cached]:
 
 
 def _found_in(module: ModuleType) -> list[Cached | Builder]:
-    held = [value for name, value in vars(module).items() if name != "__builtins__"]
-    return list({id(each): each for each in _values_of(held, module.__name__, set())}.values())
+    contents = [value for name, value in vars(module).items() if name != "__builtins__"]
+    return list({id(each): each for each in _values_of(contents, module.__name__, set())}.values())
 
 
 _NAMES = "name a module that can be imported from here, or a file that ends in .py"
 
 
 def load_module(module_or_file: Any) -> ModuleType:
-    """Import a module if need be; a file under its stem, with its folder on `sys.path` as for a script.
+    """Import a module if it is not imported yet; a file under its stem, with its folder on `sys.path` as for a script.
 
     Raises:
         OptionError: It is not a module, name or path.
@@ -164,5 +164,7 @@ def _values_of(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[C
             yield from _values_of(vars(value).values(), module, seen)
         elif isinstance(value, (list, tuple, set, frozenset, dict, MappingProxyType, SimpleNamespace)):
             seen.add(id(value))
-            held = vars(value) if isinstance(value, SimpleNamespace) else value
-            yield from _values_of(held.values() if isinstance(held, (dict, MappingProxyType)) else held, module, seen)
+            contents = vars(value) if isinstance(value, SimpleNamespace) else value
+            yield from _values_of(
+                contents.values() if isinstance(contents, (dict, MappingProxyType)) else contents, module, seen
+            )

@@ -3,10 +3,10 @@
 Promise     No process is left at the end, however it ends. A worker that dies loses its current kernel only, and is
             replaced.
 Method      Where enough kernels begin with the same includes, one process (the source) compiles the first of them, with
-            precompiled headers; the workers for the others are forked from it and inherit them. It then compiles
-            nothing more, forks, and ends last. Where it cannot fork, made none, or takes longer than `HEAD_START_S`, it
-            is one worker among others that are started as new processes. A kernel whose forked worker died is tried
-            once more in one of those.
+            precompiled headers. The workers for the others are forked from the source and inherit the headers; the
+            source compiles nothing more, and ends last. If it cannot fork, made no headers, or takes longer than
+            `HEAD_START_S`, it is a worker like the others, which are then started as new processes. A kernel whose
+            forked worker died is compiled once more in a worker that was started as a new process.
 Not here    The code of a worker (worker), and the list of kernels (pool).
 Source      NVRTC's precompiled headers contain addresses of the process that made them, which a forked one shares.
 """
@@ -40,10 +40,10 @@ WORTHWHILE = 3
 """Kernels per worker from which precompiled headers are made: making them takes as long as they save for one kernel."""
 
 HEAD_START_S, LONGEST_HEAD_START_S = 6.0, 60.0
-"""Seconds that other workers wait for the one that makes them: of its CPU time, and of wall time at most."""
+"""Longest wait of the other workers for the source, in seconds: of its CPU time, and of wall time."""
 
-_PATIENCE_S = 10.0
-"""Seconds that an idle worker may take to exit by itself: longer than an upload may wait for a server."""
+_MAX_EXIT_S = 10.0
+"""Longest time that an idle worker may take to exit, in seconds: longer than an upload may wait for a server."""
 
 
 class Job(NamedTuple):
@@ -75,12 +75,12 @@ class _Worker:
             self.connection.send_bytes(data)
 
     def begin(self, job: Job, how: bytes) -> None:
-        """Send it a job."""
+        """Send a job; `how` is IN_PASSING or PATIENTLY."""
         self.job = job
         self.send(how + job.data)
 
     def outcome(self) -> tuple[Job, Outcome]:
-        """Wait for the outcome of its job."""
+        """Wait for the outcome of the worker's job."""
         job, self.job = self.job, None
         assert job is not None
         try:
@@ -90,15 +90,15 @@ class _Worker:
             return job, Outcome("died", 0.0, KCacheError(f"cannot compile {job.label}", why, hint), ())
 
     def fate(self) -> str:
-        """Wait for its end, and say how it ended: exit code or signal."""
+        """Wait until the worker has ended; return its exit code or signal in words."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Kill it and all processes forked from it: a compiler does not react to gentler signals."""
+        """Kill the worker and all processes forked from it: a compiler does not react to gentler signals."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Let it exit by itself if it is idle, kill it otherwise."""
+        """Let the worker exit by itself if it is idle, kill it otherwise."""
         self.connection.close()
 
 
@@ -137,7 +137,7 @@ class Started(_Worker):
         super().end()
         try:
             if self.job is None:
-                self.process.wait(_PATIENCE_S)
+                self.process.wait(_MAX_EXIT_S)
         except subprocess.TimeoutExpired:
             pass
         finally:
@@ -174,23 +174,23 @@ class Forked(_Worker):
 
 def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome], None, None]:
     """Do all jobs in `count` processes, and yield each outcome as it comes; no process is left at the end."""
-    first, waiting = _sorted(jobs, count)
+    first, waiting = _separated(jobs, count)
     workers: list[_Worker] = []
-    source, folder, forks = None, "", False
+    source, folder, can_fork = None, "", False
     try:
         if first:
             with suppress(OSError):
                 folder = tempfile.mkdtemp(prefix="numba_kcache-warm-")
             source = Started(folder)
             yield from _head_start(source, first, waiting)
-            forks = source.job is None and not source.connection.closed  # its head start is over, and it is alive
+            can_fork = source.job is None and not source.connection.closed  # its head start is over, and it is alive
             workers += [source] if source.job is not None else []
         while waiting or any(each.job for each in workers):
             idle = [each for each in workers if each.job is None]
             while waiting and (idle or len(workers) < count):
                 if not idle:
-                    idle.append((forks and source and _forked(source)) or Started())
-                    forks = forks and isinstance(idle[-1], Forked)
+                    idle.append((can_fork and source and _forked(source)) or Started())
+                    can_fork = can_fork and isinstance(idle[-1], Forked)
                     workers.append(idle[-1])
                 idle.pop().begin(*waiting.popleft())
             busy = {each.connection: each for each in workers if each.job is not None}
@@ -202,19 +202,19 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                     worker.end()
                 if outcome.status == "died" and isinstance(worker, Forked):
                     waiting.appendleft((job, IN_PASSING))
-                    forks = False
+                    can_fork = False
                 elif outcome.status == "busy":  # another process builds it: its result is looked up at the end
                     waiting.append((job, PATIENTLY))
                 else:
                     yield job.wanted, outcome
     finally:
-        every = [*workers, *([source] if source is not None and source not in workers else [])]
-        for each in every:
+        all_workers = [*workers, *([source] if source is not None and source not in workers else [])]
+        for each in all_workers:
             if each.job is not None:
-                each.kill()  # first all of them
-        for each in every:
+                each.kill()  # all of them, before the first is waited for
+        for each in all_workers:
             each.connection.close()
-        for each in every:
+        for each in all_workers:
             each.end()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
@@ -227,7 +227,7 @@ def _forked(source: Started) -> Forked | None:
         return None
 
 
-def _sorted(jobs: Sequence[Job], count: int) -> tuple[deque[Job], deque[tuple[Job, bytes]]]:
+def _separated(jobs: Sequence[Job], count: int) -> tuple[deque[Job], deque[tuple[Job, bytes]]]:
     """Separate the jobs that make precompiled headers from the others."""
     counts = Counter(each.beginning for each in jobs if each.beginning)
     common = {beginning for beginning, number in counts.most_common(MOST) if number >= WORTHWHILE * count}
