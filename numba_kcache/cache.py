@@ -105,7 +105,7 @@ class KernelCache(GetOr):
             keys: Whole keys, as `entries()` has them; missing ones are ignored.
 
         Raises:
-            ValueError: One is not a key of 64 hexadecimal digits.
+            ValueError: A key is not 64 hexadecimal digits.
         """
         removed = sum(bool(self.session.store.remove(key)) for key in keys)
         self.session.forget()
@@ -159,10 +159,10 @@ class KernelCache(GetOr):
         """The details of one entry: kernels, resources, components of its key, compile log.
 
         Args:
-            key: Its key, or a unique prefix of it.
+            key: Key of the entry, or a unique prefix of the key.
 
         Raises:
-            EntryError: There is no such entry, or several, or it is damaged.
+            EntryError: There is no such entry, or several, or the entry is damaged.
         """
         from .engine.inspection import detail_of, find_entry
 
@@ -224,7 +224,7 @@ class KernelCache(GetOr):
             signature: Signature of a Numba kernel; None for its own, or the first that was used.
 
         Raises:
-            OptionError: It is neither a kernel nor text, or has no signature.
+            OptionError: `kernel` is neither a kernel nor text, or has no signature.
             EntryError: There is no entry of such a key, or several.
             NoDeviceError: No target is named and there is no device.
         """
@@ -254,7 +254,7 @@ class KernelCache(GetOr):
             sign: True: it must be signed; False: it is not signed; None: signed if there is a `signing_key`.
 
         Raises:
-            BundleError: There is nothing to write, or it cannot be written.
+            BundleError: There is nothing to write, or the bundle cannot be written.
             EntryError, OptionError: There are no such kernels, or no key to sign with.
         """
         from .bundles.transfer import export_bundle
@@ -273,7 +273,7 @@ class KernelCache(GetOr):
             path: Path of the bundle; `"package:resource"`; or an image in an OCI layout, `"oci:DIRECTORY[:TAG]"`.
 
         Raises:
-            BundleError: It is damaged, lacks a required signature, or the disk is full; nothing was added.
+            BundleError: The bundle is damaged, lacks a required signature, or the disk is full; nothing was added.
         """
         from .bundles.transfer import import_bundle
 
@@ -287,11 +287,11 @@ class KernelCache(GetOr):
         """Copy this cache's entries to a tier that lacks them, signed if there is a `signing_key`.
 
         Args:
-            tier: As in the setting `tiers`: a URL, a directory; None for the first configured one not read-only.
+            tier: As in the setting `tiers`: a URL, a directory; None for the first one that is not read-only.
 
         Raises:
             KCacheError: The tier does not answer.
-            SettingsError: It is not a tier.
+            SettingsError: `tier` is not a tier.
         """
         from .bundles.transfer import push
 
@@ -305,7 +305,7 @@ class KernelCache(GetOr):
 
         Raises:
             KCacheError: The tier does not answer, or the mode forbids writing.
-            SettingsError: It is not a tier.
+            SettingsError: `tier` is not a tier.
         """
         from .bundles.transfer import pull
 
@@ -318,7 +318,7 @@ class KernelCache(GetOr):
             path_or_package_resource: A path, `"package:x.kcache"`, `"oci:DIRECTORY[:TAG]"`, or a Traversable.
 
         Raises:
-            BundleError: It is damaged, or lacks a required signature.
+            BundleError: The bundle is damaged, or lacks a required signature.
         """
         from .tiers.bundle import BundleTier
         from .tiers.opening import open_any
@@ -387,7 +387,7 @@ def configure(**settings: Unpack[ProcessSettings]) -> None:
     """Change settings of the process's cache; every kernel is looked up again at its next launch.
 
     Args:
-        settings: Those of docs/reference/settings.md. None resets one to its environment variable or default.
+        settings: Those of docs/reference/settings.md. None resets a setting to its environment variable or default.
 
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.

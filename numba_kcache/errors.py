@@ -86,7 +86,7 @@ class CompileError(KCacheError):
     """The compiler refused the source.
 
     Attributes:
-        log: All the compiler said, with lines of the user's own file where they are known.
+        log: The compiler's whole output, with lines of the user's own file where they are known.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", log: str = "") -> None:
@@ -96,7 +96,7 @@ class CompileError(KCacheError):
 
 
 class LinkError(CompileError):
-    """nvJitLink refused the inputs; `log` holds all it said."""
+    """nvJitLink refused the inputs; `log` has its whole output."""
 
 
 class ArgumentError(KCacheError, TypeError):

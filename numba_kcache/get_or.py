@@ -54,7 +54,7 @@ class GetOr:
         Raises:
             OptionError: The source or an option cannot be used.
             CompileError, LinkError, EntryError: The source has an error, or no such kernel.
-            ToolchainMissingError, FrozenCacheError: It is not in the cache, and cannot be compiled.
+            ToolchainMissingError, FrozenCacheError: The kernel is not in the cache, and cannot be compiled.
         """
         __tracebackhide__ = True
         caller = sys._getframe(1).f_code.co_filename
@@ -103,7 +103,7 @@ class GetOr:
         depends: Iterable[str | os.PathLike[str]] = (),
         meta: Mapping[str, Any] | None = None,
     ) -> Built:
-        """Return the bytes stored for these components; where there are none, store and return those of `build()`.
+        """Return the bytes stored for these components; if there are none, store and return the bytes of `build()`.
 
         Of all threads, processes and nodes that miss them at the same time, one calls `build`, and the others wait.
 
@@ -116,11 +116,11 @@ class GetOr:
             meta: JSON values to store with it, returned by later calls. Not in the key.
 
         Returns:
-            `payloads` (by name; `"data"` where `build` returned bytes), `key`, `source` and `meta`.
+            `payloads` (by name; `"data"` if `build` returned bytes), `key`, `source` and `meta`.
 
         Raises:
             OptionError: A component, a dependency, the meta or the result of `build` cannot be used.
-            FrozenCacheError: It is not stored, and the mode is frozen; the message names the component that differs.
+            FrozenCacheError: Nothing is stored, and the mode is frozen; the message names the component that differs.
         """
         from .engine.built import find_or_build
 

@@ -120,7 +120,7 @@ class CachedModule:
         """A `__device__` or `__constant__` variable on the current device, as a device array.
 
         Args:
-            name: Its name in the source, `"ns::coeffs"`.
+            name: Name of the variable in the source, `"ns::coeffs"`.
             dtype: Type of the elements, as NumPy takes it; default the variable's own type. Structs need one.
 
         Returns:

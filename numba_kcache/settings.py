@@ -85,7 +85,7 @@ def size_bytes(value: Any) -> int:
     """A size in bytes from a number or text such as `"512MB"`.
 
     Raises:
-        ValueError: It is not a size.
+        ValueError: The value is not a size.
     """
     if type(value) is int:
         size = value
@@ -263,12 +263,12 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
 
 
 def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str:
-    """The environment variable that gives the value of a setting not configured, or `"default"`."""
+    """The environment variable that has the value of a setting that was not configured, or `"default"`."""
     return setting.variable if (os.environ if environ is None else environ).get(setting.variable) else "default"
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Set variables named NUMBA_KCACHE_... that are not settings, each with the one probably meant, or ""."""
+    """The variables NUMBA_KCACHE_... that are set and unknown, each with the similar one that exists, or ""."""
     from difflib import get_close_matches
 
     known = {each.variable: each.variable for each in SETTINGS} | {_INSTALL: _INSTALL}
@@ -290,7 +290,7 @@ def install_wanted(environ: Mapping[str, str] | None = None) -> str:
     """The value of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
 
     Raises:
-        SettingsError: It is set to something else.
+        SettingsError: The variable has another value.
     """
     text = (os.environ if environ is None else environ).get(_INSTALL, "")
     if text.strip().lower() == "all":

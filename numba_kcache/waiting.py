@@ -5,10 +5,10 @@ Promise     Code that re-enters the package (from a signal handler, a subscriber
             this code interrupted. No thread waits for one that has ended or runs user code, or without a time limit.
             A thread that does not wait does the work itself: at worst it is done twice.
 Method      A thread that begins some work puts itself and its process under a name into a dict, by `setdefault`, which
-            is atomic and needs no lock: none is held while foreign code runs, and a forked child inherits none. A
-            thread that finds another's mark polls it here. Re-entry shows on the thread's own stack; threads in user
-            code are listed in `model.IN_USER_CODE`. `sys._current_frames()` is not used: a garbage collection that
-            it starts may deadlock it (CPython 3.11).
+            is atomic and needs no lock: no lock is held while foreign code runs, and a forked child inherits none. A
+            thread that finds the mark of another thread polls it here. Re-entry shows on the thread's own stack;
+            threads in user code are listed in `model.IN_USER_CODE`. `sys._current_frames()` is not used: a garbage
+            collection that it starts may deadlock it (CPython 3.11).
 Not here    Turns between processes (store.locks). A warm start does not import this module.
 Source      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
 """
@@ -77,7 +77,7 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
     """Repeat an attempt until it succeeds; False if waiting for `other` is not allowed or took too long.
 
     Args:
-        attempt: Waits at most the seconds that it is given, and returns whether it succeeded.
+        attempt: Called with a number of seconds, waits at most that long, and returns whether it succeeded.
         other: The thread whose call has to end first.
         wait_s: Longest wait, in seconds.
     """

@@ -91,7 +91,7 @@ class Ahead:
 
     Args:
         make: The function: `cuda.compute.make_reduce_into`.
-        arguments: Its arguments, `ProxyArray` and `ProxyValue` in place of data.
+        arguments: The function's arguments, `ProxyArray` and `ProxyValue` in place of data.
     """
 
     def __init__(self, make: Callable[..., object], **arguments: Any) -> None:

@@ -31,7 +31,7 @@ class Programs:
         cache: A `KernelCache`; None for the process's.
 
     Raises:
-        OptionError: It is not a KernelCache.
+        OptionError: `cache` is not a KernelCache.
     """
 
     def __init__(self, cache: Any = None) -> None:
@@ -45,8 +45,8 @@ class Programs:
         """The code of a key.
 
         Raises:
-            KeyError: It is not stored.
-            FrozenCacheError: It is not stored, and the mode forbids to compile.
+            KeyError: No code is stored under the key.
+            FrozenCacheError: No code is stored under the key, and the mode forbids to compile.
         """
         name = _key_bytes(key)
         found = find_built(self._session(), self._components(name), _LABEL)
@@ -70,7 +70,7 @@ class Programs:
         """Remove the code of a key from this machine; tiers keep it.
 
         Raises:
-            KeyError: It is not stored.
+            KeyError: No code is stored under the key.
         """
         if not remove_built(self._session(), self._components(_key_bytes(key))):
             raise KeyError(key)

@@ -1,6 +1,6 @@
 """Files that another compiler's runtime opens by path: host code built on this machine, and copies of stored payloads.
 
-Promise     All files are in a folder that belongs to this user alone, on a local disk. A file kept for later processes
+Promise     All files are in a folder on a local disk that only this user can use. A file kept for later processes
             is returned only while its bytes have the digest in its name. The folder of copies of an ended process is
             removed when another process ends, or starts and finds many; a folder in use is never removed.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
@@ -58,7 +58,7 @@ def is_host_code(name: str, data: bytes) -> bool:
 
 
 def new_folder() -> str:
-    """Make a new folder for copies, for the caller alone."""
+    """Make a new folder for copies, which only the caller uses."""
     folder = f"{_own_folders().copies}/{next(_numbers)}"
     os.mkdir(folder, 0o700)
     return folder

@@ -7,8 +7,8 @@ Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) i
 Method      Triton compiles between `get_group` and `put_group`, not in a callback. So a thread calls `get_or_build` for
             the group, whose build function waits for the files of `put_group`. After a failed compile Triton drops the
             manager, and its finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
-            Triton reads files by path. They are copies in a folder of this process, below a folder of this user alone,
-            which another process removes when this one has ended (host_files).
+            Triton reads files by path. These are copies in a folder of this process, below a folder that only this user
+            can use; another process removes the copies after this one has ended (host_files).
 Not here    Triton's keys: they cover source, options, target, environment and Triton's own files.
 """
 
@@ -82,7 +82,7 @@ class CacheManager:
         """Find a group by the name of its metadata: name and path of each file; None if it has to be compiled.
 
         Raises:
-            FrozenCacheError: It is not stored, and the mode is frozen.
+            FrozenCacheError: The group is not stored, and the mode is frozen.
         """
         if self._tritons_own is not None:
             group: dict[str, str] | None = self._tritons_own.get_group(filename)

@@ -61,7 +61,7 @@ class Statistics:
 
     Attributes:
         heard: Events that are not counted yet. A launch only appends to it; they are counted when statistics are read.
-        sources: Functions that return what was counted elsewhere since their last call, under names of the counters.
+        sources: Functions that return counts made elsewhere since their last call, by names of counters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -127,7 +127,7 @@ class Statistics:
         }
 
     def after_fork(self) -> None:
-        """Forget, in a child, what was counted before the fork: the parent saves it."""
+        """Drop, in a forked child, the counts from before the fork, which the parent saves."""
         self._lock, self._is_counting = threading.RLock(), False
         self.heard.clear()
         self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}

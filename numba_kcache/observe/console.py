@@ -76,7 +76,7 @@ def put(text: str, *, is_verbatim: bool = False, above: str = "") -> None:
 
     Args:
         text: The text; on a terminal it is coloured and wrapped between words.
-        is_verbatim: It is for a shell, a file or a program, and is printed unchanged.
+        is_verbatim: The text is for a shell, a file or a program, and is printed unchanged.
         above: Text to print before it, unchanged.
 
     Raises:

@@ -33,7 +33,7 @@ class EntryDetail(NamedTuple):
     """One entry of a cache.
 
     Args:
-        key: Its key.
+        key: Key of the entry.
         artifact: The artifact, as a launch gets it.
         size_bytes: Size of its file.
         used_s: When it was stored or last used, in seconds since the epoch, to the hour.

@@ -1,4 +1,4 @@
-"""The contents of a cache and what it saved, as one value that prints as a table."""
+"""The contents of a cache, its counts and the time it saved, as one value that prints as a table."""
 
 from __future__ import annotations
 

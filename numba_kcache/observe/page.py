@@ -1,4 +1,4 @@
-"""The HTML report: what a cache saved, what it holds and why it missed, with charts.
+"""The HTML report: the time that a cache saved, its contents and the reasons of misses, with charts.
 
 Promise     One self-contained file: no script, font, image or link to another place. Readable on a phone and in dark
             mode. The contents of a cache are escaped.

@@ -210,7 +210,7 @@ class Store(ABC):
                 yield info_of(file, entry)
 
     def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in the order `by`, read from their headers alone (store.listing).
+        """The first `limit` entries in the order `by`, read from only their headers (store.listing).
 
         Args:
             by: The order.

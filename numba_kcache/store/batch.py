@@ -33,7 +33,7 @@ def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: D
         time_ns: Modification time of the files.
 
     Raises:
-        OSError: None was published.
+        OSError: No entry was published.
     """
     written: list[tuple[str, str]] = []
     renamed: list[str] = []

@@ -13,7 +13,7 @@ _LIMIT = "/sys/fs/cgroup/cpu.max"
 
 
 def cores(limit: str = _LIMIT) -> int:
-    """Count the cores of the process's affinity, or those of the cgroup's quota where that is less; at least 1.
+    """Count the cores of the process's affinity, or of the cgroup's quota if that is less; at least 1.
 
     Args:
         limit: File with the quota of the cgroup.

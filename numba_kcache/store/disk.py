@@ -1,11 +1,11 @@
 """The store on disk: entries and manifests by key, for many processes at once, within limits.
 
-Promise     `get` returns what was put under this very key, or None. No failure of the system (full or read-only
-            disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one event.
-            A damaged file is moved to the quarantine, so that the next put replaces it.
-            Constructing a DiskStore touches no file. A directory that is not ours, or that cannot be made or written
-            to, is replaced by a private store, which is reported once. One on a network filesystem gets a private store
-            in front, so that a put neither locks files nor walks the directory over the network.
+Promise     `get` returns the entry that was put under this very key, or None. No failure of the system (full or
+            read-only disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one
+            event. A damaged file is moved to the quarantine, so that the next put replaces it. Constructing a DiskStore
+            touches no file. A directory that is not ours, or that cannot be made or written to, is replaced by a
+            private store, which is reported once. One on a network filesystem gets a private store in front, so that a
+            put neither locks files nor walks the directory over the network.
 Method      store.tree reads and publishes; this module handles its failures. store.writing, and other modules that a
             hit does not need, are imported by the methods that use them.
 Not here    Kernels, keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and its
@@ -61,7 +61,7 @@ class DiskStore(Store):
     Attributes:
         private: Store in front of a directory on the network, or in place of one that cannot be used; None for most.
         is_network: Whether the directory is on a filesystem shared with other machines.
-        is_replaced: Whether new entries go to `private` alone.
+        is_replaced: Whether new entries go only to `private`.
         opening: A lock, held while these attributes are set, and while writer and counters are made.
     """
 
@@ -304,7 +304,7 @@ class DiskStore(Store):
             files: Key and bytes of each, `size_bytes` together.
 
         Raises:
-            OSError: None was stored.
+            OSError: No entry was stored.
         """
         if self.readonly:
             raise OSError(errno.EROFS, "the cache is read-only in this mode")
@@ -377,7 +377,7 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
 
     Args:
         settings: The settings in force.
-        directory: Its directory; None if no home directory is known.
+        directory: Directory of the store; None if no home directory is known.
         emit: Takes the events of the store.
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}

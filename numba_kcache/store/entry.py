@@ -5,7 +5,7 @@ Promise     `decode_entry` returns exactly what `encode_entry` was given for thi
             one for all payloads of an entry together, one for the ratio of unpacked to stored bytes, and one for the
             number of JSON values.
 Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The digest over
-            the stored bytes is checked before anything in them is used. The first payload (the one that a hit needs)
+            the stored bytes is checked before anything in them is used. The first payload, which a hit needs,
             is unpacked at once, the others when they are first read; a full check reads them as a stream.
 Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest. Whose files are
             trusted is decided by owner and mode (store.tree) and by signatures, for which the table holds a sha256 of
@@ -144,7 +144,7 @@ class StoredEntry(NamedTuple):
     Args:
         key: 64 lower-case hexadecimal digits.
         header: JSON values. Data that every hit reads belongs here; data that only reports read, into a payload.
-        payloads: Bytes by name. The first is the one that a hit needs.
+        payloads: Bytes by name. A hit needs only the first.
     """
 
     key: str
@@ -161,7 +161,7 @@ def require_key(key: str) -> str:
     """Return `key` if it can name a file.
 
     Raises:
-        ValueError: It is not 64 lower-case hexadecimal digits.
+        ValueError: The key is not 64 lower-case hexadecimal digits.
     """
     if not is_key(key):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
@@ -207,8 +207,8 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
 
     Args:
         data: A whole file.
-        key: The key under which it was found; the one in the file must equal it.
-        kind: ENTRY or MANIFEST; the one in the file must equal it.
+        key: The key under which the file was found; the key in the file must be equal.
+        kind: ENTRY or MANIFEST; the kind in the file must be equal.
 
     Raises:
         DamagedEntry: A byte differs from what was written, or the contents break the format.
@@ -234,7 +234,7 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
     """Length of a file's head (prefix, payload table and header) in bytes, read from its prefix.
 
     Raises:
-        DamagedEntry: These are not the first bytes of a file of this kind.
+        DamagedEntry: The data does not begin as a file of this kind.
     """
     if len(data) < _PREFIX.size:
         raise DamagedEntry(f"{len(data)} bytes are too few")
@@ -251,10 +251,10 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
 
 
 def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
-    """Header and payload table of a file, from its head alone; the digest is not checked.
+    """The header and payload table in the head of a file; the digest is not checked.
 
     Raises:
-        DamagedEntry: It is not the head of a file of `key`.
+        DamagedEntry: The data is not the head of a file of `key`.
     """
     return _decode_head(data, key, head_bytes(data, kind))
 
@@ -367,7 +367,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
         is_text: Refuse unpaired surrogates; recorded paths may contain some.
 
     Raises:
-        DamagedEntry: It is not such an object, or exceeds the limits.
+        DamagedEntry: The text is not such an object, or exceeds the limits.
     """
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise DamagedEntry("the header holds too many values")

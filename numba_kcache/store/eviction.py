@@ -5,7 +5,7 @@ Promise     After a pass the tree is within its limits, except for what others a
             read it to the end. Safe beside readers, writers and other passes.
 Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each file's stat
             is read again before it is removed. One pass per node at a time: a process that does not get the lock at
-            once leaves the pass to the one that has it.
+            once leaves the pass to the process that has it.
 Not here    When to run (store.limits).
 Faults      eviction.walked, .removing, .removed (tests/crash kills here).
 Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache compares stats too.

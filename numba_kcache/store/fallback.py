@@ -1,7 +1,7 @@
 """The private store: a directory below /var/tmp that replaces an unusable store, or caches one on a network.
 
-Promise     It belongs to this user alone and is on a local disk, or it is not used. Each store directory that needs a
-            private store has one of its own.
+Promise     The directory belongs only to this user and is on a local disk, or it is not used. Each store directory that
+            needs a private store has one of its own.
 Source      Caches at predictable paths of /tmp have been attacked; so the directory is made, examined without
             following links, and used only if it is a directory of this user that is closed to others.
 """
@@ -31,7 +31,7 @@ _PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | CLOEXEC
 
 
 def private_directory(directory: str) -> tuple[str | None, str]:
-    """Make a directory for this user alone on a local disk.
+    """Make a directory on a local disk that only this user can use.
 
     Args:
         directory: The store directory that it replaces or caches; "" if there is none.
@@ -63,10 +63,10 @@ def private_directory(directory: str) -> tuple[str | None, str]:
 
 
 def _made(parent: int, name: str, path: str, exposed: str) -> int:
-    """Open a directory of this user alone, made if need be, and close the descriptor of its parent.
+    """Open a directory that only this user can use, made if need be, and close its parent's descriptor.
 
     Raises:
-        OSError: It cannot be made, written to, or trusted; the parent stays open.
+        OSError: The directory cannot be made, written to, or trusted; the parent stays open.
     """
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)

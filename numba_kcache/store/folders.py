@@ -52,7 +52,7 @@ class Folder:
             make: Make a missing folder.
 
         Raises:
-            OSError: It cannot be opened, is no regular file, or has a second hard link.
+            OSError: The file cannot be opened, is not regular, or has a second hard link.
         """
         with self.tree.opened(*self._names, make="none" if make else None) as folder:
             fd = os.open(name, flags | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY, file_mode(self.tree), dir_fd=folder)
@@ -100,7 +100,7 @@ class Folder:
         """Write `data` to a private file beside this name, and rename that to the name.
 
         Raises:
-            OSError: It was not published.
+            OSError: The file was not published.
         """
         from .publish import publish
 
@@ -140,7 +140,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
     """Open a folder, made with its parents if missing; the caller closes the descriptor.
 
     Raises:
-        OSError: It cannot be made, or must not be used.
+        OSError: The folder cannot be made, or is not trusted.
     """
     try:
         return tree.folder(*names)
@@ -175,7 +175,7 @@ def make_root(tree: Tree) -> int:
     """Make the root if it is missing, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
 
     Raises:
-        OSError: It cannot be made, or must not be used.
+        OSError: The folder cannot be made, or is not trusted.
     """
     try:
         root = tree.open_root()
@@ -204,7 +204,7 @@ def publish_entry(
     """Publish an entry or manifest. Anything but a regular file under its name is moved to the quarantine.
 
     Raises:
-        OSError: It was not published.
+        OSError: The file was not published.
     """
     from .publish import publish
 

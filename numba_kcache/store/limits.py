@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # it imports this module
     from .disk import DiskStore
 
 LEFT_FREE_BYTES = 512 << 20
-"""Bytes to leave free on the filesystem; on one below 10 GiB, a twentieth of it."""
+"""Bytes to leave free on the filesystem; if it has less than 10 GiB, a twentieth of it is left free."""
 
 _LEFT_FREE_SHARE = 20
 
@@ -67,7 +67,7 @@ class Limits:
             self._store.trouble("evict", error)
 
     def shortage(self, size_bytes: int) -> str:
-        """The reason why so many bytes must not be added to the filesystem; "" if they may."""
+        """The reason why `size_bytes` must not be added to the filesystem; "" if they may."""
         try:
             status = os.statvfs(self._tree.base())
         except OSError:

@@ -64,10 +64,10 @@ def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
 
 
 def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
-    """Yield each file that does not hold what was stored, with the reason. All payloads are checked.
+    """Yield each damaged or untrusted file, with the reason. All payloads are checked.
 
     Args:
-        tree: Where the files are.
+        tree: Tree of the files.
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
     """
     for file in tree.walk(ENTRY, MANIFEST):

@@ -1,8 +1,8 @@
 """Publish a file so that every reader finds all of it or none of it.
 
 Promise     When publish() returns, the name leads to `data`; until then it leads to the previous file. No reader ever
-            sees a mixture, whoever is killed. After a power cut: with durability "none", the default, a file that
-            the system had not written back may be empty, torn or an older one; with "data" it is whole or absent;
+            sees a mixture, whichever process is killed. After a power cut: with durability "none", the default, a file
+            that the system had not written back may be empty, torn or an older one; with "data" it is whole or absent;
             with "full" it is there. When it raises, no private file of this call is left.
 Method      Write a private file on the same filesystem, rename it; through the descriptors of both folders. With
             "data" it is synced before that, so that rename never names unsynced bytes, and with "full" the folder is

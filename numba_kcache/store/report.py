@@ -1,4 +1,4 @@
-"""The values that a store returns about its contents: entries, problems, what was removed."""
+"""The values that a store returns about its contents: entries, problems, removals, usage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class EntryInfo(NamedTuple):
     """The row of an entry in a listing.
 
     Args:
-        key: Its key.
-        header: Its JSON header.
+        key: Key of the entry.
+        header: JSON header of the entry.
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
         payload_bytes: Unpacked size of each payload.

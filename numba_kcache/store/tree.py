@@ -87,7 +87,7 @@ class Tree:
 
     Args:
         root: Absolute path of the directory.
-        shared: Trust its owner, and the group that may write to it.
+        shared: Trust the directory's owner, and the group that may write to it.
         below: Names of the folders between the root and the tree.
         format: Version of the file format, which is in the name of the tree's own folder.
         trusts_root: Trust a root directory that the superuser owns like the user's own.
@@ -118,8 +118,8 @@ class Tree:
         """The descriptor of the tree's own folder, which was checked; the tree closes it.
 
         Raises:
-            Refused: It must not be used.
-            OSError: It is not there, or is no folder.
+            Refused: The folder is not trusted.
+            OSError: The folder does not exist, or is no folder.
         """
         base = self._base
         if base is not None:
@@ -155,8 +155,8 @@ class Tree:
         """A descriptor of the root, which was checked; the caller closes it.
 
         Raises:
-            Refused: It must not be used.
-            OSError: It is not there.
+            Refused: The folder is not trusted.
+            OSError: The root does not exist.
         """
         path, me, exposed = self.root, os.geteuid(), ""
         end = 0 if self.shared else path.find("/", 1)
@@ -214,8 +214,8 @@ class Tree:
         """A descriptor of a folder in the tree, which was checked; the caller closes it.
 
         Raises:
-            Refused: It must not be used.
-            OSError: It is not there, or is no folder.
+            Refused: The folder is not trusted.
+            OSError: The folder does not exist, or is no folder.
         """
         base = self.base()
         at: int = base if names else os.dup(base)
@@ -239,7 +239,7 @@ class Tree:
         """Open a folder for a context.
 
         Args:
-            names: From the tree's own folder on.
+            names: Names of the folders on the way from the tree's own folder.
             make: Make missing folders, with this durability.
 
         Raises:
@@ -263,9 +263,9 @@ class Tree:
 
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
-            Refused: It is not trusted.
-            OSError: It cannot be read, or is not a regular file (ELOOP, ENXIO).
-            DamagedEntry: It is larger than the format allows.
+            Refused: The file is not trusted.
+            OSError: The file cannot be read, or is not regular (ELOOP, ENXIO).
+            DamagedEntry: The file is larger than the format allows.
         """
         if len(key) != 64 or key.strip("0123456789abcdef"):
             require_key(key)  # raises
@@ -304,7 +304,7 @@ class Tree:
         """Publish a file and make missing folders. Anything but a file under its name is moved to the quarantine.
 
         Raises:
-            OSError: It was not published.
+            OSError: The file was not published.
         """
         from .folders import publish_entry
 
@@ -347,8 +347,8 @@ def refusal(
 
     Args:
         path: Path of the directory.
-        status: Its stat, taken by descriptor.
-        shared: Its owner and group are trusted.
+        status: Stat of the directory, taken by descriptor.
+        shared: The directory's owner and group are trusted.
         trusts_root: The superuser is trusted like the user.
         exposed: A parent folder in which other users may rename entries; "" if there is none.
     """

@@ -30,7 +30,7 @@ class Builder(Protocol):
         """Build its code with `get_or_build`.
 
         Args:
-            targets: The requested targets, `"sm_90"`; None for its own, or the device's.
+            targets: The requested targets, `"sm_90"`; None for the object's own, or the device's.
         """
 
 
@@ -41,7 +41,7 @@ def find_kernels(module_or_file: Any) -> list[Cached]:
         module_or_file: A module, its dotted name, or the path of a Python file.
 
     Raises:
-        OptionError: It is none of these.
+        OptionError: The argument is none of these.
         EntryError: There is no such module or file.
     """
     return _kernels_among(_found_in(load_module(module_or_file)))
@@ -54,7 +54,7 @@ def kernels_of(given: Any) -> list[Cached]:
         given: A kernel, an argument of `find_kernels`, or a list of these.
 
     Raises:
-        OptionError, EntryError: It is none of these, or contains no kernel.
+        OptionError, EntryError: `given` is none of these, or contains no kernel.
     """
     return _kernels_among(warmable(given))
 
@@ -63,12 +63,12 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
     """List the kernels, and other libraries' objects that can be built ahead, in what a user passed.
 
     Args:
-        given: One of these, an argument of `find_kernels`, or a list of these.
+        given: A kernel, such an object, an argument of `find_kernels`, or a list of these.
         built: A list that grows when code is built while a module is imported; a module that builds code need not
             contain kernels.
 
     Raises:
-        OptionError, EntryError: It is none of these, or contains nothing to build.
+        OptionError, EntryError: `given` is none of these, or contains nothing to build.
     """
     if _is_warmable(given):
         return [given]
@@ -109,7 +109,7 @@ def load_module(module_or_file: Any) -> ModuleType:
     """Import a module if it is not imported yet; a file under its stem, with its folder on `sys.path` as for a script.
 
     Raises:
-        OptionError: It is not a module, name or path.
+        OptionError: The argument is not a module, name or path.
         EntryError: There is no such module or file.
     """
     if isinstance(module_or_file, ModuleType):

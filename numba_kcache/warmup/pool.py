@@ -42,11 +42,11 @@ class Warmed(NamedTuple):
 
     Args:
         kernel: Label of the kernel.
-        target: Its target, `"sm_90"`; `"any"` for an object of another library.
+        target: Target of the request, `"sm_90"`; `"any"` for an object of another library.
         signature: Argument types of a Numba kernel; "" for others.
         status: `"built"`, `"hit"` or `"failed"`.
-        seconds: Time of its look-up or compile.
-        error: The error of a failed one; "" for others.
+        seconds: Time of the look-up or compile.
+        error: The error of a failed request; "" for others.
     """
 
     kernel: str

@@ -119,7 +119,7 @@ class Started(_Worker):
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=worker_environment(),
-                start_new_session=True,  # Ctrl-C goes to this process alone, which then ends its workers
+                start_new_session=True,  # Ctrl-C goes only to this process, which then ends its workers
             )
             super().__init__(ours)
         self.send(pack(configured()))
@@ -152,7 +152,7 @@ class Forked(_Worker):
         source: The process to fork, which must be idle.
 
     Raises:
-        OSError, EOFError: It cannot fork.
+        OSError, EOFError: The source cannot fork.
     """
 
     def __init__(self, source: Started) -> None:

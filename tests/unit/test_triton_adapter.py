@@ -37,7 +37,7 @@ LAUNCHER = "__triton_launcher.cpython-311-x86_64-linux-gnu.so"
 
 @pytest.fixture(autouse=True)
 def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_files, "_place", None)
+    monkeypatch.setattr(host_files, "_folders", None)
 
 
 @cache
