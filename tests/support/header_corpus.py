@@ -1,9 +1,10 @@
-"""Random changes to trees of headers, and what three caches would have made of each: truth is a fresh compile.
+"""Change trees of headers at random, and compare the outcomes of three caches with a fresh compile after each change.
 
-They know the headers by the mirror, by the scanner alone, and by the scanner with a watch on what is opened.
+The caches learn the headers by the mirror, by the scanner alone, and by the scanner with a watch on opened files.
 
-A step changes one thing. A header set that matches although NVRTC's output differs is stale; one that does not although
-it is the same is needless. Nothing is learned from a step that does not compile; it is undone.
+A step makes one change. If a header set matches although NVRTC's output has changed, the hit is stale. If it does not
+match although the output is the same, the miss is needless. A step after which the source does not compile is undone,
+and no headers are learned from it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .header_projects import Project, Untrackable, later_ns, learned, watch_of
 from .nvrtc import Compiled, compile_source
 
 SLOTS = 12
-"""How many macros of a kind a kernel writes out: V of each header, W of its double, E of what was added."""
+"""Number of macros of each kind in `MACROS`: V of each header, W of a second header of the same name, E of added text,
+A of `__has_include`."""
 
 MACROS = [f"{letter}{slot}" for letter in "VWEA" for slot in range(SLOTS)]
 READING = "".join(f"#ifdef {name}\n    out[{at}] = {name};\n#endif\n" for at, name in enumerate(MACROS))
@@ -33,7 +35,14 @@ Step = Callable[[Project, random.Random], object]
 
 
 class Tally(NamedTuple):
-    """Outcomes of the steps, by kind; `stale` and `needless` name them."""
+    """Outcomes of the steps.
+
+    Args:
+        steps: Number of steps by kind.
+        changing: Number of those that changed NVRTC's output.
+        stale, needless: For each cache, the kinds of the steps with such an outcome.
+        refused: For each cache, the reasons for which it did not learn the headers.
+    """
 
     steps: Counter[str]
     changing: Counter[str]
@@ -66,7 +75,7 @@ class Tally(NamedTuple):
 
 
 class Cached(NamedTuple):
-    """One cache's memory: the headers of the last compile that could be learned."""
+    """The state of one cache: the headers and the code of the last compile; no headers if they were not learned."""
 
     headers: HeaderSet | None
     code: bytes | None
@@ -81,15 +90,15 @@ def run(
     library: str = "",
     rest_every: int = 10,
 ) -> Tally:
-    """Change the project `count` times and compare both caches with the truth.
+    """Change the project `count` times and compare the caches with a fresh compile.
 
     Args:
-        project: It compiles.
-        steps: By kind, how often it is taken and what it does; None from a step means that it could not be done.
-        count: How many changes.
-        seed: Of the random numbers.
-        library: A libnvrtc; without it the installed one.
-        rest_every: After how many steps the whole tree is put back.
+        project: A project that compiles.
+        steps: For each kind its weight and its function, which returns None if it cannot make its change.
+        count: Number of changes.
+        seed: The seed of the random numbers.
+        library: The path of a libnvrtc; "" for the installed one.
+        rest_every: Number of steps after which the original tree is restored.
     """
     chance = random.Random(seed)
     tally = Tally(Counter(), Counter(), {}, {}, {})
@@ -106,19 +115,19 @@ def run(
             continue
         tally.steps[kind] += 1
         outcomes = {how: project.check(each.headers) if each.headers else None for how, each in caches.items()}
-        held = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
+        matched = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
         now, learned = _compile(project, library)
         if any(now.code != each.code for each in caches.values()):
             tally.changing[kind] += 1
         for how, each in caches.items():
-            if held[how] and now.code != each.code:
+            if matched[how] and now.code != each.code:
                 tally.stale[how].append(kind)
-            if held[how] is False and now.code == each.code:
+            if matched[how] is False and now.code == each.code:
                 tally.needless[how].append(f"{kind} ({outcomes[how].change})")
         if now.code is None:
             _put_back(project, backup)
             caches = _compiled(project, library, tally)
-        elif not all(held.values()):
+        elif not all(matched.values()):
             caches = _learned(project, now.code, learned, tally)
     shutil.rmtree(backup)
     return tally
@@ -136,7 +145,7 @@ def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]
 
 
 def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
-    """A fresh compile, and what each cache learns from it."""
+    """Compile; return the result, and a function that learns the headers for each cache."""
     survey = Survey(project.source, project.search, now_ns=later_ns())
     watch = watch_of(survey)
     made = compile_source(project.source, project.search, library=library)
@@ -166,19 +175,19 @@ def _learned(
 
 
 def path_under(project: Project, place: Place) -> Path:
-    """The path of a place in one of the project's own folders."""
+    """The path of a header that is in one of the project's folders."""
     return project.root / project.folders[place.base] / place.rest
 
 
 def maze(root: Path, seed: int) -> Project:
-    """A tree of our own: shadowed names, nested `#if`, questions, `#include_next`, symlinks, computed includes."""
+    """Generate a tree: shadowed names, nested `#if`, `__has_include`, `#include_next`, symlinks, computed includes."""
     chance = random.Random(seed)
     project = Project(root)
     project.folders = ["source", "first", "second", "third"]
     names = [f"h{slot}.h" if slot % 3 else f"sub/h{slot}.h" for slot in range(SLOTS)]
     for slot, name in enumerate(names):
         project.write(f"{chance.choice(project.folders[1:])}/{name}", _header("V", slot, names, chance))
-        if chance.random() < 0.3:  # the same name again, behind or before
+        if chance.random() < 0.3:  # the same name in another folder, earlier or later
             project.write(f"{chance.choice(project.folders[1:])}/{name}", _header("W", slot, names, chance))
     project.write("third/plain.h", "#define PLAIN 100\n")
     project.link("second/linked.h", "../third/plain.h")
@@ -220,13 +229,13 @@ def _headers(project: Project) -> list[Path]:
 
 
 def _choice(project: Project, chance: random.Random) -> Path:
-    """Mostly a header that the last compile read."""
+    """Choose a header, mostly one that the last compile read."""
     read = [path for path in project.read if path.is_file() and not path.is_symlink()]
     return chance.choice(read if read and chance.random() < 0.85 else _headers(project))
 
 
 def _numbered(project: Project, chance: random.Random) -> tuple[Path, str, int] | None:
-    """A header with a number in it, its text and where the number starts."""
+    """Choose a header; return its path, its text and the offset of a number in it, or None if it has none."""
     path = _choice(project, chance)
     text = path.read_text()
     mark = next((mark for mark in ("#define V", "#define W") if mark in text), "#define ")
@@ -235,7 +244,7 @@ def _numbered(project: Project, chance: random.Random) -> tuple[Path, str, int] 
 
 
 def edit_same_size(project: Project, chance: random.Random) -> object:
-    """Another number, in place, with the same size and mtime."""
+    """Change a number in a header, which keeps its size and mtime."""
     found = _numbered(project, chance)
     if found is None:
         return None
@@ -247,7 +256,7 @@ def edit_same_size(project: Project, chance: random.Random) -> object:
 
 
 def edit(project: Project, chance: random.Random) -> object:
-    """One more line."""
+    """Append a macro to a header."""
     path = _choice(project, chance)
     slot = chance.randrange(SLOTS)
     path.write_text(path.read_text() + f"#undef E{slot}\n#define E{slot} {chance.randrange(100, 999)}\n")
@@ -255,14 +264,14 @@ def edit(project: Project, chance: random.Random) -> object:
 
 
 def edit_comment(project: Project, chance: random.Random) -> object:
-    """A change that the compiler sees and that means nothing."""
+    """Add a comment to a header: the compiler's output stays the same."""
     path = chance.choice(_headers(project))
     path.write_text(f"// {chance.random()}\n" + path.read_text())
     return path
 
 
 def shadow(project: Project, chance: random.Random) -> object:
-    """A header of the same name in another folder, earlier or later."""
+    """Add a header of the same name in another folder, earlier or later in the search."""
     path = _choice(project, chance)
     rest = Path(*path.relative_to(project.root).parts[1:])
     target = project.root / chance.choice(project.folders) / (rest if chance.random() < 0.8 else f"sub/{rest.name}")
@@ -275,14 +284,14 @@ def shadow(project: Project, chance: random.Random) -> object:
 
 
 def delete(project: Project, chance: random.Random) -> object:
-    """Any header."""
+    """Delete a header."""
     path = _choice(project, chance)
     path.unlink()
     return path
 
 
 def answer(project: Project, chance: random.Random) -> object:
-    """A file that a `__has_include` asks for comes or goes."""
+    """Add or remove a file that a `__has_include` asks for."""
     name = chance.choice(["asked.h", "sub/asked.h", *(f"asked{slot}.h" for slot in range(SLOTS))])
     path = project.root / chance.choice(project.folders) / name
     if path.exists():
@@ -293,7 +302,7 @@ def answer(project: Project, chance: random.Random) -> object:
 
 
 def retarget(project: Project, chance: random.Random) -> object:
-    """The symlink leads to another header."""
+    """Let the symlink point to the other header."""
     path = project.root / "second/linked.h"
     if not path.is_symlink():
         return None
@@ -310,7 +319,7 @@ def touch(project: Project, _chance: random.Random) -> object:
 
 
 def check_out(project: Project, chance: random.Random) -> object:
-    """Some headers are written again, as they were."""
+    """Delete some headers and write them again with the same text, as git does."""
     for path in _headers(project):
         if chance.random() < 0.5:
             text = path.read_bytes()
@@ -320,7 +329,7 @@ def check_out(project: Project, chance: random.Random) -> object:
 
 
 def move(project: Project, _chance: random.Random) -> object:
-    """The whole tree goes elsewhere."""
+    """Rename the root of the whole tree."""
     target = project.root.with_name(project.root.name + "_")
     project.root.rename(target)
     project.root = target
@@ -328,12 +337,12 @@ def move(project: Project, _chance: random.Random) -> object:
 
 
 def edit_unread(project: Project, chance: random.Random) -> object:
-    """A header in a branch that is never taken, or that nobody includes."""
+    """Edit a header that is included in a branch that is never taken, or not at all."""
     return project.write(chance.choice(["third/unread.h", "second/nobody.h"]), f"// {chance.random()}\n")
 
 
 def add_unrelated(project: Project, chance: random.Random) -> object:
-    """A file that nobody asks for."""
+    """Add a header with a name that no text includes."""
     return project.write(f"{chance.choice(project.folders)}/new{chance.randrange(1 << 30)}.h", "")
 
 

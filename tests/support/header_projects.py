@@ -1,4 +1,4 @@
-"""Small trees of headers, what can happen to them, and how a cache would live through it."""
+"""Small trees of headers, changes to them after which cached code is stale, and the ways to learn their headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KERNEL = 'extern "C" __global__ void kernel(int *out) { *out = VALUE; }\n'
 
 
 def later_ns() -> int:
-    """A time at which all that was written until now is settled."""
+    """A time so late that the stat of every file written until now can be trusted."""
     return time.time_ns() + 10_000_000_000
 
 
@@ -42,7 +42,7 @@ class Untrackable(NamedTuple):
 
 
 def learned(survey: Survey, unread: Callable[[Place], bool] | None = None) -> HeaderSet | Untrackable:
-    """The headers of a compile of the user's own files, or why they are not learned."""
+    """The headers of a compile that read the user's own files (no mirror), or the reason why they are not learned."""
     try:
         return learn_headers(survey, unread)
     except UntrackableError as error:
@@ -50,7 +50,7 @@ def learned(survey: Survey, unread: Callable[[Place], bool] | None = None) -> He
 
 
 class Query(NamedTuple):
-    """A text with a search of its own."""
+    """A header query with a given search: a replacement of `HeaderQuery`."""
 
     text: str
     made: Search
@@ -62,7 +62,7 @@ class Query(NamedTuple):
 
 
 class Records:
-    """A toolchain that remembers nothing."""
+    """A toolchain without records."""
 
     def load_record(self, _name: str) -> None:
         return None
@@ -72,12 +72,23 @@ class Records:
 
 
 def watch_of(survey: Survey) -> OpenWatch:
-    """A watch on the user's headers of a survey."""
+    """A watch on those headers of a survey that belong to the user."""
     return OpenWatch(sorted(survey.headers[place].path for place in survey.surveyed()))
 
 
 class Project:
-    """A folder with a source in it, include folders `first` and `second`, and what the tests do to them."""
+    """A source, its include folders, and operations on them.
+
+    Attributes:
+        root: The folder that contains all others.
+        source: The text of the source.
+        folders: The folders in which headers are searched, in order, relative to the root.
+        trees: Folders that are treated as a toolkit.
+        more: Further arguments of `Search`.
+        read: The headers that the last compile read.
+        how: The way to learn the headers: "mirror", "scan" or "watch".
+        library: The path of a libnvrtc; "" for the installed one.
+    """
 
     def __init__(self, root: Path, source: str = "") -> None:
         self.root, self.source = root, source
@@ -88,21 +99,21 @@ class Project:
         self.how, self.library = "scan", ""
 
     def write(self, name: str, text: str | bytes) -> Path:
-        """Write a file below the root, in place where it exists."""
+        """Write a file below the root; an existing file is overwritten in place."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
     def link(self, name: str, target: str) -> None:
-        """Make a symlink, or have it point elsewhere."""
+        """Make a symlink, or change its target."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.symlink_to(target)
 
     def edit_and_restore_mtime(self, name: str, text: str) -> None:
-        """Edit in place, with the same size, and put mtime back."""
+        """Edit a file in place to a text of the same size, and restore its mtime."""
         path = self.root / name
         before = path.stat()
         assert before.st_size == len(text)
@@ -111,16 +122,16 @@ class Project:
 
     @property
     def search(self) -> Search:
-        """Folders in which the compile looks for headers."""
+        """The search of a compile of this project."""
         folders = tuple(str(self.root / each) for each in self.folders)
         return Search(folders, self.trees, **self.more)  # type: ignore[arg-type]
 
     def compile(self) -> Compiled:
-        """A fresh compiler's code for it."""
+        """Compile the source in a fresh process, without a cache."""
         return compile_source(self.source, self.search, library=self.library)
 
     def learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet:
-        """The headers of a compile, after a stay in a store."""
+        """The headers of a compile, as they are read back from a store."""
         outcome = self.try_learn(while_running)
         assert isinstance(outcome, HeaderSet), outcome
         stored = headers_from_json(json.loads(json.dumps(headers_to_json(outcome))))
@@ -128,7 +139,10 @@ class Project:
         return stored
 
     def try_learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet | Untrackable:
-        """The same, where it may be refused: as the product does it, or from the user's own files ("scan", "watch")."""
+        """The headers of a compile, or the reason why they are not learned, in the way that `how` names.
+
+        "mirror" is the package's way; with "scan" and "watch" the compiler reads the user's own files.
+        """
         if self.how == "mirror":
             return self.through_mirror(while_running)[1]
         survey = Survey(self.source, self.search, now_ns=later_ns(), is_thorough=True)
@@ -145,7 +159,7 @@ class Project:
     def through_mirror(
         self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
     ) -> tuple[bytes, HeaderSet | Untrackable]:
-        """Compile it with the product, with what happens right before and after the compiler runs."""
+        """Compile by the package, and call `before` and `after` right before and after the compiler runs."""
 
         def build(folders: Folders) -> Artifact:
             folders.compiled.add(None)
@@ -166,11 +180,11 @@ class Project:
         return artifact.cubin, sets[0]
 
     def check(self, headers: HeaderSet) -> Match | Mismatch:
-        """The warm check."""
+        """Compare headers with the files as a warm start does."""
         return check_headers(headers, self.search, now_ns=later_ns())
 
     def copy_to(self, root: Path) -> Project:
-        """The same project elsewhere, all files new."""
+        """Copy the project to another root."""
         shutil.copytree(self.root, root, symlinks=True)
         moved = Project(root, self.source)
         moved.folders, moved.trees, moved.more = self.folders, self.trees, self.more
@@ -179,7 +193,13 @@ class Project:
 
 
 class Scenario(NamedTuple):
-    """A change of the world after which the old code would be stale."""
+    """A change to a project after which the old code is stale.
+
+    Args:
+        name: The name of the change.
+        prepare: Writes the project.
+        change: Makes the change.
+    """
 
     name: str
     prepare: Callable[[Project], object]
@@ -193,9 +213,9 @@ def scenario(prepare: Callable[[Project], object]) -> Callable[[Callable[[Projec
     """Register the decorated change under its name, on the project that `prepare` makes."""
 
     def register(change: Callable[[Project], object]) -> Scenario:
-        made = Scenario(change.__name__, prepare, change)
-        SCENARIOS.append(made)
-        return made
+        registered = Scenario(change.__name__, prepare, change)
+        SCENARIOS.append(registered)
+        return registered
 
     return register
 
@@ -358,7 +378,7 @@ def data_file_edited(project: Project) -> None:
     project.edit_and_restore_mtime("second/table.inc", "1, 2, 4\n")
 
 
-# Beyond the 17 on which ccache and sccache were tried.
+# The 17 scenarios above were also tried with ccache and sccache; the following were not.
 
 
 def nested(project: Project) -> None:
@@ -373,7 +393,7 @@ def new_header_next_to_its_includer(project: Project) -> None:
 
 
 def sibling(project: Project) -> None:
-    """The header beside the includer is taken, though an earlier folder has one of its name."""
+    """Include a header that is beside its includer; an earlier folder has another header of the same name."""
     project.source = "#include <outer.h>\n" + KERNEL
     project.write("second/outer.h", '#include "inner.h"\n')
     project.write("second/inner.h", "#define VALUE 1\n")
@@ -425,7 +445,7 @@ def in_a_circle(project: Project) -> None:
 
 @scenario(in_a_circle)
 def folder_becomes_a_link_beside_another_of_its_name(project: Project) -> None:
-    """The header that the source names is the same; behind it, inc/../inc is another folder."""
+    """Replace inc by a link: the source includes the same header, but from there `../inc` is another folder."""
     shutil.copytree(project.root / "inc", project.root / "elsewhere/inc")
     (project.root / "inc").rename(project.root / "elsewhere/tree")
     project.write("elsewhere/inc/b.h", "#define VALUE 2\n")
@@ -447,7 +467,7 @@ def toolkit_header_shadowed(project: Project) -> None:
 
 
 def in_tree_computed(project: Project) -> None:
-    """Include a computed name, as CCCL's thrust does; no scanner can determine that header."""
+    """Include a computed name, as Thrust in CCCL does: a scanner cannot determine that header."""
     in_tree(project)
     project.write("tree/include/kit/kit.h", "#define PICK(name) <kit/name>\n#include PICK(value.h)\n")
 

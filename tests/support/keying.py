@@ -1,4 +1,4 @@
-"""What tests of keys share: a request as a decoration would make it, keyed for compilers that are made up."""
+"""Functions that tests of keys share: requests as decorations make them, and their keys with invented compilers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
 
 
 class MadeUpToolchain:
-    """A replacement of toolchain.Toolchain that answers from two tables."""
+    """A replacement of toolchain.Toolchain whose compilers and versions come from two tables."""
 
     is_dirty = False
 
     def settle(self) -> None:
-        """Nothing is on record."""
+        """Do nothing: there are no records."""
 
     def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._compilers, self._versions = compilers, versions
 
     def library(self, name: str, *, saves: bool = True) -> Library | None:
-        """The build in the table, in no file."""
+        """The build in the table, without a file."""
         build = self._compilers.get(name)
         return Library(name, "", build, (0, 0, 0)) if build else None
 
@@ -42,18 +42,18 @@ class MadeUpToolchain:
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
     ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
-        """The tables are all there is to know."""
+        """Look the builds and versions up in the tables."""
         builds = {name: self._compilers.get(name) or None for name in libraries}
         return builds, {name: self._versions.get(name) for name in distributions}
 
 
 class UnknownToolchain(MadeUpToolchain):
-    """One of which nothing is on record yet."""
+    """A toolchain without records: its libraries are known only after a search."""
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
     ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
-        """It has to be looked for."""
+        """Return None unless a search is allowed."""
         return super().identify(libraries, distributions) if looks else None
 
 
@@ -74,13 +74,13 @@ def definition_of(
 
 
 def request_of(text: str | bytes, *, target: str = "sm_90", through: str | None = None, **more: Any) -> Request:
-    """The request of a source for a target, by way of another where one is given."""
+    """The request of a source for a target; `through` is the target of the PTX that it is compiled through, if any."""
     ptx_target = parse_target(through) if through else None
     return source_request(definition_of(text, **more), text, parse_target(target), ptx_target)
 
 
 def key_of(request: Request, compilers: Mapping[str, str] = COMPILERS, versions: Mapping[str, str] = VERSIONS) -> str:
-    """The request's key with these compilers."""
+    """The key of a request with these compilers and versions."""
     session = Session(Settings(mode="off"), None)
     session.toolchain = MadeUpToolchain(compilers, versions)  # type: ignore[assignment]
     return session.key(request)

@@ -1,6 +1,6 @@
-"""Launches without a device: a driver that keeps what it is handed, and arrays of the libraries taken.
+"""Launch without a device: a driver that records launches, and arrays with the interfaces of CuPy, PyTorch and Numba.
 
-The parameter bytes are read back the way the driver would: through the pointer array, or the buffer and its size.
+The driver reads the bytes of parameters as a real one does: through the array of pointers, or the buffer and its size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CALLED = {
     "cuStreamIsCapturing": 2,
     "cuPointerGetAttribute": 3,
 }
-"""Name that the compiled module gives itself, and the number of arguments."""
+"""The driver's functions that the compiled module calls, with the number of their arguments."""
 
 
 class Driver:
@@ -49,10 +49,10 @@ class Driver:
         launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
         device_of: The device of an address.
         device: Ordinal of the current device; None where no context is current.
-        answer: The code of the next launches.
-        created: Number of events that were made.
-        capturing: Streams that are being captured; then the default stream is for nobody.
-        ran: What waiting for a stream answers.
+        answer: The code that launches return.
+        created: Number of events that were created.
+        capturing: Streams that are being captured; if there are any, the default stream cannot be asked about.
+        ran: The code that waiting for a stream returns.
     """
 
     def __init__(self, parameters: Sequence[Parameter] = SAXPY) -> None:
@@ -70,7 +70,7 @@ class Driver:
         self.addresses = {name: self._address(name, words) for name, words in _CALLED.items()}
 
     def _address(self, name: str, words: int) -> int:
-        """The place where the compiled module finds a function."""
+        """The address at which the compiled module calls a function of this driver."""
 
         def call(*given: int | None) -> int:
             if name == "cuPointerGetAttribute":
@@ -83,8 +83,8 @@ class Driver:
             ctypes.c_int.from_address(out).value = value or 0
             return int(status)
 
-        made = self._callbacks[name] = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * words)(call)
-        return ctypes.cast(made, ctypes.c_void_p).value or 0
+        callback = self._callbacks[name] = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * words)(call)
+        return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
     @staticmethod
     def name_of(code: int) -> str:
@@ -144,11 +144,11 @@ class Driver:
 
 
 class Kernel:
-    """A launcher with its fake driver; `launch` takes the interpreted path, or the compiled one wherever that goes.
+    """A launcher with its fake driver, bound to the interpreted path or, where it suffices, to the compiled module.
 
     Args:
-        parameters: Of the kernel.
-        options: Of `Launcher`, or `device_of`, `context`, `stream`, `relaunch`.
+        parameters: The parameters of the kernel.
+        options: Options of `Launcher`, or `device_of`, `context`, `stream`, `typed`, `function`.
     """
 
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
@@ -174,7 +174,8 @@ class Kernel:
         self.launcher_at = make
 
     def bind(self, *, native: bool = False) -> Launch:
-        """The bound launch; through the compiled module, which then knows the type of each argument that is passed."""
+        """Bind a launch. With `native` it goes through the compiled module, with which each argument's type is
+        registered first."""
         with pytest.MonkeyPatch.context() as patch:
             if not native:
                 patch.setattr(devices, "native", None)
@@ -184,7 +185,7 @@ class Kernel:
             return launch
         recognise(launcher.plan[0], launcher, (), is_first=True)
 
-        def taught(*arguments: Any) -> None:
+        def registered(*arguments: Any) -> None:
             for position, (slot, value) in enumerate(zip(launcher.slots or (), arguments, strict=False)):
                 try:
                     slot.settle(value, 0, Call(SHAPE, 0, 0, arguments, [], [], []))
@@ -193,7 +194,7 @@ class Kernel:
                 recognise(launcher.plan[0], launcher, [None] * position + [value], is_first=False)
             launch(*arguments)
 
-        return taught
+        return registered
 
     def bytes_of(self, *arguments: Any, native: bool = False) -> list[bytes]:
         """Launch, and return the bytes of each parameter that reached the driver."""
@@ -202,7 +203,7 @@ class Kernel:
 
     @property
     def untouched(self) -> bool:
-        """Check that no call, not even a wait, reached the driver."""
+        """Check that neither a launch nor a wait reached the driver."""
         return not self.driver.launches and not self.waits
 
 
@@ -217,7 +218,7 @@ class CountingLauncher(Launcher):
 
 
 def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:
-    """The parameters of a kernel that takes one value of this code."""
+    """The parameters of a kernel with one parameter, of this type code."""
     return (Parameter(0, CODE_SIZES[code] or size or 8, code, c_type, "p"),)
 
 
@@ -232,7 +233,7 @@ class Numba:
         self, address: int = 0x7F0000001000, dtype: Any = "f4", shape: Any = (1024,), strides: Any = None,
         stream: Any = 0, owned: bool = True, context: Any = None,
     ) -> Any:  # fmt: skip
-        """One array; `owned` as `cuda.to_device` makes it, else as `cuda.as_cuda_array` does."""
+        """An array at this address: `owned` like one of `cuda.to_device`, else like one of `cuda.as_cuda_array`."""
         import cuda.bindings.driver as binding
         from numba.cuda.cudadrv.devicearray import DeviceNDArray
         from numba.cuda.cudadrv.driver import MemoryPointer
@@ -248,7 +249,7 @@ class Numba:
 
 
 class Interface:
-    """An object whose only word about itself is `__cuda_array_interface__`."""
+    """An array with no interface but `__cuda_array_interface__`."""
 
     def __init__(self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any) -> None:
         dtype = np.dtype(dtype)
@@ -289,7 +290,7 @@ class CupyArray:
 
 
 class Tensor:
-    """The part of `torch.Tensor` that the launch uses, and nothing else: its array interface is a trap."""
+    """The part of `torch.Tensor` that the launch uses; its `__cuda_array_interface__` raises, as some tensors' does."""
 
     def __init__(
         self, address: int, dtype: str = "float32", *, shape: tuple[int, ...] = (4,),
@@ -356,14 +357,14 @@ def fake_cupy(stream: dict[str, int]) -> ModuleType:
     """A module `cupy` whose current stream is `stream["handle"]`."""
     cupy = ModuleType("cupy")
     cupy.ndarray = CupyArray  # type: ignore[attr-defined]
-    # The compiled module keeps the first such function of a process, as there is one CuPy.
+    # The compiled module keeps the first `get_current_stream` that it sees, since a process has one CuPy.
     current = lambda: SimpleNamespace(ptr=sys.modules["cupy"].cuda.stream["handle"])  # noqa: E731
     cupy.cuda = SimpleNamespace(get_current_stream=current, stream=stream)  # type: ignore[attr-defined]
     return cupy
 
 
 class DlpackArray:
-    """An object that speaks DLPack alone; a host array poses as memory of the device."""
+    """An array with no interface but DLPack; a host array stands in for memory of the device."""
 
     def __init__(self, array: Any, device: tuple[int, int] = (2, 0), versioned: bool = True) -> None:
         self.array, self._device, self._versioned = array, device, versioned

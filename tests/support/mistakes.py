@@ -1,8 +1,8 @@
-"""Mistakes that newcomers make, each in one line as they write it; run as a program, this says what each is answered.
+"""Mistakes that newcomers make, each as one line of their program; run as a program, this prints the message for each.
 
 Method      `python -m tests.support.mistakes GROUP` makes the mistakes of a group on the fake driver, in the working
-            directory, and prints a list of what each was answered. A line that begins with `$ ` is a command line. What
-            the lines use is defined in `PRELUDE`. Group "no driver" is for a process without any.
+            directory, and prints a list of the messages. A line that begins with `$ ` is a command line. `PRELUDE`
+            defines the names that the lines use. Group "no driver" is for a process without a driver.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ FILES = {
 
 
 def answers(group: str) -> list[dict[str, str]]:
-    """Make the mistakes of a group; for each `written`, `kind`, `what`, `why` and `hint` of what was said."""
+    """Make the mistakes of a group; return for each the line `written`, the `kind` of error, and `what`, `why` and
+    `hint` of its message."""
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "app"}
@@ -219,25 +220,25 @@ def _python(written: str, names: dict[str, Any]) -> tuple[str, str]:
         exec(compile(written, "app.py", "exec"), dict(names))
     except Exception as error:
         return type(error).__name__, str(error)
-    return "", "nothing was said"
+    return "", "no message"
 
 
 def _shell(line: str) -> tuple[str, str]:
     from numba_kcache.cli import main
 
     words = shlex.split(line)
-    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
-    before, said = dict(os.environ), io.StringIO()
-    os.environ.update(given)
+    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    before, output = dict(os.environ), io.StringIO()
+    os.environ.update(variables)
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            code = main(words[len(given) + 1 :])
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+            code = main(words[len(variables) + 1 :])
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:
         os.environ.clear()
         os.environ.update(before)
-    text = said.getvalue().strip().removeprefix("numba-kcache: ")
+    text = output.getvalue().strip().removeprefix("numba-kcache: ")
     return f"exit {code}", text[text.index("cannot ") :] if "cannot " in text else text
 
 

@@ -54,7 +54,7 @@ def echo(value, out):
 out = cuda.device_array(1)
 for name, values in VALUES.items():
     for value in values:
-        cuda.jit(echo)[2, 32](value, out)  # one of its own each time: it mixes widths up
+        cuda.jit(echo)[2, 32](value, out)  # a new dispatcher each time: one would confuse integer widths
         ours = cached_kernel(echo, cache=cache)
         for _ in range(4):
             ours[2, 32](value, out)
@@ -62,7 +62,7 @@ for name, values in VALUES.items():
 print(cache.info("process").misses, "misses")
 """
 )
-"""Each argument through its own launch, then through ours, interpreted and by the compiled module."""
+"""Launch with each argument by `cuda.jit`, then by `cached_kernel`, interpreted and through the compiled module."""
 
 WRONG = (
     START
@@ -98,7 +98,7 @@ for _ in range(12):
     with_nothing[1, 1](7, None, 3)
 """
 )
-"""Arguments that its launcher passes wrongly without a word; through `cached_kernel` or `cuda.jit`."""
+"""Arguments that numba-cuda-mlir's own launcher passes wrongly, without an error; by `cached_kernel` or `cuda.jit`."""
 
 STREAMS = (
     START
@@ -128,7 +128,7 @@ for stream in (None, one):
     waited.clear()
 """
 )
-"""The streams of arrays that the host waits for in a launch; through `cached_kernel` or `cuda.jit`."""
+"""Print the arrays' streams that the host waits for in a launch by `cached_kernel` or `cuda.jit`."""
 
 WARNS = (
     START
@@ -150,7 +150,7 @@ for each in found:
         print(each.category.__name__, str(made["kernel"]) in str(each.message))
 """
 )
-"""A kernel with debug information and no source, of which a compile warns; through `cached_kernel` or `cuda.jit`."""
+"""A kernel with debug information and without source, so that its compile warns; by `cached_kernel` or `cuda.jit`."""
 
 UNEDITED = (
     START
@@ -213,7 +213,7 @@ if sys.argv[2] == "installed":
 print(*faces(), sep="\\n")
 """
 )
-"""Launches right and wrong of a program of `cuda.jit` alone: what they say, and warn of."""
+"""Print the results, errors and warnings of valid and invalid launches in a program that uses `cuda.jit` alone."""
 
 RECOMPILED = (
     START
@@ -238,7 +238,7 @@ for _ in range(3):
 print(numba_kcache.info("process").compiles)
 """
 )
-"""A global that changes, and `recompile()`, which reads it again."""
+"""Change a global between launches, and call `recompile()`, which reads it again."""
 
 CLOSED = (
     START
@@ -252,7 +252,7 @@ def body(x, n):
 host, kernel = np.ones(8, "f4"), (cuda.jit if sys.argv[2] == "installed" else cached_kernel)(body)
 configured = kernel[1, 32]
 for end in (cuda.close, lambda: cuda.current_context().reset(), cuda.close, cuda.close):
-    configured(host, 5)  # brings a closed context back
+            configured(host, 5)  # opens the context again
     x = cuda.to_device(host)
     for _ in range(3):
         configured(x, 5)
@@ -262,7 +262,7 @@ for end in (cuda.close, lambda: cuda.current_context().reset(), cuda.close, cuda
 print(numba_kcache.info("process").compiles, numba_kcache.info("process").misses)
 """
 )
-"""Contexts that are closed and reset between launches."""
+"""Close and reset contexts between launches."""
 
 WARM = (
     START
@@ -290,7 +290,7 @@ print("initialized", mlir_target._typingctx_initialized)
 print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
 """
 )
-"""The modules and libraries that a warm start brings into the process."""
+"""Print the modules and libraries that a warm start loads."""
 
 OPTIONS = (
     START
@@ -316,7 +316,7 @@ print([names for names in keys.values() if len(names) > 1])
 print([target for target in ("sm_120", "sm_80", "sm_86", "sm_90") if kernel.explain(target).is_hit])
 """
 )
-"""Every option on its own, for three targets and without a device."""
+"""Compile with each option by itself, for three targets and without a device."""
 
 DEFECTS = (
     START
@@ -371,7 +371,7 @@ for kernel in (calls, reads, synced, captures, links):
     print(kernel.__name__, "hit" if numba_kcache.info("process").hits > before else "compiled")
 """
 )
-"""Kernels with `cache=True` for which its own cache serves what is wrong."""
+"""Kernels with `cache=True` for which numba-cuda-mlir's own cache serves wrong code."""
 
 INSTALLED = (
     START
@@ -412,7 +412,7 @@ kernel[1, 32](x, 64)
 print("compiles afterwards", numba_kcache.info("process").compiles)
 """
 )
-"""A program of `cuda.jit` alone, with every dispatcher's face looked at."""
+"""A program that uses `cuda.jit` alone, and the public attributes of its dispatchers."""
 
 DEVICES = (
     START
@@ -433,7 +433,7 @@ asked.compile()
 print(*sorted({each.target for each in cache.entries()}))
 """
 )
-"""Two devices in turn, a context that is reset, and a target that is neither's."""
+"""Launch on two devices alternately, reset a context, and compile for a target of neither."""
 
 REFUSED = (
     START
@@ -477,7 +477,7 @@ why(planned, x)
 print("stored", cache.info().entries)
 """
 )
-"""A kernel that cannot be keyed runs all the same, and says why."""
+"""Kernels that cannot be keyed: they run uncached, with a warning."""
 
 INTRINSICS = (
     START
@@ -541,4 +541,4 @@ newer = cuda.jit(chip="sm_100")(body).compile("void(float32[:])").mlir_module
 print('chip = "sm_100"' in newer)
 """
 )
-"""Facts of a compile, asked of what the cache serves to a dispatcher of another target than the device's."""
+"""Read the MLIR of kernels that the cache serves to a dispatcher for another target than the device's."""

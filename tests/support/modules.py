@@ -1,4 +1,4 @@
-"""Modules from text: a program's files as they are now, without Python's own bytecode cache in between."""
+"""Make modules from text, without Python's bytecode cache, which might serve the module before an edit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 @contextmanager
 def imported(folder: Path, sources: Mapping[str, str], main: str = "kernels") -> Iterator[ModuleType]:
-    """The module `main` of a program of several files, all of which can import each other while it lasts."""
+    """Write a program of several files and import its module `main`; inside the context the files can be imported."""
     modules = {}
     for name, text in sources.items():
         path = folder / f"{name}.py"

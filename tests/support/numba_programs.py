@@ -60,7 +60,7 @@ for name, values in VALUES.items():
 print(cache.info("process").misses, "misses")
 """
 )
-"""Each argument through Numba's own launch, then through ours, interpreted and compiled."""
+"""Launch with each argument by Numba, then by `cached_kernel`, interpreted and through the compiled module."""
 
 WARM = """
 import sys, warnings
@@ -88,7 +88,7 @@ print("libraries", [each for each in ("libnvvm", "libnvrtc", "libnvJitLink") if 
 print("registries", sorted(each for each in set(sys.modules) - before if each.startswith("numba.")))
 print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
 """
-"""The modules and libraries that a warm start brings into the process."""
+"""Print the modules and libraries that a warm start loads."""
 
 _START = """
 import sys, warnings
@@ -136,7 +136,7 @@ for make in (lambda h: (h, d), lambda h: (h, h), lambda h: (cuda.In(h), cuda.Out
     print("same copies")
 """
 )
-"""Host arrays in every form, each through both."""
+"""Launch with host arrays in every form, by Numba and by `cached_kernel`: both make the same copies."""
 
 POLYMORPHIC = (
     _START
@@ -189,7 +189,7 @@ except RuntimeError as error:  # Numba's own
 print("done")
 """
 )
-"""A kernel used with many types, and asked about them."""
+"""Launch a kernel with arguments of many types, and read its attributes by type."""
 
 GRIDS = (
     _START
@@ -215,7 +215,7 @@ kernel[5, 32](cuda.to_device(np.ones(8, "f4")), 1)
 kernel[6, 32](cuda.to_device(np.ones(8, "f4")), 1)
 """
 )
-"""A loop over grids, with other types and shapes in between."""
+"""Launch with many grids, and sometimes with other types and shapes."""
 
 RESOURCES = (
     _START
@@ -244,7 +244,7 @@ except LaunchConfigError:
     print("done")
 """
 )
-"""What a kernel takes of a device."""
+"""Read the resources of a kernel: memory, threads, cooperative blocks."""
 
 LIFE = (
     _START
@@ -270,7 +270,7 @@ assert cache.info("process").misses == 2
 print("done")
 """
 )
-"""A kernel over the lives of its module."""
+"""Launch before and after `clear()` and a reset of the context."""
 
 DEVICES = (
     _START
@@ -286,7 +286,7 @@ for turn in range(2):
 print(*sorted({each.target for each in cache.entries()}))
 """
 )
-"""Two devices in turn."""
+"""Launch on two devices alternately."""
 
 OPTIONS = (
     _START
@@ -308,7 +308,7 @@ for argument in (d, h):
     tiled[1, 32, 0, 64 * 1024](argument)
 """
 )
-"""Launch attributes, by the straight way and by Numba's."""
+"""Launch with attributes (cooperative, carveout), with device arrays and, through Numba's dispatcher, host arrays."""
 
 AHEAD = (
     _START
@@ -332,7 +332,7 @@ else:
 print(cache.info("process").misses, "misses")
 """
 )
-"""Compiled where there is no device, launched where there is one."""
+"""Compile without a device, or launch with one."""
 
 UNCACHED = (
     _START
@@ -375,7 +375,7 @@ for attempt in (lambda: refused[1, 32](x), lambda: reading.compile("sm_90", "voi
 print("strict refuses,", cache.info().entries, "entries")
 """
 )
-"""Kernels that no key can name."""
+"""Kernels that cannot be keyed: they run uncached with a warning, or are refused with `strict=True`."""
 
 UNTRACKED = (
     _START
@@ -397,7 +397,7 @@ kernel[1, 32](np.ones(8))
 print(len(kernel.overloads), cache.info().entries)
 """
 )
-"""A kernel whose link input includes what cannot be captured, with two signatures."""
+"""Launch a kernel whose link input uses `__DATE__`, which cannot be keyed, with two signatures."""
 
 VOUCHED = (
     _START
@@ -422,7 +422,7 @@ for _ in range(12):
 print(cache.info("process").misses, len(calls), cache.info().entries)
 """
 )
-"""A kernel that only `depends=` makes known."""
+"""Launch a kernel that can be keyed only because of its `depends=`."""
 
 BAD = (
     _START

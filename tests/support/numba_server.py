@@ -1,9 +1,9 @@
-"""Programs that use Numba, in children forked from a process that has imported it: 0.3 s each instead of 2 s.
+"""Run programs that use Numba in children forked from a process that has imported it: 0.3 s each instead of 2 s.
 
-Promise     A child has the arguments, the environment and the output of its own; Numba reads its settings again.
-Method      A server, started under the fake driver, compiles one kernel, then forks for each line it is sent.
-Not here    Fresh processes: children share hash seed, addresses and loaded libraries, so a hit of this package is
-            looked for in a process that was not forked here.
+Promise     A child has its own arguments, environment and output; Numba reads its settings again.
+Method      A server, started on the fake driver, compiles one kernel, then forks for each line of its input.
+Not here    Fresh processes. Children share hash seed, addresses and loaded libraries, so tests of hits in another
+            process start that process themselves.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ for line in sys.stdin:
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
-    """One for each process of tests; it ends when its input does."""
+    """Start the server, once in a process of tests; it ends when its input is closed."""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         env=environment(build()),
@@ -74,7 +74,7 @@ def _server() -> subprocess.Popen[str]:
 
 
 def run(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
-    """Exit code and output of a program with these arguments: the interpreter's, a file or `-c` first."""
+    """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first."""
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
 
 
 def output(arguments: Sequence[str], env: Mapping[str, str]) -> str:
-    """Output of a program that ends well; the test fails where it does not."""
+    """Output of a program; the test fails if its exit code is not 0."""
     code, text = run(arguments, env)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)

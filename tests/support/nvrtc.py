@@ -1,4 +1,4 @@
-"""Compile with a libnvrtc of one's choice, in a fresh process each time."""
+"""Compile with any libnvrtc, each time in a forked process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from numba_kcache.headers.search import Search
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
-"""Its folder does not exist, so that nothing is found beside the source."""
+"""The source's path, in a folder that does not exist: no header can be found beside it."""
 
 
 class Compiled(NamedTuple):
-    """Result of one compile; `code` is None where it failed."""
+    """Result of one compile; `code` is None if it failed."""
 
     code: bytes | None
     log: str
@@ -65,24 +65,24 @@ def flags_of(search: Search) -> list[str]:
 def compile_source(
     source: str, search: Search, *, library: str = "", folders: Folders | None = None, options: Iterable[str] = ()
 ) -> Compiled:
-    """Compile for sm_90 in a process of its own."""
+    """Compile for sm_90 in a forked process."""
     path = library or library_path()
-    _loaded(path)  # here, so that the children inherit it; only they compile
+    _loaded(path)  # loaded in the parent, so that the children inherit it
     return in_child(lambda: compile_here(path, source, search, folders=folders, options=options))
 
 
 def compile_here(
     library: str, source: str, search: Search, *, folders: Folders | None = None, options: Iterable[str] = ()
 ) -> Compiled:
-    """Compile for sm_90 in this process, with these folders in place of those of the search."""
+    """Compile for sm_90 in this process; `folders` may replace the folders of the search."""
     if search.working_folder:
         os.chdir(search.working_folder)
     nvrtc = _loaded(library)
     folders = folders or Folders()
-    told = search._replace(
+    replaced = search._replace(
         folders=tuple(map(folders.folder, search.folders)), working_folder=folders.folder(search.working_folder)
     )
-    return Compiled(*_run(nvrtc, source, told, [*folders.flags(flags_of(told)), *options, "-arch=sm_90"]))
+    return Compiled(*_run(nvrtc, source, replaced, [*folders.flags(flags_of(replaced)), *options, "-arch=sm_90"]))
 
 
 @functools.cache

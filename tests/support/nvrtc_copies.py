@@ -1,4 +1,4 @@
-"""Copies of the installed compilers that are other builds: each has its own GNU build-id, and the same code."""
+"""Copy the installed compilers so that they count as other builds: with another GNU build-id and the same code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> P
     """Copy a compiler library with another build-id.
 
     Args:
-        name: As for `Toolchain.library`.
-        folder: Where to; made where it is not there.
-        beside: A library that is copied beside it as it is.
-        byte: The bits of the build-id's first byte that are turned.
+        name: The name of the library, as for `Toolchain.library`.
+        folder: The target folder, which is created if it does not exist.
+        beside: The name of another library, which is copied unchanged to the same folder; "" for none.
+        byte: The bits of the build-id's first byte that are inverted.
     """
     toolchain = Toolchain(lambda _name: (), lambda _name, _record: None)
     found = toolchain.library(name)

@@ -1,4 +1,4 @@
-"""Real object storage on loopback: OpenStack Swift, asked by its S3 protocol, and Azurite, Microsoft's Azure Blob."""
+"""Start real object storage on loopback: OpenStack Swift, which speaks S3, and Azurite, Microsoft's Azure emulator."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def _azurite_missing() -> str:
 
 
 MISSING: Mapping[str, Callable[[], str]] = {"swift": _swift_missing, "azurite": _azurite_missing}
-"""By service: what there is not to run it; "" where it can be run."""
+"""For each service a function that names what is missing to run it; "" if it can be run."""
 
 
 class ObjectService(NamedTuple):
     """A running service with an empty container.
 
     Args:
-        scheme: Of its URLs.
-        endpoint: Where it is.
-        environment: Where the client finds who asks.
-        port: It listens there.
+        scheme: The scheme of its URLs.
+        endpoint: Its HTTP address.
+        environment: Environment variables with the client's credentials.
+        port: The port on which it listens.
     """
 
     scheme: str
@@ -59,7 +59,7 @@ class ObjectService(NamedTuple):
 
 @contextlib.contextmanager
 def object_service(name: str, directory: Path) -> Iterator[ObjectService]:
-    """A service while the context lasts."""
+    """Run a service inside the context."""
     directory.mkdir(parents=True, exist_ok=True)
     with (_swift if name == "swift" else _azurite)(directory) as service:
         yield service
@@ -72,7 +72,7 @@ _USER, _PASSWORD = "team:builder", "codswallop"
 _SERVE = """
 import ctypes, os, sys
 import eventlet.patcher
-eventlet.patcher.monkey_patch(all=False, socket=True, select=True, thread=True)  # late, as Swift does it, it takes 3 s
+eventlet.patcher.monkey_patch(all=False, socket=True, select=True, thread=True)  # Swift does it later, which takes 3 s
 from swift.common import utils
 folder, *ports = sys.argv[1:]
 utils.set_swift_dir(folder)
@@ -86,7 +86,7 @@ for name, port in zip(("account", "container", "object"), ports):
     builder.get_ring().save(f"{folder}/{name}.ring.gz")
 for name in ("account", "container", "object", "proxy"):
     if name == "proxy" or os.fork() == 0:
-        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: Swift gives each a session of its own
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: Swift starts a session for each
         sys.exit(run_wsgi(f"{folder}/{name}.conf", name + "-server"))
 """
 
@@ -124,7 +124,7 @@ user_{_USER.replace(":", "_")} = {_PASSWORD} .admin
 use = egg:swift#proxy
 account_autocreate = true
 """
-"""There is no memcached: tokens would be kept there, which signed requests do not need."""
+"""No memcached runs at that address: Swift would keep tokens in it, which signed requests do not use."""
 
 
 @contextlib.contextmanager
@@ -199,7 +199,7 @@ def _running(words: list[str], directory: Path, **environment: str) -> Iterator[
 
 
 def _until_taken(url: str, headers: Callable[[], dict[str, str]], method: str = "GET") -> None:
-    """Send a request again and again until there is somebody to take it."""
+    """Send a request again and again until the service accepts it."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -207,7 +207,7 @@ def _until_taken(url: str, headers: Callable[[], dict[str, str]], method: str = 
             return
         except urllib.error.HTTPError as error:
             if method == "GET":
-                return  # it is there; what it thinks of the question does not matter
+                return  # the service runs; its answer does not matter
             raise RuntimeError(f"{url}: {error} {error.read()[:500]!r}") from None
         except urllib.error.URLError:
             if time.monotonic() > deadline:

@@ -1,7 +1,8 @@
-"""docs/reference/options.md: each option and setting with its type, default and an example, as the code has them.
+"""Generate docs/reference/options.md: each option and setting with its type, default, meaning and an example.
 
-`python -m tests.support.options_page` writes it. Types are those that type checkers read, meanings and defaults those
-of the tables of kernel.md and settings.md; only the examples stand here.
+`python -m tests.support.options_page` writes it. Types come from the annotations of the code, the options' defaults and
+meanings from the table of kernel.md, the settings' from `SETTINGS`. Only the examples, and the options that Numba
+kernels alone take, are written here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ EXAMPLES = {
     "carveout": "cached_kernel(SOURCE, carveout='MaxShared')",
     "cache": "cached_kernel(SOURCE, cache=KernelCache('kernels'))",
 }
-"""By option of a source."""
+"""An example for each option of a source."""
 
 OF_NUMBA = {
     "inline": ("whether LLVM may take the kernel's callees into it", "cached_kernel(add, inline='never')"),
@@ -60,7 +61,7 @@ OF_NUMBA = {
     "experimental_ast_transforms": ("rewrite the function's syntax before typing",
                                     "cached_kernel(add, kind='mlir', experimental_ast_transforms=True)"),
 }  # fmt: skip
-"""By option that only Numba kernels take: meaning and example; from `opt_level` on, of numba-cuda-mlir alone."""
+"""Meaning and example of each option that only Numba kernels take; those from `opt_level` on are numba-cuda-mlir's."""
 
 OF_SETTINGS = {
     "directory": ("'/scratch/ada/kernels'", "/scratch/ada/kernels"),
@@ -78,7 +79,7 @@ OF_SETTINGS = {
     "signing_key": ("'kernels.pem'", "kernels.pem"),
     "progress": ("False", "0"),
 }
-"""By setting: the value as a keyword, and in the environment."""
+"""An example of each setting: as a keyword, and in the environment."""
 
 HEAD = """# Options and settings, one by one
 
@@ -114,7 +115,7 @@ _PLAIN = {
 
 
 def kinds(*of: Any) -> dict[str, str]:
-    """The type of each keyword of some `TypedDict`s, as a reader writes it."""
+    """The type of each keyword of some `TypedDict`s, without this package's type aliases."""
     found: dict[str, str] = {}
     for each in of:
         for name, hint in each.__annotations__.items():
@@ -128,14 +129,14 @@ def kinds(*of: Any) -> dict[str, str]:
 
 
 def meanings() -> dict[str, tuple[str, str]]:
-    """Default and meaning of each option, by the table of kernel.md."""
+    """Default and meaning of each option, read from the table of kernel.md."""
     page = (ROOT / "docs/reference/kernel.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", page, re.MULTILINE)
     return {name: (default, meaning) for name, default, meaning in rows}
 
 
 def entry(name: str, kind: str, default: str, meaning: str, example: str) -> str:
-    """One option."""
+    """The section of one option."""
     sentence = (meaning[:1].upper() + meaning[1:]).rstrip(".")
     return f"### `{name}`\n\n`{kind}` · default: {default}\n\n{sentence}.\n\n```python\n{example}\n```\n"
 

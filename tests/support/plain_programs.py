@@ -1,4 +1,4 @@
-"""Small programs of CUDA C++, in which each way to write a kernel, a parameter or a variable has its place."""
+"""Small CUDA C++ programs that cover the ways to write kernels, parameters and variables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Program(NamedTuple):
     """A program that NVRTC compiles.
 
     Args:
-        source: CUDA C++.
-        instances: Templates that are instantiated by their names.
-        needs: The oldest standard that it compiles under.
+        source: Its text.
+        instances: Names of the template instances that are compiled.
+        needs: The oldest C++ standard that it compiles under.
         headers: Files beside the source, by name.
-        codes: Codes of the parameters of its kernels, by symbol, where a test is about them.
-        kernels: How many it has.
+        codes: Type codes of the parameters of some kernels, by symbol.
+        kernels: Number of its kernels.
     """
 
     source: str
@@ -212,4 +212,4 @@ PROGRAMS = {
         codes={"large": "o o i4 *f4"},
     ),
 }  # fmt: skip
-"""By what each is about."""
+"""Programs, named by what they cover."""

@@ -1,4 +1,4 @@
-"""A real Redis server of a test's own, and a proxy before it that does what networks do."""
+"""Start a real Redis server for a test, and a proxy before it that fails as networks do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A server on loopback, with its own directory and nothing on disk.
+    """A server on loopback that saves nothing to disk.
 
     Args:
         directory: Its working directory.
@@ -49,7 +49,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start the server, and return when it accepts connections."""
         words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
         self._process = subprocess.Popen(
             [*words, "--dir", str(self._directory), *self._options],
@@ -65,25 +65,25 @@ class RedisServer:
         raise RuntimeError("the server did not start")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """End the server by SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def told(self, *words: object) -> object:
-        """The server's answer to one command, by redis-py."""
+        """Send one command by redis-py; return the server's answer."""
         import redis
 
         with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:
             return client.execute_command(*words)
 
     def keys(self) -> list[str]:
-        """Every key."""
+        """All keys in the server."""
         return sorted(key.decode() for key in self.told("KEYS", "*"))  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
-    """A server while the context lasts."""
+    """Run a server inside the context."""
     server = RedisServer(directory, *options)
     try:
         yield server
@@ -93,7 +93,7 @@ def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
 
 @contextlib.contextmanager
 def redis_cluster(directory: Path) -> Iterator[list[RedisServer]]:
-    """Three masters that share the slots while the context lasts."""
+    """Run a cluster of three masters inside the context."""
     masters: list[RedisServer] = []
     buses = [str(free_port()) for _ in range(3)]
     try:
@@ -114,12 +114,13 @@ def redis_cluster(directory: Path) -> Iterator[list[RedisServer]]:
 
 
 class FaultProxy:
-    """Passes bytes between its port and a server's, as a fault says.
+    """Passes bytes between its own port and a server's, with faults.
 
     Attributes:
-        fault: What is done to bytes of the server before they are passed on: returns them, or None to hang up.
-        is_silent: Nothing is passed on in either direction.
-        connections: How many were taken.
+        fault: Maps the bytes of an answer to those that are passed on; None closes the connection.
+        pieces_s: Seconds after each byte of an answer; None to pass answers on at once.
+        is_silent: Whether new connections are accepted and then ignored.
+        connections: Number of accepted connections.
     """
 
     def __init__(self, port: int) -> None:
@@ -165,7 +166,7 @@ class FaultProxy:
                 if is_answer and self.pieces_s is not None:
                     for at in range(len(passed)):
                         target.sendall(passed[at : at + 1])
-                        time.sleep(self.pieces_s)  # this is the slow network itself, and nobody waits for its end
+                        time.sleep(self.pieces_s)  # a slow network; no test waits for this thread
                 else:
                     target.sendall(passed)
         for each in (source, target):
@@ -175,7 +176,7 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def fault_proxy(port: int) -> Iterator[FaultProxy]:
-    """A proxy while the context lasts."""
+    """Run a proxy inside the context."""
     proxy = FaultProxy(port)
     try:
         yield proxy

@@ -1,4 +1,4 @@
-"""Questions of a launch to the front ends' room, without a device: by the names that the room gives its callers."""
+"""Resolve kernels as a launch does, but without a device, by the public names of `frontends`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from numba_kcache.model import choose_for_device, ptx_target, read_arch
 
 
 def definition_of(kernel: Any) -> Any:
-    """The definition that a kernel or module pickles with, also where `pickle` itself would go by a name."""
+    """The definition in the pickle of a kernel or module, also for one that `pickle` would store by its name."""
     _made, (found,) = (CachedModule if isinstance(kernel, CachedModule) else Kernel).__reduce__(kernel)
     assert isinstance(found, Definition)
     return found
 
 
 def resolutions_of(kernel: Any) -> Resolutions:
-    """Resolutions as the kernel's own begin: of its definition, in its cache, for its `arch`."""
+    """New resolutions like a kernel's own: of its definition, in its cache, for its `arch`."""
     definition = definition_of(kernel)
     cache = definition.options.get("cache")
     session = process_session if cache is None else lambda: cache.session
     choose = functools.partial(choose_for_device, arch_of(definition), kernel=definition.label)
-    made: Resolutions = definition.make_resolutions(definition, session, choose)
-    return made
+    resolutions: Resolutions = definition.make_resolutions(definition, session, choose)
+    return resolutions
 
 
 def request_of(kernel: Any) -> Request:
-    """The request of a kernel for the first target that its own `arch` names."""
+    """The request of a kernel for the first target in its `arch`."""
     definition = definition_of(kernel)
     target, *_ = named = arch_of(definition)
     return resolutions_of(kernel).request(target, ptx_target(named, target), definition.variants(None, ())[0])
 
 
 def arch_of(definition: Definition) -> Any:
-    """The targets that a definition's `arch` names; none for "auto"."""
+    """The targets in a definition's `arch`; none for "auto"."""
     return read_arch(definition.options.get("arch"))

@@ -1,4 +1,4 @@
-"""What tests of the store share: entries, forged files, processes that die on purpose, systems that fail."""
+"""Functions that tests of the store share: entries, forged files, and processes that are killed at a given point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock whose time changes only when a test sets it."""
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:
         self.now_s = now_s
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Events(list[Event]):
-    """An `emit` that keeps what it is given."""
+    """An `emit` function that keeps the events."""
 
     def __call__(self, event: Event) -> None:
         self.append(event)
@@ -48,12 +48,12 @@ class Events(list[Event]):
 
 
 def key_of(number: int) -> str:
-    """A key, spread like real ones."""
+    """A key: a digest, like a real one."""
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 def entry_of(number: int, size_bytes: int = 64) -> StoredEntry:
-    """An entry whose every byte follows from `number`."""
+    """An entry whose key and bytes are determined by `number`."""
     pattern = hashlib.sha256(b"payload %d" % number).digest()
     cubin = (pattern * (size_bytes // 32 + 1))[:size_bytes]
     return StoredEntry(
@@ -62,12 +62,12 @@ def entry_of(number: int, size_bytes: int = 64) -> StoredEntry:
 
 
 def small_entry(number: int) -> StoredEntry:
-    """An entry of the same size whatever `number`, below a million, is."""
+    """An entry whose size is the same for every `number` below a million."""
     return StoredEntry(key_of(number), {"number": f"{number:06}"}, {"cubin": b"%06d" % number})
 
 
 def open_store(directory: Path, **options: Any) -> DiskStore:
-    """A store below `directory` that does not wait for the disk."""
+    """A store in `directory`, which by default does not wait for the disk."""
     options.setdefault("durability", "none")
     return DiskStore(str(directory), **options)
 
@@ -78,7 +78,7 @@ def folder_of(directory: Path, name: str) -> Folder:
 
 
 def counters_of(directory: Path, **options: Any) -> CounterFile:
-    """The numbers kept in the tree below `directory`."""
+    """The counters in the tree below `directory`."""
     return CounterFile(folder_of(directory, STATISTICS), **options)
 
 
@@ -88,7 +88,7 @@ def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:
 
 
 def sealed(body: bytes) -> bytes:
-    """`body` with the digest that makes it whole: what a forger would write."""
+    """`body` with a valid digest, as a forger would write it."""
     return body + xxh3_128_digest(body)
 
 
@@ -114,7 +114,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def killed_at(point: str, work: Callable[[], object], occurrence: int = 1) -> bool:
-    """Run `work` in a process that gets SIGKILL at a fault point; whether it got there."""
+    """Run `work` in a process that gets SIGKILL at a fault point; return False if it never reached that point."""
     seen = 0
 
     def hook(name: str) -> None:
@@ -134,7 +134,7 @@ def killed_at(point: str, work: Callable[[], object], occurrence: int = 1) -> bo
 
 @contextmanager
 def children(count: int, work: Callable[[int], object]) -> Iterator[list[int]]:
-    """Run `work(0..count-1)` in as many processes; leaving waits for them and asserts that none failed."""
+    """Run `work(0)` to `work(count - 1)`, each in a process; at its end the context checks that none failed."""
     pids = []
     for number in range(count):
         pid = os.fork()

@@ -1,9 +1,10 @@
-"""Interrupt a program at any instant: by signals whose handlers use the package, and by forks whose children do.
+"""Interrupt a program at any instant: by signals whose handlers use the package, and by forks whose children use it.
 
-Run     python -m tests.support.storm all COUNT FOLDER [SEED [PROCESSES]], or one of these in place of `all`. The
-        processes share the count, and not the cache. A hang ends one with the stacks of all threads.
-        lines    COUNT launches of new kernels; at one line of the package in each a handler runs one of the verbs.
-        signals  The same, with a timer's signals.
+Run     python -m tests.support.storm all COUNT FOLDER [SEED [PROCESSES]], or one of the kinds below in place of `all`.
+        Each process takes its share of COUNT and has its own cache. A process that hangs prints the stacks of all
+        threads and ends.
+        lines    COUNT launches of new kernels; in each, one call of `calls` is made at a random line of the package.
+        signals  The same calls in handlers of a timer's signals, COUNT of them.
         forks    COUNT children, forked while threads launch and clear: each looks up, compiles and counts.
 """
 
@@ -33,15 +34,15 @@ from tests.support.fake_driver import build, environment
 
 HANG_S = 20
 KNOWN = 4
-"""Kernels that are launched again and again; the others are new each time."""
+"""Number of kernels that are launched repeatedly; all other kernels are launched once."""
 
 
 _revisions = itertools.count()
 
 
 def new_kernel(revision: int | None = None) -> Any:
-    """A kernel with another key than all before it."""
-    from tests.support.toy_kind import Toy  # a process of tests never hears of toys
+    """A kernel with another key than all earlier ones."""
+    from tests.support.toy_kind import Toy  # here, so that importing this module registers no toy kind
 
     return cached_kernel(Toy("scale"), revision=next(_revisions) if revision is None else revision)
 
@@ -50,8 +51,8 @@ def launch(kernel: Any) -> None:
     kernel[1, 32](None, 7)
 
 
-def verbs(kernel: Any) -> list[Callable[[], object]]:
-    """List the things that a handler may do."""
+def calls(kernel: Any) -> list[Callable[[], object]]:
+    """The calls of the package that a handler may make."""
     return [
         lambda: launch(kernel),
         lambda: launch(kernel),
@@ -68,13 +69,13 @@ def verbs(kernel: Any) -> list[Callable[[], object]]:
 
 
 def lines(count: int, dice: random.Random) -> None:
-    """Run a verb at one line of the package in each of many launches."""
+    """Launch new kernels; in each launch make one of the calls at a random line of the package."""
     most = 400
     for _ in range(count):
         kernel, left = new_kernel(), dice.randrange(most)
-        verb = dice.choice(verbs(kernel))
+        call = dice.choice(calls(kernel))
 
-        def trace(frame: FrameType, event: str, _argument: object, verb: Callable[[], object] = verb) -> Any:
+        def trace(frame: FrameType, event: str, _argument: object, call: Callable[[], object] = call) -> Any:
             nonlocal left
             if "numba_kcache" not in frame.f_code.co_filename:
                 return None
@@ -82,7 +83,7 @@ def lines(count: int, dice: random.Random) -> None:
                 left -= 1
                 if left == 0:
                     sys.settrace(None)
-                    verb()
+                    call()
             return trace
 
         sys.settrace(trace)
@@ -94,7 +95,7 @@ def lines(count: int, dice: random.Random) -> None:
 
 
 def signals(count: int, dice: random.Random) -> None:
-    """Interrupt launches by a timer, and some of the interrupting launches a second time."""
+    """Interrupt launches by a timer whose handler makes one of the calls; the handler may be interrupted once."""
     kernel, done, depth = new_kernel(), 0, 0
 
     def handle(_number: int, _frame: object) -> None:
@@ -102,7 +103,7 @@ def signals(count: int, dice: random.Random) -> None:
         done, depth = done + 1, depth + 1
         if depth == 2:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        dice.choice(verbs(kernel))()
+        dice.choice(calls(kernel))()
         depth -= 1
 
     signal.signal(signal.SIGALRM, handle)
@@ -133,7 +134,7 @@ def forks(count: int, dice: random.Random) -> None:
 
     def child() -> None:
         signal.alarm(HANG_S)
-        for each in (*known, new_kernel(-os.getpid())):  # the last is nobody else's
+        for each in (*known, new_kernel(-os.getpid())):  # the last is new in this child
             each.compile("sm_90")
         assert numba_kcache.info("process").misses >= 1
         with pytest.raises(LaunchError, match="spawn"):
@@ -166,7 +167,7 @@ SOURCE = 'extern "C" __global__ void scale(float *x, int n) { if (threadIdx.x < 
 
 
 def prepared(root: Path) -> dict[str, str]:
-    """The environment of a process on the fake driver, with its own cache and a table with one toy."""
+    """The environment of a process on the fake driver, with its own cache and a table of one toy kernel."""
     compiled = cached_kernel(SOURCE, arch="sm_90")
     (root / "scale.cubin").write_bytes(compiled.cubin())
     row = {"version": 1, "parameters": [list(each) for each in compiled.params]}
@@ -176,7 +177,7 @@ def prepared(root: Path) -> dict[str, str]:
 
 
 def start(kinds: Sequence[str], count: int, root: Path, seed: int, processes: int) -> int:
-    """Run storms in processes of their own; how many ended otherwise than with 0."""
+    """Run each kind of storm in several processes; return the number of processes that failed."""
     environs = []
     for number in range(processes):
         (folder := root / f"{number}").mkdir()
@@ -203,12 +204,12 @@ def main() -> None:
         sys.exit(min(start(kinds, count, Path(sys.argv[3]), seed, processes), 1))
     kind, seed = kind[1:], int(sys.argv[3])
     if kind == "forks":
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: that is the point here
-        faulthandler.register(signal.SIGALRM, chain=True)  # its other ways do not survive a fork
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads
+        faulthandler.register(signal.SIGALRM, chain=True)  # dump_traceback_later ends with a fork
     else:
         faulthandler.dump_traceback_later(max(HANG_S, count), exit=True)
-    for verb in verbs(kernel := new_kernel()):
-        verb()  # a handler cannot use a module in whose import it comes
+    for call in calls(kernel := new_kernel()):
+        call()  # imports all modules: a handler cannot use one whose import it interrupts
     launch(kernel)
     {"lines": lines, "signals": signals, "forks": forks}[kind](count, random.Random(seed))
     print(f"{kind}: {count} done")

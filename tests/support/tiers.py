@@ -1,4 +1,4 @@
-"""Tiers of a test's making: in memory, and in every kind of trouble."""
+"""A tier in memory, which can be made to fail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numba_kcache.tiers.trust import SIGNATURE
 
 
 class MemoryTier:
-    """Keeps what it is given.
+    """A tier whose entries are kept in memory.
 
     Attributes:
-        asked: Every operation, in order.
-        error: Raised by every operation, where it is set.
+        asked: Every operation with its key, in order.
+        error: An exception that every operation raises; None for none.
     """
 
     def __init__(self, name: str = "memory", *, readonly: bool = False, is_remote: bool = False) -> None:
@@ -55,7 +55,7 @@ class MemoryTier:
         return list(self.manifests if kind == MANIFEST else self.entries)
 
     def ready(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: a tier in memory needs no client."""
 
     def close(self) -> None:
         self._operation("close", "")

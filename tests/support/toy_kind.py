@@ -1,4 +1,4 @@
-"""A toy kind of kernel, as somebody else would add one: a cubin by name from a table, with typed parameters."""
+"""A toy kind of kernel, as another package would add one: cubins by name from a table, with typed parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Toy(NamedTuple):
 
 
 class ToyDefinition(Definition):
-    """A row as a kernel; the option `revision` stands for all that a real kind would have."""
+    """The definition of a kernel from a row; the option `revision` stands in for the options of a real kind."""
 
     kind = "toy"
 
@@ -37,7 +37,7 @@ class ToyDefinition(Definition):
         self.name, self.label, self.file = thing.name, f"toys.{thing.name}", __file__
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Key the row of the table as it is now."""
+        """Make the request of the row with its present version."""
         folder = Path(os.environ["TOY_TABLE"])
         row = json.loads((folder / "table.json").read_text())[self.name]
         values = {"kind": "toy", "toy row": row["version"], "toy revision": self.options.get("revision", 0)}
@@ -56,7 +56,7 @@ class ToyDefinition(Definition):
 
 
 def build(name: str, row: Any, folder: Path, target: Target, *_compilers: Any) -> Artifact:
-    """Take the row's cubin."""
+    """Read the cubin of a row; a negative version fails as a compile does."""
     if row["version"] < 0:
         raise CompileError(f"cannot make {name}", "its row is broken")
     entry = Entry(name, name, tuple(Parameter(*each) for each in row["parameters"]), typed=True)
@@ -64,12 +64,12 @@ def build(name: str, row: Any, folder: Path, target: Target, *_compilers: Any) -
 
 
 class ToyFrontEnd:
-    """Defines rows."""
+    """The front end of toys."""
 
     kinds = ("toy",)
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> ToyDefinition | None:
-        """Define a row; nothing else is a toy."""
+        """Define a `Toy`; None for any other object."""
         return ToyDefinition(thing, options) if isinstance(thing, Toy) else None
 
 

@@ -1,4 +1,4 @@
-"""Python started with this folder on PYTHONPATH finds no compiled launch module, as where it was not built."""
+"""Hide the compiled launch module from every Python that is started with this folder on PYTHONPATH."""
 
 import sys
 
