@@ -1,7 +1,7 @@
 """The order of look-ups (`candidates`): which request, in which store, with code of which compiler.
 
-Promise     This is the only order: look-ups, waiting for another process, tiers and explanations all read
-            `candidates`. Compilers are identified no earlier than the first candidate that needs them.
+Promise     No other module decides on an order: look-ups, waiting for another process, tiers and explanations all
+            read `candidates`. Compilers are identified no earlier than the first candidate that needs them.
 Method      To find out that compilers are not installed takes longer than the rest of a first launch. So while there is
             no record of them, code of any compiler is looked for first, in the stores where it is accepted.
 Not here    The keys of a candidate and reading its entry (lookup).
@@ -46,17 +46,17 @@ class Candidate(NamedTuple):
 
 
 def candidates(
-    lookup: Lookup, wanted: Wanted, places: Sequence[CheckedTier | None] | None = None
+    lookup: Lookup, wanted: Wanted, stores: Sequence[CheckedTier | None] | None = None
 ) -> Iterator[Candidate]:
     """Yield the candidates for a request, best first.
 
     Args:
         lookup: Provides the tiers, the mode and the compilers.
         wanted: The request, its alternatives and its fallbacks.
-        places: Stores to look in, with None for the local one; None for all.
+        stores: Stores to look in, with None for the local one; None for all.
     """
-    places = (None, *lookup.tiers) if places is None else places
-    local, tiers = [each for each in places if each is None], [each for each in places if each is not None]
+    stores = (None, *lookup.tiers) if stores is None else stores
+    local, tiers = [each for each in stores if each is None], [each for each in stores if each is not None]
     settings = lookup.settings
     frozen = settings.mode == "frozen"
     readonly = [each for each in tiers if each.readonly]
@@ -74,9 +74,9 @@ def candidates(
                 yield from _unidentified(lookup, wanted.requests(), readonly)
                 yield from _unidentified(lookup, wanted.fallbacks(), readonly)
 
-    for stores in (local, tiers):
-        for request in wanted.requests() if stores else ():
-            for tier in stores:
+    for group in (local, tiers):
+        for request in wanted.requests() if group else ():
+            for tier in group:
                 yield _identified(lookup, request, tier, "" if request is wanted.request else _SAME_DEVICE)
     for request in wanted.fallbacks() if fallback_stores else ():
         for tier in fallback_stores:
@@ -90,9 +90,9 @@ def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why:
 
 
 def _unidentified(
-    lookup: Lookup, requests: Iterable[Request], places: Sequence[CheckedTier | None]
+    lookup: Lookup, requests: Iterable[Request], stores: Sequence[CheckedTier | None]
 ) -> Iterator[Candidate]:
     """Yield candidates without the compilers: their code may come from any."""
-    for request in requests if places else ():
-        for tier in places:
+    for request in requests if stores else ():
+        for tier in stores:
             yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)

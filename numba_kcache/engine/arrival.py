@@ -3,8 +3,8 @@
 Promise     Code from a tier, a bundle, or a directory that others write to is for the described target, has the
             described kernels and variables, with parameters at the described offsets; otherwise it is refused, with
             the reason. Whatever the bytes are, a refusal is a text or a ValueError, and no other exception is raised.
-Not here    Framing and digests (store.entry), signatures (tiers.trust), and the kernel that a hit of the local store
-            launches (model.artifact.misfit).
+Not here    The checks of framing and digests (store.entry), of signatures (tiers.trust), and of the kernel that a hit
+            of the local store launches (model.artifact.misfit).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a hit does not import them
     from .session import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
-Makers = tuple[()] | tuple[tuple[str, ...], tuple[str, ...]]
+Makers = tuple[()] | tuple[tuple[str, ...], tuple[str, ...]]  # libraries, distributions
 
 ALONE = "data"
 """The name of the payload where `build` returns bytes."""
@@ -46,7 +46,7 @@ _MAX_DEPTH = 32
 _NUMBER_BITS = 64
 _KIND = component("kind", BUILT)
 _SERVED_LIMIT = 4096
-"""Limit of the keys for which a process remembers that it counted a hit; beyond it, all are dropped."""
+"""Limit of the calls for which a process remembers that it counted a hit; when it is reached, all are dropped."""
 
 
 class Built(NamedTuple):
@@ -111,8 +111,8 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
     if session.settings.mode in LOOKING:
         request = Request(label, NO_TARGET, parts, (), (), _never)
         # one candidate suffices: its key does not depend on this machine's compilers
-        here = Candidate(request, session.components(request), None, False, True, "")
-        found = session.first((here,))
+        local = Candidate(request, session.components(request), None, False, True, "")
+        found = session.first((local,))
         if found is None and session.tiers:
             found = session.first(candidates(session, only(request), session.tiers))
     if found is None and session.settings.mode == "frozen":
@@ -124,6 +124,7 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
 
 
 def _never(*_engine: Any) -> Artifact:
+    """The `build` of a request that is only looked up."""
     raise NotImplementedError
 
 
@@ -155,6 +156,7 @@ def _known(session: Session, digest: str | bytes) -> Built | None:
 
 
 def _answered(session: Session, found: Resolution, digest: str | bytes) -> Built:
+    """Make the result of a call, and remember its digest if a hit was counted."""
     if found.source != "compiled":
         if len(session.served) >= _SERVED_LIMIT:
             session.served.clear()
@@ -201,6 +203,7 @@ def watched() -> Iterator[list[Answer]]:
 
 
 def _built(artifact: Artifact, key: str, source: str) -> Built:
+    """Make a result, and add it to the lists of `watched`."""
     for each in _watching:
         each.append(Answer(artifact.names[0], key, source, artifact.compile_time_s))
     return Built(payloads_of(artifact), key, source, meta_of(artifact))

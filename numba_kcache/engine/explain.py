@@ -90,10 +90,10 @@ def frozen_error(lookup: Lookup, request: Request, components: Sequence[Componen
 
 
 def explain_key(lookup: Lookup, key: str) -> Explanation:
-    """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing.
+    """Describe a stored entry, and how the other entries of its kernel differ from it. Changes nothing.
 
     Raises:
-        EntryError: Its report cannot be read.
+        EntryError: Its report, or that of another entry, cannot be read.
     """
     try:
         return explain_entry(key, evidence_of(lookup))

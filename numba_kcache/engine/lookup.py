@@ -62,7 +62,7 @@ _TOOLCHAIN_VARIANT = "toolchain"
 
 
 class Lookup:
-    """The store of a cache and the keys into it: the base of `Session`, which never compiles.
+    """The store of a cache, and the keys under which requests are looked up. `Session` inherits from it, and compiles.
 
     Args:
         settings: The settings in force.
@@ -154,11 +154,11 @@ class Lookup:
         self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
         return not self._absent.isdisjoint(request.libraries)
 
-    def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:
-        """Check whether code of any compiler is accepted: by setting, in frozen mode, or where none is installed."""
+    def takes_any_compiler(self, components: Sequence[Component]) -> bool:
+        """Check whether code of any compiler is accepted: by setting, in frozen mode, or if one is not installed."""
         if self.settings.toolchain == "any" or self.settings.mode == "frozen":
             return True
-        compilers = next(each.value for each in made_of if each.name == "compilers")
+        compilers = next(each.value for each in components if each.name == "compilers")
         return isinstance(compilers, dict) and None in compilers.values()
 
     # -- looking up ---------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Lookup:
                         yield variant["key"], variant
         except KCacheError:
             raise
-        except Exception as error:  # a manifest may contain anything, and MemoryError: no key is found by it
+        except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
             why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
             self.events.emit(trouble("manifest", why))
 
@@ -248,7 +248,8 @@ class Lookup:
         variants = self._variants(candidate)
         if not variants:
             return
-        # the toolkit's folders matter for code that contains their paths, and where the user names one of them
+        # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
+        # paths, or if the user names one of them.
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
             searches = [each.search(toolchain) for each in candidate.request.headers]
             found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
@@ -264,7 +265,7 @@ class Lookup:
         if self.toolchain.is_dirty:
             self.toolchain.settle()
         if source == "memory" and key in self.ahead:
-            self.ahead.discard(key)
+            self.ahead.discard(key)  # it was counted as a miss when it was compiled
             return Resolution(artifact, key, "compiled")
         fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
         times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}

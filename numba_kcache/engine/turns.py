@@ -5,9 +5,9 @@ Promise     One compiles, and the others wait a bounded time. A process that wai
             raised later, where that kernel is used. No more compilers run at once than the node has cores.
             While some process builds, processes that have not compiled yet leave the next kernel to the one that has,
             whose compilers are loaded already.
-Method      Each such kernel is tried once, in program order, and skipped where another process has its turn. A turn
-            that begins or ends changes the folder of lock files. A process that has not compiled yet, and sees a change
-            within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice in its life.
+Method      Each of these other kernels is tried once, in program order, and skipped if another process has its turn. A
+            turn that begins or ends changes the folder of lock files. A process that has not compiled yet, and sees a
+            change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice.
 Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
 """
 
@@ -36,7 +36,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.004, 0.05
 
 
 class BusyError(Exception):
-    """Another process builds it, and the caller asked not to wait."""
+    """Raised if another process builds the artifact, and the caller asked not to wait."""
 
 
 class Turns:
@@ -65,7 +65,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
-        BusyError: It would have to wait, and `waits` is False.
+        BusyError: This process would have to wait, and `turns.waits` is False.
     """
     request, looks = wanted.request, session.settings.mode in LOOKING
     key = derive(components)

@@ -90,6 +90,7 @@ class Launcher:
     Attributes:
         names: Names of the arguments, and defaults of the last of them; None if each has the name of its parameter.
         shares_layout: Whether kernels with equal parameters accept equal arguments: if each argument is one parameter.
+        plan: The kernel's plan in the C module, and what else its launch functions share; None without that module.
 
     Args:
         loaded: The kernel on its device.
@@ -233,7 +234,7 @@ class Launcher:
             return
         if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
-        is_here = module.device_of is None or self._is_current()  # with one device, the launch itself fails
+        is_here = module.device_of is None or self._is_current()  # with one device, the launch checks it
         if not is_here or not self.live[0]:
             self._recover(call, 0)
             return

@@ -314,7 +314,7 @@ class LoadedModule:
 
             self._streams[handle] = stream
             if not keeps_its_stream(stream):
-                self.stays[0] = True
+                self.stays[0] = True  # if the stream is destroyed, the end of its work cannot be noticed
             elif len(self._loader.streams) < 1000:
                 self._loader.streams[handle] = stream
 
@@ -329,7 +329,7 @@ class LoadedModule:
         return self._waits
 
     def unload(self) -> None:
-        """Unload a module that was never launched; one of Numba's is only released."""
+        """Unload a module of which no kernel was launched; if Numba owns it, by removing it from Numba's modules."""
         self.live[0], self.stays[0] = False, True
         if self.numba is None:
             self.driver.cuModuleUnload(self.handle)

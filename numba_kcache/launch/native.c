@@ -66,6 +66,7 @@ typedef struct { PyObject *object; int what; void *more;
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count, is_over;  /* is_over: the program is ending, and the interpreted path makes every launch */
+/* Return the place of an object in the hash table, or the free place for it: half of the table always stays free. */
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -75,10 +76,12 @@ static Known *known_place(PyObject *object) {
     }
 }
 
+/* Return `what` of a registered type or dtype; 0 for others. */
 static inline int what_is(void *object, Known **place) {
     return (*place = known_place(object))->object ? __atomic_load_n(&(*place)->what, __ATOMIC_ACQUIRE) : 0;
 }
 
+/* Register a type or dtype, unless it is registered already or the table is half full. */
 static PyObject *know(PyObject *module, PyObject *args) {
     PyObject *object, *capsule, *parts, *expected = NULL;
     int what;
@@ -99,6 +102,7 @@ static PyObject *know(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Return an attribute of an object (NULL gives NULL), by the getter of the part if it has one. */
 static inline PyObject *get(const Known *type, int part, PyObject *object, PyObject *name) {
     Getter getter = type->parts[part].get;
     if (object && getter)
@@ -114,7 +118,7 @@ typedef struct {
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, field_count;
     uint32_t size, accepts;       /* accepts: one bit for each accepted element; all bits (accepts + 1 is 0): any */
-    struct { uint16_t offset, place; } fields[40];  /* place: offset in a `View`, in bytes */
+    struct { uint16_t offset, view_offset; } fields[40];  /* offsets in the parameters and in a `View`, in bytes */
 } Row;
 typedef struct {
     Row row;
@@ -137,7 +141,7 @@ typedef struct {
     uint64_t stream, identity;    /* identity: 0 for both handles of the legacy default stream */
     unsigned extents[7];
     int held_count;               /* this and the members below change with each call */
-    PyObject *held[MOST_HELD];
+    PyObject *held[MOST_HELD];    /* DLPack capsules */
     Known *tensor, *cupy;         /* types of arguments of this call whose library's current stream has to be compared */
     char *buffer;
 } Launch;
@@ -376,6 +380,7 @@ static bool read_exporter(View *view, PyObject *value, Launch *launch) {
     return managed && managed->major == 1 && read_tensor(view, &managed->tensor, launch->plan);
 }
 
+/* Check and pack an array or an address. */
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     View view;  /* 430 bytes: not cleared, since most arguments use few of them */
     const Plan *plan = launch->plan;
@@ -384,7 +389,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false;
     bool is_described = true;  /* elements, layout and writability were read, and are compared below */
     view.element = view.axes = UNKNOWN, view.layout = slot->row.layout, view.is_readonly = view.is_strided = false;
-    PyObject *number = NULL;
+    PyObject *number = NULL;  /* an object that converts to an address */
     switch (what) {
     case 'C': is_read = read_cupy(&view, value, type, slot, plan), launch->cupy = type; break;
     case 'T': is_read = read_exchange(&view, value, plan, type), launch->tensor = type; break;
@@ -419,7 +424,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
             view.steps[axis] = view.strides[axis] / view.item_bytes;
     }
     for (int each = 0; each < slot->row.field_count; each++)
-        memcpy(launch->buffer + slot->row.fields[each].offset, (char *)&view + slot->row.fields[each].place, 8);
+        memcpy(launch->buffer + slot->row.fields[each].offset, (char *)&view + slot->row.fields[each].view_offset, 8);
     return true;
 }
 
@@ -430,7 +435,7 @@ static bool small_float(double value, int exponent_bits, int mantissa_bits, uint
         return false;
     frexp(value, &exponent);
     exponent = value == 0 || exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
-    uint64_t steps = (uint64_t)rint(ldexp(fabs(value), mantissa_bits - exponent));
+    uint64_t steps = (uint64_t)rint(ldexp(fabs(value), mantissa_bits - exponent));  /* in units of the last mantissa bit */
     uint64_t most = ((1u << exponent_bits) - 1) << mantissa_bits;
     if (steps >> mantissa_bits)
         steps += (uint64_t)(exponent + bias - 1) << mantissa_bits;
@@ -438,6 +443,7 @@ static bool small_float(double value, int exponent_bits, int mantissa_bits, uint
     return exponent_bits == 4 ? steps < 0x7f : steps < most;
 }
 
+/* Write a float in the format of an element; false if that cannot hold it. */
 static bool put_real(char *at, int element, double value) {
     static const uint8_t exponent_and_mantissa[ELEMENTS][2] = {[F2] = {5, 10}, [BF] = {8, 7}, [E4] = {4, 3}, [E5] = {5, 2}};
     const uint8_t *bits = exponent_and_mantissa[element];
@@ -454,6 +460,7 @@ static bool real_of(PyObject *number, double *found) {
     return number && !(*found == -1 && PyErr_Occurred());
 }
 
+/* Check and pack a number; the interpreted path converts those of other types (scalars.py). */
 static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {
     int element = slot->row.element, size = element_bytes[element], half = size == 8 ? F4 : F8;
     char *at = launch->buffer + slot->row.offset, letter = elements[2 * element];
@@ -514,7 +521,7 @@ typedef int (*DriverFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, 
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
     const Plan *plan = launch->plan;
     int here, capturing = 0, code;
-    /* n_numba_cuda: Numba was imported after the module was loaded */
+    /* the module was unloaded, Numba was imported after it was loaded, or another device is current */
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_numba_cuda)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
         return -1;

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ELEMENTS = tuple(code for code in NUMPY_NAMES)
 """Type codes; the index of each is its number in native.c."""
 
-_ANYTHING = 2**32 - 1
+_ANYTHING = 2**32 - 1  # the mask of elements for a pointer to any type
 
 # flags of a `Row` in native.c
 _CONST = 1  # a pointer takes read-only memory too; an array of a Numba type must be read-only
@@ -35,7 +35,7 @@ _EXACT = 4  # an array of a Numba type: elements, number of axes and layout must
 _PLAIN = 8  # an array whose array interface states strides is refused
 _COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
 
-_MOST_BYTES, _MOST_FIELDS = 4096, 40
+_MOST_BYTES, _MOST_FIELDS = 4096, 40  # the limits of native.c
 _ROW = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
 _VIEW_WORDS = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}
 """Where the C struct `View` has the fields of an array, by the letters of typed.py; counted in words of 8 bytes."""
@@ -169,7 +169,7 @@ def _register_type(kind: type, value: Any) -> None:
         capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
         if capsule is not None and (kind is torch.Tensor or kind.__module__ == "torch.nn.parameter"):
             letter, parts = "T", (_is_neg_function(torch, value), torch.Tensor.is_conj)
-    elif cupy is not None and isinstance(value, cupy.ndarray):  # their array interface may lack the current stream
+    elif cupy is not None and isinstance(value, cupy.ndarray):  # CuPy's array interface may lack the current stream
         letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
         capsule, memory = _current_stream_of_cupy(), type(value.data)
         getters = [getattr(kind, name, None) for name in ("_c_contiguous", "dtype", "data", "ndim", "size")]
