@@ -22,8 +22,8 @@ from header import commit, machine_header  # noqa: E402
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks/results", metavar="FOLDER")
-    given, more = parser.parse_known_args()
-    folder = given.folder.resolve()
+    arguments, further = parser.parse_known_args()
+    folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests", "--tb=short", "-p", "no:cacheprovider"],
@@ -33,7 +33,7 @@ def main() -> int:
     if tests.returncode == 0:
         result = {"summary": tests.stdout.strip().splitlines()[-1], "commit": commit(), "machine": machine_header()}
         (folder / "gpu_tests.json").write_text(json.dumps(result, indent=1) + "\n")
-    words = [str(ROOT / "benchmarks/run.py"), str(folder), *more]
+    words = [str(ROOT / "benchmarks/run.py"), str(folder), *further]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=False)
     return tests.returncode
 

@@ -196,20 +196,20 @@ def main() -> None:
     building.add_argument("dist", type=Path)
     for name in ("check", "install"):
         steps.add_parser(name).add_argument("dist", type=Path)
-    given = parser.parse_args()
-    match given.step:
+    arguments = parser.parse_args()
+    match arguments.step:
         case "prepare":
-            prepare(given.version)
+            prepare(arguments.version)
         case "publish":
-            publish(given.tag, is_sent=given.upload)
+            publish(arguments.tag, is_sent=arguments.upload)
         case "changelog":
-            changelog(given.tag)
+            changelog(arguments.tag)
         case "build":
-            build(given.tag, given.dist.resolve())
+            build(arguments.tag, arguments.dist.resolve())
         case "check":
-            check(given.dist)
+            check(arguments.dist)
         case "install":
-            install(given.dist.resolve())
+            install(arguments.dist.resolve())
 
 
 if __name__ == "__main__":

@@ -137,8 +137,8 @@ def raw_module(count: int) -> None:
     (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
     module = cupy.RawModule(code=many(count), backend="nvrtc")
     for name in names_of(count):
-        given = np.float32(2), x, y if name == "saxpy" else other, np.int32(N)
-        module.get_function(name)(GRID[:1], GRID[1:], given)
+        arguments = np.float32(2), x, y if name == "saxpy" else other, np.int32(N)
+        module.get_function(name)(GRID[:1], GRID[1:], arguments)
     require(y.get())
 
 
@@ -159,8 +159,8 @@ def raw_kernels(count: int) -> None:
 
     (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
     for source in sources(count):
-        given = np.float32(2), x, y if source is SOURCE else other, np.int32(N)
-        cupy.RawKernel(source, "saxpy", backend="nvrtc")(GRID[:1], GRID[1:], given)
+        arguments = np.float32(2), x, y if source is SOURCE else other, np.int32(N)
+        cupy.RawKernel(source, "saxpy", backend="nvrtc")(GRID[:1], GRID[1:], arguments)
     require(y.get())
 
 

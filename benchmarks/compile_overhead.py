@@ -164,8 +164,8 @@ def main() -> None:
         if (of_kind := {place: each for place, each in samples.items() if kinds[place] == kind})
     }
     for name, of in (("all", summary), *summary["kinds"].items()):
-        said = ", ".join(f"{word} {value:.3g}" for word, value in of.items() if isinstance(value, (int, float)))
-        print(f"{name}: {said}")
+        figures = ", ".join(f"{word} {value:.3g}" for word, value in of.items() if isinstance(value, (int, float)))
+        print(f"{name}: {figures}")
     ratios = {place: each["ours"] / each["alone"] for place, each in samples.items()}
     for place, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
         least = samples[place]

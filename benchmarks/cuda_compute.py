@@ -40,33 +40,33 @@ def child(algorithm: str, way: str, blob: Path) -> None:
     out, n = cupy.empty_like(x), x.size
     plus = compute.OpKind.PLUS
 
-    def call(made: Any, **arguments: Any) -> None:
-        size = made(temp_storage=None, **arguments)
-        made(temp_storage=cupy.empty(size, np.uint8), **arguments)
+    def call(built: Any, **arguments: Any) -> None:
+        size = built(temp_storage=None, **arguments)
+        built(temp_storage=cupy.empty(size, np.uint8), **arguments)
 
     makers: dict[str, tuple[Any, Any, Any]] = {
         "reduction": (
             lambda: compute.make_reduce_into(d_in=x, d_out=out, op=plus, h_init=zero),
-            lambda made: call(made, d_in=x, d_out=out, num_items=n, op=plus, h_init=zero),
+            lambda built: call(built, d_in=x, d_out=out, num_items=n, op=plus, h_init=zero),
             lambda: np.isclose(cupy.asnumpy(out)[0], host.sum(dtype=np.float64), rtol=1e-4),
         ),
         "scan": (
             lambda: compute.make_exclusive_scan(d_in=x, d_out=out, op=plus, init_value=zero),
-            lambda made: call(made, d_in=x, d_out=out, num_items=n, op=plus, init_value=zero),
+            lambda built: call(built, d_in=x, d_out=out, num_items=n, op=plus, init_value=zero),
             lambda: np.allclose(cupy.asnumpy(out)[1:], np.cumsum(host, dtype=np.float64)[:-1], rtol=1e-3),
         ),
         "radix sort": (
             lambda: compute.make_radix_sort(
                 d_in_keys=x, d_out_keys=out, d_in_values=None, d_out_values=None, order=compute.SortOrder.ASCENDING
             ),
-            lambda made: call(
-                made, d_in_keys=x, d_out_keys=out, d_in_values=None, d_out_values=None, num_items=n
+            lambda built: call(
+                built, d_in_keys=x, d_out_keys=out, d_in_values=None, d_out_values=None, num_items=n
             ),
             lambda: (cupy.asnumpy(out) == np.sort(host)).all(),
         ),
         "transform": (
             lambda: compute.make_unary_transform(d_in=x, d_out=out, op=compute.OpKind.NEGATE),
-            lambda made: made(d_in=x, d_out=out, num_items=n, op=compute.OpKind.NEGATE),
+            lambda built: built(d_in=x, d_out=out, num_items=n, op=compute.OpKind.NEGATE),
             lambda: (cupy.asnumpy(out) == -host).all(),
         ),
     }  # fmt: skip
@@ -78,13 +78,13 @@ def child(algorithm: str, way: str, blob: Path) -> None:
     for _ in range(2):
         cupy.cuda.Device().synchronize()
         start = time.perf_counter()
-        made = make()
-        use(made)
+        built = make()
+        use(built)
         cupy.asnumpy(out[:1])
         times.append((time.perf_counter() - start) * 1e3)
         assert is_right()
     if way == "build":
-        blob.write_bytes(made.serialize())
+        blob.write_bytes(built.serialize())
     counts = numba_kcache.info("process")
     print(json.dumps({"first_ms": times[0], "again_ms": times[1], "hits": counts.hits, "misses": counts.misses}))
 
@@ -108,14 +108,14 @@ def main() -> None:
             rounds = {"build": 1, "cache": arguments.samples + 1, "memory": arguments.samples}
             for way, count in rounds.items():
                 words = [__file__, "--child", algorithm, way, str(Path(folder) / "blob")]
-                said = [answer(start(words, Path(folder))) for _ in range(count)]
-                if any(isinstance(each, str) for each in said):
-                    times[way] = next(each for each in said if isinstance(each, str))
+                answers = [answer(start(words, Path(folder))) for _ in range(count)]
+                if any(isinstance(each, str) for each in answers):
+                    times[way] = next(each for each in answers if isinstance(each, str))
                     continue
-                kept: Any = said[1:] if way == "cache" else said
+                kept: Any = answers[1:] if way == "cache" else answers
                 times[way] = round(statistics.median(each["first_ms"] for each in kept), 3)
                 if way == "cache":
-                    times["filled"] = round(said[0]["first_ms"], 3)  # type: ignore[index]
+                    times["filled"] = round(answers[0]["first_ms"], 3)  # type: ignore[index]
                     times["again"] = round(statistics.median(each["again_ms"] for each in kept), 3)
                     times["hits"], times["misses"] = kept[0]["hits"], kept[0]["misses"]
             found[algorithm] = times

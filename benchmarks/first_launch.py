@@ -267,10 +267,10 @@ def cupy_kernel(case: Case) -> None:
     import cupy
 
     options = cupy_options(case)
-    made = [
+    kernels = [
         cupy.RawKernel(source, f"k{number}", options, backend="nvrtc") for number, source in enumerate(sources(case))
     ]
-    cupy_run(made.__getitem__, case)
+    cupy_run(kernels.__getitem__, case)
 
 
 def cupy_module(case: Case) -> None:
@@ -508,8 +508,8 @@ def measure(
             for folder in folders.values():
                 folder.mkdir()
             with ThreadPoolExecutor(processes) as pool:
-                asked = [system for system in systems if not samples.is_out(system)]
-                list(pool.map(samples.take, asked, ["cold"] * len(asked), map(folders.__getitem__, asked)))
+                runnable = [system for system in systems if not samples.is_out(system)]
+                list(pool.map(samples.take, runnable, ["cold"] * len(runnable), map(folders.__getitem__, runnable)))
             done()
             for again in range(turn.warm // turn.cold + (number < turn.warm % turn.cold)):
                 for system in systems:

@@ -100,8 +100,8 @@ def measure_operations(server: RedisServer) -> dict[str, Any]:
             "--csv",
         ]
         server.told("SET", "key:__rand_int__", bytes(int(size)))
-        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-        found[name] = float(said.split(",")[1].strip('"'))
+        output = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        found[name] = float(output.split(",")[1].strip('"'))
     tier.close()
     return found
 
@@ -156,11 +156,11 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
     builder: list[int] = [-1] * kernels
     server_s = requests = sent = compiles = 0.0
     busiest: dict[int, int] = {}
-    events = [(chance.random(), who, 0, "get", lease._FIRST_PAUSE_S) for who in range(clients)]
+    events = [(chance.random(), client, 0, "get", lease._FIRST_PAUSE_S) for client in range(clients)]
     heapq.heapify(events)
     last_s = 0.0
     while events:
-        now_s, who, kernel, what, pause_s = heapq.heappop(events)
+        now_s, client, kernel, what, pause_s = heapq.heappop(events)
         if kernel == kernels:
             last_s = max(last_s, now_s)
             continue
@@ -169,29 +169,29 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
             requests, sent = requests + 3, sent + ENTRY_BYTES  # the entry, its manifest, the release
             busiest[int(server_s)] = busiest.get(int(server_s), 0) + 3
             stored[kernel] = min(stored[kernel], server_s)
-            heapq.heappush(events, (now_s, who, kernel + 1, "get", lease._FIRST_PAUSE_S))
+            heapq.heappush(events, (now_s, client, kernel + 1, "get", lease._FIRST_PAUSE_S))
             continue
         is_there = stored[kernel] <= now_s
         is_hit = is_there and what == "get"
-        asked = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim also reads
-        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * asked)
-        requests, sent = requests + asked, sent + (ENTRY_BYTES if is_hit else 100)
-        busiest[int(server_s)] = busiest.get(int(server_s), 0) + asked
-        then_s = server_s + NETWORK_S * asked
+        request_count = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim also reads
+        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * request_count)
+        requests, sent = requests + request_count, sent + (ENTRY_BYTES if is_hit else 100)
+        busiest[int(server_s)] = busiest.get(int(server_s), 0) + request_count
+        then_s = server_s + NETWORK_S * request_count
         if is_hit:
-            heapq.heappush(events, (then_s, who, kernel + 1, "get", lease._FIRST_PAUSE_S))
+            heapq.heappush(events, (then_s, client, kernel + 1, "get", lease._FIRST_PAUSE_S))
         elif what == "get" and leases:
-            heapq.heappush(events, (then_s, who, kernel, "claim", pause_s))
+            heapq.heappush(events, (then_s, client, kernel, "claim", pause_s))
         elif is_there:
-            heapq.heappush(events, (then_s, who, kernel, "get", pause_s))  # the lease says that the entry is written
+            heapq.heappush(events, (then_s, client, kernel, "get", pause_s))  # the lease says that the entry is written
         elif not leases or builder[kernel] < 0:
-            builder[kernel] = who
+            builder[kernel] = client
             compiles += 1
-            heapq.heappush(events, (then_s + COMPILE_S, who, kernel, "built", pause_s))
+            heapq.heappush(events, (then_s + COMPILE_S, client, kernel, "built", pause_s))
         else:
             wait_s = pause_s * chance.uniform(0.5, 1.5)
             longer_s = min(2 * pause_s, lease._LONGEST_PAUSE_S)
-            heapq.heappush(events, (then_s + wait_s, who, kernel, "claim", longer_s))
+            heapq.heappush(events, (then_s + wait_s, client, kernel, "claim", longer_s))
     return {
         "nodes": nodes, "warm": warm, "leases": leases, "back_fill": back_fill, "requests": int(requests),
         "busiest_second": max(busiest.values(), default=0), "gigabytes": round(sent / 1e9, 3),

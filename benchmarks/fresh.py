@@ -39,9 +39,9 @@ def start(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = N
     )  # fmt: skip
 
 
-def reason(said: str) -> str:
+def reason(output: str) -> str:
     """The reason why a child failed: the last line that names an error, or the last one."""
-    lines = [line.strip() for line in said.strip().splitlines()] or ["it died"]
+    lines = [line.strip() for line in output.strip().splitlines()] or ["it died"]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
     return (named or lines)[-1][:200]
 

@@ -185,11 +185,11 @@ def cupy_kernels(count: int, *, keeps: bool) -> None:
 def python_kernels(count: int, decorate: Callable[[Any], Any], **more: Callable[[], object]) -> None:
     """Measure Python kernels of one file, which are kept."""
     body = NUMBA_BODY.replace("{number}\n", f"({BASE} + {{number}})\n")
-    made = functions(Case(count - 1, False), "from numba import cuda\n", body)
+    kernel_functions = functions(Case(count - 1, False), "from numba import cuda\n", body)
     x, y, synchronize = numba_arrays()
 
     def make(number: int) -> Callable[[], object]:
-        kernel = decorate(made[number])
+        kernel = decorate(kernel_functions[number])
         return lambda: kernel[N // 256, 256](2.0, x, y)
 
     grown(count, make, synchronize, lambda: float(y.copy_to_host()[0]), keeps=True, **more)

@@ -48,10 +48,10 @@ def commit() -> str:
         return note.read_text().strip()[:12]
     words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     try:
-        said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        said = ""
-    return said or "unknown"
+        output = ""
+    return output or "unknown"
 
 
 GPU = """
@@ -65,10 +65,10 @@ print(driver.cuDeviceGetName(100, device)[1].partition(b"\\0")[0].decode(), driv
 
 def gpu_of() -> dict[str, Any]:
     """Name the device; `{"gpu": None}` without one. A child asks the driver, so that this process opens no device."""
-    said = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, check=False)
-    if said.returncode != 0:
+    done = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
         return {"gpu": None}
-    name, number = said.stdout.splitlines()[-2:]
+    name, number = done.stdout.splitlines()[-2:]
     return {"gpu": name, "driver_cuda": int(number), "driver": _driver_release()}
 
 

@@ -80,8 +80,8 @@ def here(arrays: Callable[[int], list[Any]]) -> System:
         from numba_kcache import cached_kernel
 
         kernel, values = cached_kernel(source(arguments), name="k"), arrays(arguments)
-        given = (*values, *[2.0] * (arguments - len(values)))
-        return lambda: kernel[1, 32](*given)
+        operands = (*values, *[2.0] * (arguments - len(values)))
+        return lambda: kernel[1, 32](*operands)
 
     return make
 
@@ -193,8 +193,8 @@ def here_numba(arrays: Callable[[int], list[Any]]) -> System:
         from numba_kcache import cached_kernel
 
         kernel, values = cached_kernel(numba_function(arguments), kind="numba"), arrays(arguments)
-        given = (*values, *[2.0] * (arguments - len(values)))
-        return lambda: kernel[1, 32](*given)
+        operands = (*values, *[2.0] * (arguments - len(values)))
+        return lambda: kernel[1, 32](*operands)
 
     return make
 

@@ -269,8 +269,8 @@ def in_process(directory: Path, *arguments: str) -> Any:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return reason(done.stderr)
-    (said,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    return json.loads(said.removeprefix(MARK))
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    return json.loads(line.removeprefix(MARK))
 
 
 def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
@@ -306,7 +306,7 @@ def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
 def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Seconds of compiling and learning by header, and by "mirror" or "in place", "first" or "later"."""
     found: dict[str, Any] = {}
-    asked = [(header, how) for header in WITH_HEADERS for how in ("mirror", "in place")]
+    cases = [(header, how) for header in WITH_HEADERS for how in ("mirror", "in place")]
 
     def pair(header: str, how: str) -> list[Any]:
         with tempfile.TemporaryDirectory() as directory:
@@ -314,7 +314,7 @@ def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]
 
     for _ in range(rounds):
         for (header, how), answers in zip(
-            asked, side_by_side([partial(pair, *each) for each in asked], CORES // 4), strict=True
+            cases, side_by_side([partial(pair, *each) for each in cases], CORES // 4), strict=True
         ):
             for when, times in zip(("first", "later"), answers, strict=True):
                 assert isinstance(times, dict), times
@@ -330,10 +330,10 @@ def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
     Args:
         cannot: Systems that cannot run here.
     """
-    asked = [(system, name) for system in SYSTEMS if system not in cannot for name in CHANGES]
-    outcomes = side_by_side([partial(outcome_of, *each) for each in asked], CORES)
+    pairs = [(system, name) for system in SYSTEMS if system not in cannot for name in CHANGES]
+    outcomes = side_by_side([partial(outcome_of, *each) for each in pairs], CORES)
     found: dict[str, dict[str, str]] = {}
-    for (system, name), outcome in zip(asked, outcomes, strict=True):
+    for (system, name), outcome in zip(pairs, outcomes, strict=True):
         found.setdefault(system, {})[name] = outcome
     return found
 

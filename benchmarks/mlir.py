@@ -174,8 +174,8 @@ def measure(rounds: int, batches: int, launches: int, within_s: float) -> Iterat
                         return
                     folder = Path(directory, system)
                     folder.mkdir(exist_ok=True)
-                    said = sample(__file__, system, folder, batches if state == "launches" else 0, launches)
-                    for what, value in said.items():
+                    figures = sample(__file__, system, folder, batches if state == "launches" else 0, launches)
+                    for what, value in figures.items():
                         if state != "launches":
                             found[system].setdefault(f"{state} {what}", []).append(value)
                         elif what.startswith(("launch", "bound")):

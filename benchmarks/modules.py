@@ -103,8 +103,10 @@ def child_here(lazy: bool, is_checked: bool) -> None:
 
     def one(name: str) -> None:
         grid, block = grid_of(name)
-        given = (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
-        module[name][grid, block](*(pointers[each] for each in given), SIDE, SIDE, SIDE)
+        operands = (
+            (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        )
+        module[name][grid, block](*(pointers[each] for each in operands), SIDE, SIDE, SIDE)
         cuda.synchronize()
 
     names = kernel_names()
@@ -128,8 +130,10 @@ def child_cupy(is_checked: bool) -> None:
     cupy.cuda.Device().synchronize()
 
     def one(name: str) -> None:
-        given = (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
-        module.get_function(name)(*grid_of(name), (*given, *size))
+        operands = (
+            (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        )
+        module.get_function(name)(*grid_of(name), (*operands, *size))
         cupy.cuda.Device().synchronize()
 
     names = kernel_names()
@@ -238,12 +242,12 @@ def measure_many(rounds: int, within_s: float) -> Iterator[dict[str, dict[str, l
                 if number > 1 and time.monotonic() > end:
                     continue
                 start = time.perf_counter()
-                said = answer(start_child([__file__, "--case", case, side], folder))
+                outcome = answer(start_child([__file__, "--case", case, side], folder))
                 seconds = time.perf_counter() - start
-                if isinstance(said, str):
-                    print(f"{case}, {side}: {said}", file=sys.stderr)
+                if isinstance(outcome, str):
+                    print(f"{case}, {side}: {outcome}", file=sys.stderr)
                 elif number >= 0:
-                    for what, value in {**said, "process": seconds}.items():
+                    for what, value in {**outcome, "process": seconds}.items():
                         found.setdefault(f"{case}, {side}", {}).setdefault(what, []).append(value)
         yield found
     shutil.rmtree(folder)

@@ -120,15 +120,15 @@ def footer(result: dict[str, Any]) -> list[str]:
     for what, why in (result.get("left_out") or {}).items():
         left_out.setdefault(_plain(why), []).append(what)
     if left_out:
-        said = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
-        lines += ["", f"Not measured: {said}."]
+        reasons = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
+        lines += ["", f"Not measured: {reasons}."]
     return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
 
 
 def shows_not(script: str) -> str:
     """The text of `Not shown` in a script's docstring."""
-    said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
-    (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
+    docstring = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+    (found,) = re.findall(r"^Not shown   (.*?)(?=^\S|\Z)", docstring, flags=re.M | re.S)
     text = " ".join(str(found).split())
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
@@ -145,9 +145,9 @@ _REASONS = (
 
 def _plain(why: str) -> str:
     """A reason in the words of the tables, without characters of Markdown."""
-    for noted, said in _REASONS:
-        if found := re.fullmatch(noted, why.strip(), re.DOTALL):
-            why = found.expand(said)
+    for pattern, words in _REASONS:
+        if found := re.fullmatch(pattern, why.strip(), re.DOTALL):
+            why = found.expand(words)
             break
     return why.translate(str.maketrans("|<>`*", "/    ")).strip().rstrip(".")[:400]
 
@@ -185,12 +185,12 @@ def modules() -> str:
     )
     of_many = ("all", "first", "further", "process")
     if many := result.get("many"):
-        said = (
+        note = (
             "Kernels of the same parameters on CuPy arrays, warm, each launched once. all: from asking for the first "
             "to the last launch, imports done; further: the median of those from the third on; process: all of it."
         )
         rows_of_many = [(name, cells(rows, of_many)) for name, rows in many.items()]
-        lines += ["", *textwrap.wrap(said, 119, break_on_hyphens=False), "", *table("", of_many, rows_of_many)]
+        lines += ["", *textwrap.wrap(note, 119, break_on_hyphens=False), "", *table("", of_many, rows_of_many)]
     return "\n".join([*lines, *footer(result)])
 
 
@@ -305,7 +305,7 @@ def compile_overhead() -> str:
     result = result_of("compile_overhead")
     summary = result["summary"]
     names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
-    rows = [(said, [f"{summary[name]:.3f}"]) for name, said in names.items()]
+    rows = [(label, [f"{summary[name]:.3f}"]) for name, label in names.items()]
     rows.append(("above 1.15", [f"{summary['above 1.15']}"]))
     columns = "sources", "NVRTC alone, ms", "more, ms", "of NVRTC alone"
     kinds = [
@@ -401,13 +401,13 @@ def added() -> str:
             rows.append((each.program, [each.over, *shown, *of_parts]))
     columns = ("beside", "added, ms", "with nothing stored, ms", *_PARTS)
     counts = [each["pairs"] for each in pairs.values()]
-    said = (
+    note = (
         "Medians of pairs of whole processes, and the interval of each with 95 %; "
         f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
         "of another run of processes (`benchmarks/warm_steps.py`, bare memory with the header and with 31 kernels)."
     )
     lines = table("program", columns, rows)
-    return "\n".join([*lines, "", *textwrap.wrap(said, 119, break_on_hyphens=False), *footer(result)[:-2]])
+    return "\n".join([*lines, "", *textwrap.wrap(note, 119, break_on_hyphens=False), *footer(result)[:-2]])
 
 
 _PARTS = ("import", "decoration", "first", "exit")

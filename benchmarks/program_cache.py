@@ -50,15 +50,15 @@ def calls(way: str) -> list[Callable[[], bytes]]:
 
 def child(way: str) -> None:
     """Time the hits of one process."""
-    made, times, known = calls(way), [], list[bytes]()
+    timed_calls, times, codes = calls(way), [], list[bytes]()
     for _ in range(ROUNDS):
-        for call in made:
+        for call in timed_calls:
             start = time.perf_counter()
             code = call()
             times.append((time.perf_counter() - start) * 1e6)
-            known.append(code)
-    assert all(code == known[at % PROGRAMS] for at, code in enumerate(known))
-    assert len(set(known)) == (1 if way == "built" else PROGRAMS)
+            codes.append(code)
+    assert all(code == codes[at % PROGRAMS] for at, code in enumerate(codes))
+    assert len(set(codes)) == (1 if way == "built" else PROGRAMS)
     print(json.dumps({"opening": times[0], "first": times[1:PROGRAMS], "again": times[PROGRAMS:]}))
 
 
@@ -76,11 +76,11 @@ def main() -> None:
         return
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        said: dict[str, list[Any]] = {way: [] for way in WAYS}
+        answers_by_way: dict[str, list[Any]] = {way: [] for way in WAYS}
         for _ in range(arguments.samples + 1):  # alternating; the first process of each way fills its cache
             for way in WAYS:
-                said[way].append(answer(start([__file__, "--child", way], Path(folder))))
-    for way, (_, *answers) in said.items():
+                answers_by_way[way].append(answer(start([__file__, "--child", way], Path(folder))))
+    for way, (_, *answers) in answers_by_way.items():
         wrong = [each for each in answers if isinstance(each, str)]
         if wrong:
             found[way] = wrong[0]

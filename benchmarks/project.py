@@ -84,8 +84,8 @@ def main() -> None:
             samples[part][name] = measure()
             print(f"{part} {name}: {samples[part][name]:.4g}", flush=True)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:  # no network, no uv, no git
-            said = getattr(error, "stderr", "") or str(error)
-            left_out[f"{part} {name}"] = said.strip().splitlines()[-1][:200]
+            message = getattr(error, "stderr", "") or str(error)
+            left_out[f"{part} {name}"] = message.strip().splitlines()[-1][:200]
         if arguments.json:
             write_result(arguments.json, "project", machine_header(), samples, left_out=left_out)
 

@@ -197,20 +197,20 @@ def main() -> int:
     parser.add_argument("--only", help="names, with commas between")
     parser.add_argument("--warm", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.child:
-        child(given.child)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.child)
         return 0
-    if given.get:
-        get(given.get)
+    if arguments.get:
+        get(arguments.get)
         return 0
     found: dict[str, Any] = {}
     versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-    result = Result(given.json, QUESTION, versions=versions)
+    result = Result(arguments.json, QUESTION, versions=versions)
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.only.split(",") if given.only else PROGRAMS:
+        for name in arguments.only.split(",") if arguments.only else PROGRAMS:
             kind, what, _ = PROGRAMS[name]
-            rows = measured(name, given.programs.resolve(), Path(folder), given.warm)
+            rows = measured(name, arguments.programs.resolve(), Path(folder), arguments.warm)
             found[name] = {"kind": kind, "what": what, **rows}
             result.write(found)
     return 0

@@ -98,23 +98,23 @@ def programs() -> str:
     compute = result_of("cuda_compute")["milliseconds"]["reduction"]
     found = {"here": compute["cache"], "no cache": compute["build"]}
     rows.append(("`cuda.compute` reduction, first result", _of_row(found, "no cache", "cuda_compute")))
-    said = [
+    sentences = [
         "Medians; bold is the least of a row. A first launch begins after imports and ends when the result is there.",
         "Caches are filled where no row says otherwise.",
     ]
     if eight := result_of("workloads")["samples"].get("20 Numba kernels, 8 processes"):
         ours, theirs = (statistics.median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
-        said.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
+        sentences.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
     added = result_of("added")["added"]["RawKernel"]
     between = f"{added['low_ms']:.0f} to {added['high_ms']:.0f}"
-    said.append(
+    sentences.append(
         f"In pairs of whole processes that import CuPy anyway, a small kernel costs {added['added_ms']:+.0f} ms"
     )
-    said.append(f"beside `RawKernel` ({between}; `benchmarks/added.py`).")
+    sentences.append(f"beside `RawKernel` ({between}; `benchmarks/added.py`).")
     machine = result_of("first_launch")["machine"]
-    said.append(f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.")
+    sentences.append(f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.")
     head = table("ms, in a fresh process", (*COLUMNS, "other", "`benchmarks/`"), rows)
-    return "\n".join([*head, "", *textwrap.wrap(" ".join(said), 119, break_on_hyphens=False)])
+    return "\n".join([*head, "", *textwrap.wrap(" ".join(sentences), 119, break_on_hyphens=False)])
 
 
 def _of_row(found: Mapping[str, float], other: str, of: str) -> list[str]:
@@ -284,9 +284,9 @@ def fleet_operations() -> str:
     }
     rows = ((name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in names.items())
     small, large = found["get_3b_per_s"], found["get_20kb_per_s"]
-    said = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
+    sentence = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
     load = f"Load of the machine before: {result['machine']['load'][0]:.1f}."
-    return "\n".join([*table("operation", ("median", "p99"), rows), "", said, *footer(result), load])
+    return "\n".join([*table("operation", ("median", "p99"), rows), "", sentence, *footer(result), load])
 
 
 def fleet_first() -> str:
@@ -300,12 +300,12 @@ def fleet_first() -> str:
     cells_of = (("made_ms", "p50"), ("resolved_ms", "p50"), ("resolved_ms", "p90"))
     rows = ((name, [f"{digits(found[key][what][p])} ms" for what, p in cells_of]) for key, name in names.items())
     made, resolved = (found["redis"][what]["p50"] - found["local"][what]["p50"] for what in ("made_ms", "resolved_ms"))
-    said = (
+    sentence = (
         f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians), and"
     )
     head = "first resolution of a kernel in a fresh process"
     columns = ("cache made", "resolved, median", "p90")
-    return "\n".join([*table(head, columns, rows), "", said, f"making a cache with tiers {made:.1f} ms longer."])
+    return "\n".join([*table(head, columns, rows), "", sentence, f"making a cache with tiers {made:.1f} ms longer."])
 
 
 def fleet() -> str:
@@ -427,8 +427,8 @@ def suites() -> str:
         names = sorted({test.rpartition("::")[2].split(" ")[0].split("[")[0] for each in new.values() for test in each})
         rows.append((of, [passes, *(f"{len(new[when])}" for when in ("cold", "warm")), ", ".join(names) or "none"]))
     columns = ("pass plainly", "fail here, cold", "fail here, warm", "which")
-    made = [machine_of(result_of(name)) for name in SUITES if (RESULTS / f"{name}.json").is_file()]
-    return "\n".join([*table("tests", columns, rows), "", *dict.fromkeys(made)])
+    machines = [machine_of(result_of(name)) for name in SUITES if (RESULTS / f"{name}.json").is_file()]
+    return "\n".join([*table("tests", columns, rows), "", *dict.fromkeys(machines)])
 
 
 def sizes() -> str:
@@ -501,12 +501,12 @@ ILLUSTRATED = (
 def written(name: str, text: str) -> str:
     """A document with one of its tables replaced by a new one."""
     try:
-        made = TABLES[name][1]()
+        content = TABLES[name][1]()
     except NoResult as missing:
-        made = f"Not measured yet: `benchmarks/{missing}.py` measures it."
+        content = f"Not measured yet: `benchmarks/{missing}.py` measures it."
     except (KeyError, ValueError) as error:  # the benchmark was stopped by its time limit
-        made = f"Not measured: the result of the last run lacks {error}."
-    return _between(f"table: {name}", made, text)
+        content = f"Not measured: the result of the last run lacks {error}."
+    return _between(f"table: {name}", content, text)
 
 
 def with_pictures(text: str) -> str:
@@ -521,9 +521,9 @@ def with_pictures(text: str) -> str:
     return text
 
 
-def _between(mark: str, made: str, text: str) -> str:
+def _between(mark: str, content: str, text: str) -> str:
     return re.sub(
-        rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{made}\n{match[2]}", text, flags=re.S
+        rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{content}\n{match[2]}", text, flags=re.S
     )
 
 

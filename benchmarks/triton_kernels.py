@@ -81,12 +81,12 @@ def main() -> None:
     words, found, header = [__file__, "--child"], dict[str, Any](), machine_header()
     for way, more in (("own", {}), ("cache", MANAGER)):
         with tempfile.TemporaryDirectory() as folder:
-            said = [answer(start(words, Path(folder), more)) for _ in range(arguments.samples + 1)]
-        wrong = [each for each in said if isinstance(each, str)]
+            answers = [answer(start(words, Path(folder), more)) for _ in range(arguments.samples + 1)]
+        wrong = [each for each in answers if isinstance(each, str)]
         if wrong:
             found[way] = wrong[0]
             continue
-        cold, *warm = said
+        cold, *warm = answers
         names = ("first_ms", "second_ms", "misses", "hits", "errors")
         found[way] = {name: round(statistics.median(each[name] for each in warm), 3) for name in names}  # type: ignore[index]
         found[way]["cold_ms"] = round(cold["first_ms"] + cold["second_ms"], 1)  # type: ignore[index]
@@ -94,9 +94,9 @@ def main() -> None:
         write_json(arguments.json, {"machine": header, "found": found})
     with tempfile.TemporaryDirectory() as folder:
         ranks = [start(words, Path(folder), MANAGER) for _ in range(RANKS)]
-        said = [answer(each) for each in ranks]
-    found["ranks"] = next((each for each in said if isinstance(each, str)), None) or {
-        name: sum(each[name] for each in said) for name in ("misses", "hits", "errors")  # type: ignore[index]
+        answers = [answer(each) for each in ranks]
+    found["ranks"] = next((each for each in answers if isinstance(each, str)), None) or {
+        name: sum(each[name] for each in answers) for name in ("misses", "hits", "errors")  # type: ignore[index]
     }  # fmt: skip
     print("ranks", found["ranks"], flush=True)
     write_json(arguments.json, {"machine": header, "found": found})

@@ -115,9 +115,9 @@ def gemm_cupy() -> None:
         module = cupy.RawModule(code=(ROOT / "examples/tropical_gemm.cu").read_text(), backend="nvrtc")
 
         def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
-            given = [cupy.int32(each) if isinstance(each, int) else cupy.asarray(each) for each in arguments]
+            operands = [cupy.int32(each) if isinstance(each, int) else cupy.asarray(each) for each in arguments]
             grid = tuple(config[0]) + (1,) * (3 - len(config[0]))
-            module.get_function(name)(grid, config[1], given)
+            module.get_function(name)(grid, config[1], operands)
 
         cupy.cuda.Device().synchronize()
         return launch
@@ -142,11 +142,11 @@ def gemm_cuda_core() -> None:
                 options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
                 cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
                 compiled.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
-            given = [
+            operands = [
                 np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
             ]
             where = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
-            launch_on(stream, where, compiled[0].get_kernel(name), *given)
+            launch_on(stream, where, compiled[0].get_kernel(name), *operands)
 
         return launch
 

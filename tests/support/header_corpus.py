@@ -139,17 +139,17 @@ def _put_back(project: Project, backup: Path) -> None:
 
 
 def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
-    made, learned = _compile(project, library)
-    assert made.code, made.log
-    return _learned(project, made.code, learned, tally)
+    result, learned = _compile(project, library)
+    assert result.code, result.log
+    return _learned(project, result.code, learned, tally)
 
 
 def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
     """Compile; return the result, and a function that learns the headers for each cache."""
     survey = Survey(project.source, project.search, now_ns=later_ns())
     watch = watch_of(survey)
-    made = compile_source(project.source, project.search, library=library)
-    return made, lambda: {
+    result = compile_source(project.source, project.search, library=library)
+    return result, lambda: {
         "mirror": project.try_learn(),
         "scan": learned(Survey(project.source, project.search, now_ns=later_ns())),
         "watch": learned(survey, lambda place: watch.is_unopened(path_of(place, survey.search))),

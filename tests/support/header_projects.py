@@ -53,12 +53,12 @@ class Query(NamedTuple):
     """A header query with a given search: a replacement of `HeaderQuery`."""
 
     text: str
-    made: Search
+    given_search: Search
     of: None = None
     has_lines: bool = False
 
     def search(self, _toolchain: object, *, is_fresh: bool = False) -> Search:
-        return self.made
+        return self.given_search
 
 
 class Records:

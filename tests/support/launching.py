@@ -72,11 +72,11 @@ class Driver:
     def _address(self, name: str, words: int) -> int:
         """The address at which the compiled module calls a function of this driver."""
 
-        def call(*given: int | None) -> int:
+        def call(*arguments: int | None) -> int:
             if name == "cuPointerGetAttribute":
-                out, *ins = (each or 0 for each in given)
+                out, *ins = (each or 0 for each in arguments)
             else:
-                *ins, out = (each or 0 for each in given)
+                *ins, out = (each or 0 for each in arguments)
             if name in ("cuLaunchKernel", "cuLaunchKernelEx"):
                 return int(getattr(self, name)(*ins, out)[0])
             status, value = getattr(self, name)(*ins)
@@ -212,9 +212,9 @@ class CountingLauncher(Launcher):
 
     interpreted = 0
 
-    def _slow(self, *given: Any) -> None:
+    def _slow(self, *arguments: Any) -> None:
         self.interpreted += 1
-        super()._slow(*given)
+        super()._slow(*arguments)
 
 
 def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:

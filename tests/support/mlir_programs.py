@@ -139,15 +139,15 @@ if sys.argv[2] == "installed":
     decorate = cuda.jit
     numba_kcache.install(all=True)
 
-made = {}
-exec("def kernel(x): pass", {}, made)
-kernel = decorate(debug=True, opt=False)(made["kernel"])
+names = {}
+exec("def kernel(x): pass", {}, names)
+kernel = decorate(debug=True, opt=False)(names["kernel"])
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")
     kernel[1, 1](cuda.device_array(1))
 for each in found:
     if "Performance" not in each.category.__name__:
-        print(each.category.__name__, str(made["kernel"]) in str(each.message))
+        print(each.category.__name__, str(names["kernel"]) in str(each.message))
 """
 )
 """A kernel with debug information and without source, so that its compile warns; by `cached_kernel` or `cuda.jit`."""
@@ -186,10 +186,10 @@ def launched(kernel, config, *arguments):
         try:
             for _ in range(3):
                 kernel[config](*arguments)
-            said = "ran"
+            outcome = "ran"
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-    return said, sorted({str(each.message).rstrip(".") for each in seen})
+            outcome = f"{type(error).__name__}: {error}"
+    return outcome, sorted({str(each.message).rstrip(".") for each in seen})
 
 def faces():
     wrapped.extensions.append(Wrapper())
@@ -505,18 +505,18 @@ added = in_mlir(1.5)
 def kernel(x):
     x[0] = multiplied(added(x[0]))
 
-def made():
+def ptx_text():
     found = cached_kernel(kernel, arch="sm_90", cache=cache)
     found.compile(signature="void(float64[::1])")
     return found.ptx(signature="void(float64[::1])")
 
-texts = [made()]
+texts = [ptx_text()]
 FACTOR = 3.5
-texts.append(made())
+texts.append(ptx_text())
 added = in_mlir(4.5)
-texts.append(made())
+texts.append(ptx_text())
 FACTOR, added = 2.5, in_mlir(1.5)
-texts.append(made())
+texts.append(ptx_text())
 print(len(set(texts[:3])), cache.info("process").compiles, cache.info("process").misses)
 """
 )

@@ -116,9 +116,9 @@ def copies(kernel, arguments):
     names = ["cuMemcpyHtoDAsync", "cuMemcpyDtoH", "cuMemcpyDtoHAsync"]
     real = {name: getattr(driver, name) for name in names}
     for name in names:
-        def call(*given, name=name):
+        def call(*arguments, name=name):
             seen.append(name)
-            return real[name](*given)
+            return real[name](*arguments)
         setattr(driver, name, call)
     try:
         kernel[1, 32](*arguments)
@@ -357,13 +357,13 @@ def refused(x):
     x[0] = table[0]
 
 x = cuda.to_device(np.ones(8, "f4"))
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
         reading[1, 32](x)
         reading.forall(8)(x)
         extended[1, 32](x)
-print(*(each.message for each in said if "cached" in str(each.message)), sep="\\n")
+print(*(each.message for each in caught if "cached" in str(each.message)), sep="\\n")
 from numba_kcache import UncacheableError
 for attempt in (lambda: refused[1, 32](x), lambda: reading.compile("sm_90", "void(float32[::1])")):
     try:

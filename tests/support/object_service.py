@@ -150,8 +150,8 @@ def _swift(directory: Path) -> Iterator[ObjectService]:
 
 def _swift_headers() -> dict[str, str]:
     date = formatdate(usegmt=True)
-    said = f"PUT\n\n\n{date}\n/{CONTAINER}".encode()
-    signature = base64.b64encode(hmac.new(_PASSWORD.encode(), said, hashlib.sha1).digest()).decode()
+    signed = f"PUT\n\n\n{date}\n/{CONTAINER}".encode()
+    signature = base64.b64encode(hmac.new(_PASSWORD.encode(), signed, hashlib.sha1).digest()).decode()
     return {"Date": date, "Authorization": f"AWS {_USER}:{signature}"}
 
 
@@ -175,9 +175,9 @@ def _azurite(directory: Path) -> Iterator[ObjectService]:
 
 def _azurite_headers() -> dict[str, str]:
     date, version = formatdate(usegmt=True), "2021-08-06"
-    said = f"PUT{12 * chr(10)}x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{CONTAINER}"
-    said += "\nrestype:container"
-    signature = base64.b64encode(hmac.new(base64.b64decode(_KEY), said.encode(), hashlib.sha256).digest()).decode()
+    signed = f"PUT{12 * chr(10)}x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{CONTAINER}"
+    signed += "\nrestype:container"
+    signature = base64.b64encode(hmac.new(base64.b64decode(_KEY), signed.encode(), hashlib.sha256).digest()).decode()
     return {"x-ms-date": date, "x-ms-version": version, "Authorization": f"SharedKey {_ACCOUNT}:{signature}"}
 
 
