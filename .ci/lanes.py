@@ -35,7 +35,7 @@ class Lane(NamedTuple):
     """One environment.
 
     Args:
-        extras: The project's extras that are installed, beside that of the toolkit.
+        extras: The project's extras that are installed, in addition to that of the toolkit.
         also: Further requirements, which narrow the versions.
         least: Minimum number of tests that have to pass.
         python: The oldest Python version that these packages support: (3, 12).

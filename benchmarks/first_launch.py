@@ -1,4 +1,4 @@
-"""How long until the first results of cached kernels in a fresh process, cold and warm, for 1, 31 and 300 kernels?
+"""How long does a fresh process take to the results of 1, 31 and 300 cached kernels, cold and warm?
 
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last result.
             "first" starts after imports, decoration and context creation, and ends when all results are synchronised.

@@ -1,4 +1,4 @@
-"""What do 10,000 nodes of 8 ranks ask of one Redis, cold and warm, and when does the last rank run?
+"""How many requests do 10,000 nodes of 8 ranks send to one Redis, cold and warm, and when does the last rank run?
 
 Method      `measure` times each operation of the tier with a redis-server on loopback: with one client (latency) and
             with as many clients as cores (throughput). It also times the first resolution of a kernel from the local

@@ -1,4 +1,4 @@
-"""What does it cost to grow: memory for each loaded kernel, for 10^7 launches, and for 10^4 distinct kernels?
+"""How much memory does each of 10^4 kernels take, kept or dropped, and how much do 10^7 launches of one kernel?
 
 Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are decorated or
             made, loaded from the system's own warm cache and run; then they are kept, or dropped at once. "launches":

@@ -1,4 +1,4 @@
-"""What does one asynchronous launch cost the host, beside other launchers, by number of arguments?
+"""How much host time does one asynchronous launch take, by number of arguments, compared with other launchers?
 
 Method      A kernel with a one-thread body takes 0 to 16 arguments, half float32 arrays, half scalars. Each system
             launches it in batches on one stream; the device is synchronised between batches, outside the measurement.

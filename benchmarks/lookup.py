@@ -1,4 +1,4 @@
-"""What does a lookup cost before anything is loaded, what does it cost to learn headers, and who serves stale code?
+"""How long does a lookup take before anything is loaded, how long to learn headers, and which caches serve stale code?
 
 Method      Lookup: a fresh process looks up kernels that an earlier process stored, for a named target, so that no code
             is loaded on a device. Six kernels have no includes; the first and the others are measured separately. One

@@ -1,4 +1,4 @@
-"""How long until the first result of a numba-cuda-mlir kernel in a fresh process, and what does a launch cost?
+"""How long does a fresh process take to the first result of a numba-cuda-mlir kernel, and how long does a launch take?
 
 Method      Each sample is a fresh process that runs one kernel with a device function once and checks the result.
             "first" starts after imports, decoration and context creation, and ends when the result is synchronised.

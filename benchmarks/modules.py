@@ -1,4 +1,4 @@
-"""How long until a source of 31 kernels serves, cold and warm, at once and one by one, beside CuPy?
+"""How long do 31 kernels of one source take, compiled together or one by one, cold and warm, compared with CuPy?
 
 Method      examples/tropical_gemm.cu. Each sample is a fresh process; the measurement starts after imports, decoration
             and context creation. "bound": one kernel is ready for a launch. "first": its result is synchronised. "all":

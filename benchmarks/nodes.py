@@ -1,4 +1,4 @@
-"""How long until the last rank of 8 nodes has its kernels when nothing is compiled anywhere, with and without a Redis?
+"""When nothing is compiled yet, how long does the last rank of 8 nodes wait for its kernels, with and without a Redis?
 
 Method      Each node is simulated by a local directory and its ranks, which are fresh processes. They wait after import
             and decoration until all are ready. Then each requests the same kernels, in its own order, with real NVRTC

@@ -1,4 +1,4 @@
-"""How long until the first result of a Numba kernel in a fresh process, cold and warm, and what does a launch cost?
+"""How long does a fresh process take to the first result of a Numba kernel, cold and warm, and how long does a launch?
 
 Method      Each sample is a fresh process that runs one kernel once and checks the result. "first" starts after
             imports, decoration and context creation, and ends when the result is synchronised. "launch" is the median

@@ -177,7 +177,7 @@ def numba_first_launch() -> str:
 
 
 def modules() -> str:
-    """A source of large kernels, cold and warm, and many small ones of the same parameters beside CuPy's."""
+    """Tabulate a source of large kernels, cold and warm, and many small ones of the same parameters, with CuPy's."""
     result = result_of("modules")
     columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
     lines = table(
@@ -186,8 +186,9 @@ def modules() -> str:
     of_many = ("all", "first", "further", "process")
     if many := result.get("many"):
         note = (
-            "Kernels of the same parameters on CuPy arrays, warm, each launched once. all: from asking for the first "
-            "to the last launch, imports done; further: the median of those from the third on; process: all of it."
+            "Kernels with the same parameters on CuPy arrays, warm, each launched once. all: from the request of the "
+            "first kernel to the last launch, without imports; further: the median of the kernels from the third on; "
+            "process: the whole process."
         )
         rows_of_many = [(name, cells(rows, of_many)) for name, rows in many.items()]
         lines += ["", *textwrap.wrap(note, 119, break_on_hyphens=False), "", *table("", of_many, rows_of_many)]
@@ -256,8 +257,8 @@ def growth() -> str:
             seconds = [tenth[0] / (each["count"] // 10) * 1e3 for tenth in (early, late)]
             rows.append((part, [f"{each['count']:,}", *map(digits, (*memory, *seconds))]))
     columns = (
-        "kernels", "KB more of the host for each", "KB more of the device", "ms for each of the first tenth",
-        "of the last",
+        "kernels", "KB of host memory for each", "KB of device memory", "ms for each of the first tenth",
+        "of the last tenth",
     )  # fmt: skip
     lines = table("warm, one after another", columns, rows)
     if each := samples.get("launches"):
@@ -265,8 +266,8 @@ def growth() -> str:
         memory = [early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6]
         took = [tenth[0] / (each["count"] // 10) * 1e6 for tenth in (early, late)]
         columns = (
-            "MB resident after a tenth", "at the end", "MB more of the device", "us for each of the first tenth",
-            "of the last",
+            "MB resident after a tenth", "at the end", "growth of device memory, MB", "us for each of the first tenth",
+            "of the last tenth",
         )  # fmt: skip
         lines += ["", *table("launches", columns, [(f"{each['count']:,}", [*map(digits, (*memory, *took))])])]
     return "\n".join([*lines, *footer(result)])
@@ -284,16 +285,16 @@ def workloads() -> str:
 
 
 def warm_up() -> str:
-    """Tabulate many kernels compiled by many workers, beside one warm worker."""
+    """Tabulate many kernels compiled by many workers and by one warm worker."""
     result = result_of("warm_up")
     found = result["samples"]
     one, many = found["one"], found["many"]
     columns = ("seconds", "of one warm worker")
     rows = [
-        ("one warm worker, its start left out", [digits(one["compiles_s"]), "1.0"]),
-        (f"{many['workers']} workers, starts included", [digits(many["wall_s"]),
+        ("one warm worker, without its start", [digits(one["compiles_s"]), "1.0"]),
+        (f"{many['workers']} workers, with their starts", [digits(many["wall_s"]),
                                                          f"{found['times_one_warm_worker']:.1f} times as fast"]),
-        *([("work of the cores, beside as many workers that share no headers", [digits(many["cpu_s"]),
+        *([("CPU time of these workers, and its ratio to that without shared headers", [digits(many["cpu_s"]),
             f"{found['cpu_of_alone']:.2f} of {digits(found['alone']['cpu_s'])}"])] if "alone" in found else []),
         ("start of a worker", [digits(found["start_s"]), "–"]),
     ]  # fmt: skip
@@ -378,7 +379,7 @@ ADDED = (
     Added("31 kernels of 31 sources, CuPy arrays", "31 `RawKernel`", "31 sources"),
     Added("CUDA C++, PyTorch tensors", NONE, "torch", "numba_kcache, CUDA C++ on PyTorch tensors"),
     Added("Numba kernel", NONE, "Numba", "numba_kcache, Numba kernel"),
-    Added("Numba kernel under Numba's `cache=True`, nothing of this package", NONE, "Numba cache=True"),
+    Added("Numba kernel under Numba's `cache=True`, without this package", NONE, "Numba cache=True"),
     Added("numba-cuda-mlir kernel", NONE, "numba-cuda-mlir", "numba_kcache, numba-cuda-mlir kernel"),
     Added("numba-cuda-mlir kernel under its own `cache=True`", NONE, "numba-cuda-mlir cache=True"),
     Added("`cuda.compute` reduction, CuPy arrays", "none", "cuda.compute", "numba_kcache, cuda.compute reduction"),
@@ -399,10 +400,10 @@ def added() -> str:
         of_parts = [digits(median(parts[name]) * 1e3) if name in parts else "–" for name in _PARTS]
         if any(both):
             rows.append((each.program, [each.over, *shown, *of_parts]))
-    columns = ("beside", "added, ms", "with nothing stored, ms", *_PARTS)
+    columns = ("compared with", "added, ms", "with nothing stored, ms", *_PARTS)
     counts = [each["pairs"] for each in pairs.values()]
     note = (
-        "Medians of pairs of whole processes, and the interval of each with 95 %; "
+        "Medians of pairs of whole processes, and the 95 % confidence interval of each; "
         f"{min(counts)} to {max(counts)} pairs of a row. The last four columns are parts of a warm start, in ms, "
         "of another run of processes (`benchmarks/warm_steps.py`, bare memory with the header and with 31 kernels)."
     )

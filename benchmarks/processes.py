@@ -1,4 +1,4 @@
-"""How long until the last of 8 and of 16 ranks of one node has its results when nothing is compiled yet?
+"""When nothing is compiled yet, how long does the last of 8 or 16 ranks of one node take to its results?
 
 Method      8 or 16 fresh processes wait, after imports, decoration and context creation, until all are ready. Then each
             runs four kernels that are in no cache. "last": from that start until the last rank has its results. "all":

@@ -1,4 +1,4 @@
-"""How large are the project's wheel and what it brings along, and how long is it from a clone to the first result?
+"""How large are the project's wheel and its dependencies, and how long does it take from a clone to the first result?
 
 Method      sdist and wheel are built from a clone of this commit, and the wheel is installed with each combination of
             extras into its own environment. The size is that of site-packages without bytecode, in MB of 10^6 bytes.

@@ -1,4 +1,4 @@
-"""How long do public programs that nobody here wrote take, cold, warm, and beside the caches that they have today?
+"""How long do public programs of other authors take with this cache, cold and warm, and as published?
 
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none

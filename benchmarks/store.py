@@ -1,4 +1,4 @@
-"""How fast is the store, beside what others use for the same?
+"""How fast is the store, compared with other stores on disk?
 
 Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and more entries in the store, by one process
             and by eight, in one run on one machine: microseconds (median, 99th percentile) and operations per second,

@@ -110,7 +110,7 @@ def programs() -> str:
     sentences.append(
         f"In pairs of whole processes that import CuPy anyway, a small kernel costs {added['added_ms']:+.0f} ms"
     )
-    sentences.append(f"beside `RawKernel` ({between}; `benchmarks/added.py`).")
+    sentences.append(f"compared with `RawKernel` ({between}; `benchmarks/added.py`).")
     machine = result_of("first_launch")["machine"]
     sentences.append(f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.")
     head = table("ms, in a fresh process", (*COLUMNS, "other", "`benchmarks/`"), rows)
@@ -335,7 +335,7 @@ def cuda_compute() -> str:
 
 
 def triton_kernels() -> str:
-    """Triton's own directory beside this cache: milliseconds to the first launches."""
+    """Tabulate the milliseconds to the first launches with Triton's own directory and with this cache."""
     result = result_of("triton_kernels")
     found, names = result["found"], {"own": "Triton's directory", "cache": "this cache"}
     rows = [
@@ -350,7 +350,7 @@ def triton_kernels() -> str:
 
 
 def program_cache() -> str:
-    """cuda.core's file backend beside this cache: microseconds of a hit."""
+    """Tabulate the microseconds of a hit of cuda.core's file backend and of this cache."""
     result = result_of("program_cache")
     names = {"built": "get_or_build of 50 KB, numba_kcache"}
     rows = [
@@ -363,7 +363,7 @@ def program_cache() -> str:
 
 
 def mlir() -> str:
-    """numba-cuda-mlir alone, with its own cache, and beside this one: first launches, whole processes, launches."""
+    """Tabulate first launches, whole processes and launches of numba-cuda-mlir alone, with its cache and with this."""
     result = result_of("mlir")
     rows = []
     for name, figures in result["samples"].items():

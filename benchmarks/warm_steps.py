@@ -1,4 +1,4 @@
-"""What does a start cost as a whole: import, decoration, first launch and exit, cold and warm, beside a bare cubin?
+"""How long do import, decoration, first launch and exit take, cold and warm, compared with a bare cubin?
 
 Method      Each sample is a fresh process with one kernel of one source, launched once and checked, or 31 kernels of
             one source, or one reduction of cuda.compute; samples of the systems alternate. Consecutive parts of a

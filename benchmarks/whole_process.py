@@ -1,4 +1,4 @@
-"""How long is a whole process with one cached CUDA C++ kernel, on arrays that are not Numba's, beside the least of all?
+"""How long does a whole process with one cached CUDA C++ kernel take, compared with the least that is possible?
 
 Method      Each sample is a fresh process: import, context, two arrays, the kernel, the result copied back and checked.
             "process" is from its start by the parent until it has ended. "import" (with decoration), "arrays" (with the

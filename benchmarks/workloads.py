@@ -1,4 +1,4 @@
-"""How long do real programs take to their first result and to their last, cold, warm, and with each peer that can?
+"""How long do real programs take to their first and to their last result, cold and warm, here and with other caches?
 
 Method      Each sample is a fresh process, or eight of them together, whose results are compared with NumPy after the
             measurement. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the
