@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..tiers.tier import Tier, TierReport
 
 EXPLAINED_LIMIT = 4096
-"""Limit of the compiles whose reasons a process remembers; beyond it, all are dropped."""
+"""Limit of the compiles whose reasons a process remembers; when it is reached, all are dropped."""
 
 
 class Session(Lookup):
@@ -61,7 +61,8 @@ class Session(Lookup):
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
         self.served: dict[str | bytes, str] = {}
-        save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
+        # the counts are saved at exit, or by `save_collected` once this session was garbage collected
+        save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)
         weakref.finalize(self, collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # import now, so that its atexit function runs after `_save`
             from ..tiers.opening import open_tiers

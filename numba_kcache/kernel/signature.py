@@ -28,16 +28,14 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
     for index, each in reversed(list(enumerate(entry.parameters))):
         name = each.name
         if not name.isidentifier() or keyword.iskeyword(name) or name in found:
-            name, kind = (
-                f"arg{index}",
-                inspect.Parameter.POSITIONAL_ONLY,
-            )  # then all parameters before it must be positional-only
+            # the parameters before a positional-only one must be positional-only too
+            name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY
         found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
     return inspect.Signature(list(found.values())[::-1])
 
 
 def text_of(name: str, label: str, entry: Entry | None) -> str:
     """Format a kernel's name with its parameters, as far as they are known, and its label where the name lacks it."""
-    taken = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
+    parameters = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
     name = entry.name if name == label and entry is not None else name
-    return f"{name}{taken}" if "." in name or name == label else f"{name}{taken} of {label}"
+    return f"{name}{parameters}" if "." in name or name == label else f"{name}{parameters} of {label}"

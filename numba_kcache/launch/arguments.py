@@ -58,7 +58,7 @@ _TOO_LARGE = {
     "bf": 2.0**127 * (2 - 2.0**-8),
     "f4": 2.0**127 * (2 - 2.0**-24),
     "f8": 2**1024 - 2**970,  # an integer: Python compares integers with floats exactly
-    "e4": 464.00000000000006,  # 464, halfway between 448 and NaN, still rounds to 448, which is even
+    "e4": 464.00000000000006,  # above 464, which is halfway between 448 (even) and NaN
     "e5": 2.0**15 * (2 - 2.0**-3),
 }
 """The smallest magnitude that would round beyond the largest finite value of each format."""
@@ -92,7 +92,7 @@ class Call(NamedTuple):
 Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
 """Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the `Call`. Returns
 the value that `struct` packs (`struct_format`), or a tuple of values; for an address that is known only after
-`Call.before`, a function that returns it. Called with None for the `Call`, it returns None if one is needed."""
+`Call.before`, a function that returns it. Called with None for the `Call`, it returns None if it needs one."""
 
 
 class Slot:
@@ -291,7 +291,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
     """
     if value is None:
         return Memory(0)
-    if getattr(value, "__cuda_ndarray__", False):  # Numba's
+    if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
         dtype, stream = value.dtype, value.stream
         producer = None if type(stream) is int and stream == 0 else stream_handle(stream)
         strides = None if value.is_c_contiguous() else value.strides

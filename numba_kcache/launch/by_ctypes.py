@@ -28,11 +28,11 @@ def function(name: str, pattern: str) -> tuple[Any, int] | None:
     if not pattern.strip("i"):
         return lambda *given: (found(*given),), address
     kinds: dict[str, Any] = {"n": ctypes.c_int, "x": ctypes.c_int, "w": ctypes.c_uint64, "t": ctypes.c_char_p}
-    made = [kinds.get(way) for way in pattern]
+    out_kinds = [kinds.get(way) for way in pattern]
 
     def call(*given: Any) -> tuple[Any, ...]:
         rest, outs, passed = iter(given), [], []
-        for way, kind in zip(pattern, made):  # noqa: B905
+        for way, kind in zip(pattern, out_kinds):  # noqa: B905
             if kind is None:
                 passed.append(next(rest))
                 continue

@@ -3,8 +3,8 @@
 Promise     No library is imported: the library of an argument is imported already. A wrapped host array is checked
             on the host; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
             copied back after the launch is queued.
-Source      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
-            the list `retr`.
+Source      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and appends a function
+            that copies back to the list `retr`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .devices import NUMBA_CUDA_MODULE, bindings
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""
 
-_MEMORY_OF_DEVICE = 2
+_MEMORY_OF_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
 
 
 def device_of(address: int, here: int | None = None) -> int | None:
@@ -36,7 +36,7 @@ def device_of(address: int, here: int | None = None) -> int | None:
 
 
 def rare_memory(value: Any) -> Memory | None:
-    """The memory of an argument that is no array of Numba's and has no array interface; None if it has none.
+    """The memory of an argument that is no array of Numba's and has no array interface; None if it is no memory.
 
     Raises:
         Unfit: It cannot be passed as it is.
@@ -44,7 +44,7 @@ def rare_memory(value: Any) -> Memory | None:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _tensor(value, torch)
-    if getattr(value, "__cuda_memory__", False):  # Numba's
+    if getattr(value, "__cuda_memory__", False):  # a pointer of Numba
         return Memory(value.device_ctypes_pointer.value or 0)
     if isinstance(value, ctypes.c_void_p):
         return Memory(value.value or 0)
@@ -143,7 +143,7 @@ def host_array_of(value: Any) -> Memory | None:
 
 
 def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
-    """Add copies of a wrapped array before and after the launch; returns a function that returns the copy's address."""
+    """Add to a call the copies of a wrapped array to the device and back. Returns a function for the address there."""
     copies: list[Any] = []
 
     def copy() -> None:

@@ -3,8 +3,8 @@
 Promise     No module is unloaded in a finaliser, while its work may be queued, or while a known stream is being
             captured: that is left to a later load. The host never waits. A module that was launched under capture, on
             a stream that may be destroyed, or whose handle was given out, stays loaded as long as its context.
-Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that it was
-            launched on; that load or a later one finds all events completed, and unloads it.
+Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that its
+            kernels were launched on; that load or a later one finds all events completed, and unloads it.
 Source      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
             streams have queued; cuStreamIsCapturing of it fails while one of those is captured.
 """
@@ -25,7 +25,7 @@ class Dropped(NamedTuple):
     Args:
         ordinal: Ordinal of its device.
         context: The id of the context that it was loaded in.
-        streams: Streams that it was launched on, other than the default one: by handle, the object that owns each.
+        streams: Streams that its kernels were launched on, but the default one: by handle, the object that owns each.
         unload: Unloads it.
         events: Events recorded after its work; none before the first load after it was dropped.
         pid: The process that loaded it.
@@ -47,7 +47,7 @@ def keeps_its_stream(stream: Any) -> bool:
 
 
 def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mapping[int, Any]) -> None:
-    """Unload those of a list of `Dropped` that can be, in the current context, which is that of device `ordinal`.
+    """Unload the modules of a list of `Dropped` whose launches are done. The current context is of device `ordinal`.
 
     Args:
         dropped: The list; modules that cannot be unloaded yet stay in it.
@@ -67,7 +67,7 @@ def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mappi
         if each.pid != os.getpid():
             continue
         if each.ordinal != ordinal or (each.context == context and not _unload_if_done(each, driver)):
-            waiting.append(each)  # each other one was unloaded, or goes with its context
+            waiting.append(each)  # the others were unloaded, or are left to the end of their context
     dropped += waiting
 
 
@@ -80,23 +80,23 @@ def _current_streams(ordinal: int) -> Iterable[int]:
         yield cupy.cuda.get_current_stream().ptr
 
 
-def _unload_if_done(each: Dropped, driver: Any) -> bool:
+def _unload_if_done(dropped: Dropped, driver: Any) -> bool:
     """Unload a module, or leave it loaded for good; False if that cannot be decided yet."""
-    streams = [0, *each.streams]
-    if any(stream_handle(stream) != handle for handle, stream in each.streams.items()):
+    streams = [0, *dropped.streams]
+    if any(stream_handle(stream) != handle for handle, stream in dropped.streams.items()):
         return True  # the stream was destroyed since: its work cannot be tracked, and the module stays loaded
     if any(driver.cuStreamIsCapturing(stream) != (0, 0) for stream in streams):
         return False
-    if not each.events:
+    if not dropped.events:
         for stream in streams:
             status, event = driver.cuEventCreate(DISABLE_TIMING)
             if status or driver.cuEventRecord(event, stream)[0]:
-                each.events.clear()
+                dropped.events.clear()
                 return False
-            each.events.append(event)
-    if any(driver.cuEventQuery(event)[0] for event in each.events):
+            dropped.events.append(event)
+    if any(driver.cuEventQuery(event)[0] for event in dropped.events):
         return False
-    for event in each.events:
+    for event in dropped.events:
         driver.cuEventDestroy_v2(event)
-    each.unload()
+    dropped.unload()
     return True
