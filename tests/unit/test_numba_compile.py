@@ -520,3 +520,47 @@ def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
         result = SimpleNamespace(library=library, metadata=metadata)
         found = why_uncacheable(result, chosen, attributes, parts)  # type: ignore[arg-type]
         assert (reason in str(found)) if reason else found is None
+
+
+@pytest.mark.slow
+def test_failed_compile_leaves_no_code_of_other_globals() -> None:
+    """It had compiled the device function with its globals; a compile with the earlier ones makes the earlier code."""
+    space = dict(SPACE)
+    exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
+    exec("@cuda.jit\ndef failing(x):\n    x[0] = scaled(x[0])\n    x.nonsense\n", space)
+    built(space["kernel"], (float64[::1],))
+    space["FACTOR"] = 5.0
+    with pytest.raises(TypingError):
+        built(space["failing"], (float64[::1],))
+    space["FACTOR"] = 3.0
+
+    assert "0d4008000000000000" in ptx_of(built(space["kernel"], (float64[::1],)))
+
+
+@pytest.mark.slow
+def test_implementation_that_another_kernel_brought_along_is_not_trusted() -> None:
+    """A kernel without a key had an overload compiled for a new type, with other globals."""
+    space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
+    exec(
+        """
+from numba.cuda.extending import overload
+def gained(x):
+    return x
+@overload(gained)
+def implement_gained(x):
+    def implementation(x):
+        return x * GAIN
+    return implementation
+@cuda.jit
+def kernel(x):
+    x[0] = gained(x[0])
+""",
+        space,
+    )
+    built(space["kernel"], (float64[::1],))
+    space["GAIN"] = 5.0
+    compile_numba(Declared(space["kernel"].py_func, space["kernel"].targetoptions), (int64[::1],), SM_80)
+    space["GAIN"] = 3.0
+
+    assert "0d4008000000000000" in ptx_of(built(space["kernel"], (int64[::1],)))

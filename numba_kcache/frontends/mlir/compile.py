@@ -151,12 +151,12 @@ def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> I
         device_functions: As of `compile_kernel`.
         chip: The target.
     """
-    functions = tuple(device_functions)
+    functions = tuple(device_functions)  # unmarked until the compile has succeeded: a failed one leaves code as well
     for function, digest in functions:
         if isinstance(function, FunctionType):
-            if _compiled_as.get(function) != (digest, chip, 0):
+            if _compiled_as.pop(function, None) != (digest, chip, 0):
                 forget_implementations(function)
-        elif _compiled_as.get(function) != (digest, chip, len(function.overloads)):
+        elif _compiled_as.pop(function, None) != (digest, chip, len(function.overloads)):
             _forget_overloads(function)
     yield
     for function, digest in functions:

@@ -184,20 +184,22 @@ def _as_kernel(parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any]) -
 def _forget_stale(
     parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
-    """Drop code that Numba compiled earlier in this process for another target, other globals or other flags."""
+    """Drop code that Numba compiled earlier in this process for another target, other globals or other flags.
+
+    Nothing is known of the code that a compile leaves until it has succeeded, nor of implementations that kernels of
+    others brought along, which are not counted.
+    """
     for function, digest in functions:
         on_device = _on_device(function)
         if isinstance(on_device, FunctionType):
-            if _compiled_as.get(on_device) != (digest, cc, 0):
-                forget_implementations(on_device)
-        elif (
-            on_device is not None
-            and on_device.overloads
-            and _compiled_as.get(on_device) != (digest, cc, len(on_device.overloads))
-        ):
-            _recompile(on_device)
+            forget_implementations(on_device)
+        elif on_device is not None:
+            known = _compiled_as.pop(on_device, None)
+            if on_device.overloads and known != (digest, cc, len(on_device.overloads)):
+                _recompile(on_device)
     cached = parts.cuda_target.target_context.cached_internal_func
-    if _internal_cache_state[0] != (_flags(cc, chosen), len(cached)):
+    known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
+    if known_flags != (_flags(cc, chosen), len(cached)):
         cached.clear()
 
 
@@ -206,8 +208,8 @@ def _remember(
 ) -> None:
     for function, digest in functions:
         on_device = _on_device(function)
-        if on_device is not None:
-            _compiled_as[on_device] = (digest, cc, len(getattr(on_device, "overloads", ())))
+        if on_device is not None and not isinstance(on_device, FunctionType):
+            _compiled_as[on_device] = (digest, cc, len(on_device.overloads))
     _internal_cache_state[0] = (_flags(cc, chosen), len(parts.cuda_target.target_context.cached_internal_func))
 
 
