@@ -252,7 +252,7 @@ def body(x, n):
 host, kernel = np.ones(8, "f4"), (cuda.jit if sys.argv[2] == "installed" else cached_kernel)(body)
 configured = kernel[1, 32]
 for end in (cuda.close, lambda: cuda.current_context().reset(), cuda.close, cuda.close):
-            configured(host, 5)  # opens the context again
+    configured(host, 5)  # opens the context again
     x = cuda.to_device(host)
     for _ in range(3):
         configured(x, 5)
