@@ -191,7 +191,7 @@ class Session(Lookup):
         Args:
             what: The operation, as in `cannot ...`.
             key: Key of an entry that was found or stored; "" for one not made yet, or whose key is not known.
-            is_found: It was found in some store, which is enough where the directory can be read.
+            is_found: Whether it was found in some store, which is enough if the directory can be read.
 
         Raises:
             KCacheError: A directory was configured and cannot be used.
@@ -275,7 +275,7 @@ _WITHOUT_KEY = itertools.count()
 
 
 def _without_key(artifact: Artifact, why: str) -> Resolution:
-    """Make the resolution of an uncacheable artifact, with a unique name; not its id, which may be reused."""
+    """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
     return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 
 
@@ -306,7 +306,7 @@ _process: Session | None = None
 _overrides: dict[str, Any] = {}
 _registered: dict[str, Callable[[Settings], Tier]] = {}
 _configured: object = None
-"""A new object after each change of the variables above, by whose identity a change is noticed."""
+"""Replaced by a new object at each change of the variables above, so that `process_session` notices the change."""
 
 _making: dict[Hashable, tuple[int, int]] = {}
 """The thread and process that are making the session."""
@@ -358,7 +358,7 @@ def configured() -> dict[str, Any]:
 
 
 def register(name: str, make: Callable[[Settings], Tier]) -> None:
-    """Add a tier to the process's cache, made again after each change of settings."""
+    """Add a tier to the process's cache; `make` is called again after each change of settings."""
     global _configured
     _registered[name], _configured = make, object()
 

@@ -98,7 +98,7 @@ class Kernel(Launches):
 
         return instantiate(self, values)
 
-    # -- compiling ahead, and looking ---------------------------------------------------------------
+    # -- compiling ahead, explaining, inspecting -----------------------------------------------------
 
     def compile(self, arch: Arch | None = None, signature: Any = None) -> None:
         """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
@@ -336,7 +336,7 @@ class Kernel(Launches):
         return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 
 
-if TYPE_CHECKING:  # at run time `typing` would keep all of Numba alive by these, beyond the collection at exit
+if TYPE_CHECKING:  # at run time `typing` would hold these functions, and through them Numba, until after exit
 
     @overload
     def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...

@@ -84,16 +84,16 @@ class LaunchOptions(NamedTuple):
         Raises:
             LaunchConfigError: The grid is no whole number of clusters, or is too large for a cooperative launch.
         """
-        for axis, blocks, each in zip(AXES, shape.grid, self.cluster or (1, 1, 1), strict=True):
-            if blocks % each:
+        for axis, blocks, length in zip(AXES, shape.grid, self.cluster or (1, 1, 1), strict=True):
+            if blocks % length:
                 raise LaunchConfigError(
                     f"cannot launch {name} with grid.{axis} = {blocks}",
-                    f"its clusters are {each} blocks long there",
+                    f"its clusters are {length} blocks long there",
                     "round the grid up to whole clusters",
                 )
         if self.cooperative:
-            each = blocks_of_multiprocessor(kernel, shape.threads_per_block, shape.shared_bytes)
-            most = each * kernel.of_device("MULTIPROCESSOR_COUNT")
+            resident = blocks_of_multiprocessor(kernel, shape.threads_per_block, shape.shared_bytes)
+            most = resident * kernel.of_device("MULTIPROCESSOR_COUNT")
             if math.prod(shape.grid) > most:
                 raise LaunchConfigError(
                     f"cannot launch {name} with {math.prod(shape.grid)} blocks",

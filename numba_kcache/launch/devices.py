@@ -45,7 +45,7 @@ _WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without o
 _LEGACY_DEFAULT = 1
 """The explicit handle of the legacy default stream; 0 means the same stream."""
 
-_NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
+_NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709  # CUresult
 
 DISABLE_TIMING = 2
 """CU_EVENT_DISABLE_TIMING."""

@@ -19,7 +19,7 @@ from .arguments import Memory
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
 _READ_ONLY = 1
 _SCALARS = {0: ("i", 8), 1: ("u", 8), 2: ("f", 8), 5: ("c", 16), 6: ("b", 8)}
-"""By type code of DLPack: the letter of our type code, and the number of bits by which its digit counts."""
+"""By type code of DLPack: the letter of our type code, and the divisor that makes its digit of a number of bits."""
 
 _SMALL_FLOATS = {4: "bf", 10: "e4", 12: "e5"}  # kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2
 
@@ -122,7 +122,7 @@ def lend(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> ob
 
 @functools.cache
 def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> _Managed:
-    codes = {name: code for code, (name, _bits) in _SCALARS.items()}
+    codes = {name: code for code, (name, _divisor) in _SCALARS.items()}
     codes |= {name: code for code, name in _SMALL_FLOATS.items()}
     code = codes.get(element, codes.get(element[:1]))
     if code is None:
@@ -134,6 +134,6 @@ def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -
 
 def _element(tensor: _DLTensor) -> str:
     """The type code of the elements; `""` for types that no kernel parameter can have."""
-    letter, bits = _SCALARS.get(tensor.code, ("", 1))
-    scalar = f"{letter}{tensor.bits // bits}" if letter else _SMALL_FLOATS.get(tensor.code, "")
+    letter, divisor = _SCALARS.get(tensor.code, ("", 1))
+    scalar = f"{letter}{tensor.bits // divisor}" if letter else _SMALL_FLOATS.get(tensor.code, "")
     return scalar if tensor.lanes == 1 or not scalar else f"v{tensor.lanes}{scalar}"

@@ -65,8 +65,8 @@ def load_error(target: Target, ordinal: int, why: str) -> LaunchError:
     hint = ""
     if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
         hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
-    made = CodeRefusedError if any(name in why for name in _CODE_ERRORS) else LaunchError
-    return made(f"cannot load a module for {target} on device {ordinal}", why, hint)
+    error_class = CodeRefusedError if any(name in why for name in _CODE_ERRORS) else LaunchError
+    return error_class(f"cannot load a module for {target} on device {ordinal}", why, hint)
 
 
 def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:

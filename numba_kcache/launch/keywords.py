@@ -46,8 +46,8 @@ def in_order(
                 "pass it once",
             )
     rest = names[positional:]
-    left_out = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
-    values = {**left_out, **found}
+    default_values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
+    values = {**default_values, **found}
     missing = [name or str(label) for name, label in zip(rest, labels[positional:], strict=True) if name not in values]
     if missing:
         raise wrong_count(kernel, len(arguments), labels, missing)
