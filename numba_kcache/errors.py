@@ -1,9 +1,9 @@
 """The errors that numba_kcache raises on purpose.
 
-Promise     Every one says what could not be done, why, and what to do next; all can be pickled, so that a worker
+Promise     Every error says what could not be done, why, and what to do next; all can be pickled, so that a worker
             process can send them to its parent. All text for people goes through `plain` or `plain_lines`, so that
             text from a store, a server or a path can neither control a terminal nor forge a second line of a log.
-Not here    Cache trouble. A store that fails is a miss, a warning and a count, never an exception.
+Not here    Failures of the cache: where a store fails there is a miss, a warning and a count, never an exception.
 """
 
 from __future__ import annotations

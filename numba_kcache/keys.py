@@ -100,7 +100,7 @@ CLEAR_LIMIT_BYTES = 2048
 """Encoded size up to which a component's value itself is recorded, for explanations."""
 
 _VEILED = frozenset(("environment", "depends"))
-"""Components whose text may be a secret, as may those of Numba kernels whose names start with `depends[`."""
+"""Components whose text may be a secret; so may be the text of a Numba kernel's components named `depends[...`."""
 
 OF_ONE_REQUEST = frozenset(("target", "argument types"))
 """The components that may differ between requests for the same kernel."""

@@ -63,7 +63,8 @@ class CachedModule:
         entries = definition.module or ModuleEntries()
         self.lazy = entries.lazy
         self._names = dict.fromkeys(entries.names)
-        self._definition, self._whole = definition, Kernel(definition)
+        self._definition = definition
+        self._whole = Kernel(definition)  # all kernels of the module, as one artifact
         self._label = definition.label
         self._kernels: dict[str, Kernel] = {}
         self._unproven: dict[str, Kernel] = {}  # by names that no compiled module has confirmed

@@ -1,8 +1,8 @@
 """Every setting: name, environment variable, parser and default. The only module that reads the environment.
 
-Promise     A setting comes from `configure()`, else from the environment, else from its default, in that
-            order. A value that cannot be used is a `SettingsError` that names setting, value and origin;
-            nothing is guessed and nothing is silently ignored.
+Promise     A setting comes from `configure()`, otherwise from the environment, otherwise from its default. A value that
+            cannot be used is a `SettingsError` that names setting, value and origin; no value is guessed or silently
+            ignored.
 Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader and meaning. The defaults are those
             of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with the two.
 """

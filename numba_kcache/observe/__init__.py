@@ -32,7 +32,7 @@ _MOST_HEARD = 256
 
 
 class Counts:
-    """Sums since some moment. Times are in seconds."""
+    """Sums over some period. Times are in seconds."""
 
     hits = misses = waited = evictions = errors = compiles = loads = 0
     compile_time_s = load_time_s = time_saved_s = 0.0
@@ -60,7 +60,7 @@ class Statistics:
         clock: Seconds since the epoch; decides the day that counts belong to.
 
     Attributes:
-        heard: Events that are not counted yet. A launch only appends to it; they are counted when statistics are read.
+        heard: Events that are not counted yet. A launch only appends events; they are counted when statistics are read.
         sources: Functions that return counts made elsewhere since their last call, by names of counters.
     """
 

@@ -4,12 +4,12 @@ Promise     `get` returns the entry that was put under this very key, or None. N
             read-only disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one
             event. A damaged file is moved to the quarantine, so that the next put replaces it. Constructing a DiskStore
             touches no file. A directory that is not ours, or that cannot be made or written to, is replaced by a
-            private store, which is reported once. One on a network filesystem gets a private store in front, so that a
-            put neither locks files nor walks the directory over the network.
+            private store, which is reported once. A directory on a network filesystem gets a private store in front, so
+            that a put neither locks files nor walks the directory over the network.
 Method      store.tree reads and publishes; this module handles its failures. store.writing, and other modules that a
             hit does not need, are imported by the methods that use them.
-Not here    Kernels, keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and its
-            entries are this user's own and need no signature.
+Not here    The making of keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and
+            its entries are this user's own and need no signature.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DiskStore(Store):
         durability: What a put forces to the disk before it returns.
         shared: Trust a directory that others can write to, and let them read the entries.
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
-        clock: Seconds since the epoch.
+        clock: The time, in seconds since the epoch.
         max_wait_s: Longest wait for a build of another thread or process, in seconds.
         stands_in: This is the private store of another store; its own private store is in memory.
 
@@ -131,7 +131,7 @@ class DiskStore(Store):
         return self.private if self.is_replaced else None
 
     def is_usable(self) -> bool:
-        """Check whether the directory may be read. It is examined once, as soon as it exists; until then it may."""
+        """Check whether the directory may be read: it is examined once, when it exists, and may be until then."""
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None

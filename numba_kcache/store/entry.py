@@ -1,17 +1,16 @@
 """The file format of entries and manifests: a key, a JSON header and compressed payloads under one digest.
 
 Promise     `decode_entry` returns exactly what `encode_entry` was given for this key; any other bytes raise
-            DamagedEntry. No size that a file claims is allocated before it has been checked against a limit: there is
-            one for all payloads of an entry together, one for the ratio of unpacked to stored bytes, and one for the
-            number of JSON values.
+            DamagedEntry. No size that a file claims is allocated before it has been checked. There are limits for all
+            payloads of an entry together, for the ratio of unpacked to stored bytes, and for the number of JSON values.
 Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The digest over
             the stored bytes is checked before anything in them is used. The first payload, which a hit needs,
             is unpacked at once, the others when they are first read; a full check reads them as a stream.
-Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest. Whose files are
-            trusted is decided by owner and mode (store.tree) and by signatures, for which the table holds a sha256 of
-            each payload, taken when it was stored.
-Source      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
-            blake2b 73; all of them find every damage in tests/crash.
+Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest too. Files are trusted
+            by their owner and mode (store.tree) and by signatures, for which the table holds a sha256 of each payload,
+            taken when it was stored.
+Source      On a 50 KB cubin xxh3_128 takes 0.5 us, sha256 27 us (with SHA-NI; 120 us without it) and blake2b 73 us;
+            each of them finds every damage in tests/crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folders of a tree: made, walked, and worked in through their descriptors.
+"""Make and walk the folders of a tree, and open, publish and remove files in them, through descriptors.
 
 Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
             and mode were checked. Only regular files with a single hard link are opened.

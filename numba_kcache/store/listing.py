@@ -1,10 +1,10 @@
-"""List entries by age, size, cost or hits, reading no more of their files than that takes; and find damaged ones.
+"""List entries by age, size, cost or hits, reading no more of the files than the list needs; and find damaged files.
 
-Promise     Files are sorted without opening them, except by cost; of those listed, only the headers are read. No digest
-            is checked for that: a list is shown to people, and no code is loaded from it. A file that is no entry is
-            skipped, and listing does not renew the time of use.
+Promise     Files are sorted without opening them, except by cost; of the listed files, only the headers are read. Their
+            digests are not checked: a list is shown to people, and no code is loaded from it. A file that is no entry
+            is skipped, and listing does not renew the time of use.
             `damaged` reads every file in full, changes nothing, and skips files that vanish meanwhile.
-Not here    What is done about damage (store.disk).
+Not here    Moving damaged files to the quarantine (store.disk).
 """
 
 from __future__ import annotations

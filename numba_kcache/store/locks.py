@@ -6,13 +6,13 @@ Promise     At most one thread of a node holds the turn (the lock) of a key. A w
             a process waits in vain is bounded over its whole life. Different keys never wait for each other.
             Correctness does not depend on turns: at worst a kernel is compiled twice.
 Method      A threading.Lock per key within the process, flock on a file per key between processes. flock belongs to an
-            open file and ends with it; it takes 3 us where creating and removing a lock file takes 20 and the filelock
-            package 174. The owner removes the file before it unlocks; a process that locks a removed file starts over.
-            An owner that fails leaves a byte in the file, so that 256 ranks do not fail one after the other. A
+            open file and ends with it. It takes 3 us; creating and removing a lock file takes 20 us, and the filelock
+            package 174 us. The owner removes the file before it unlocks; a process that locks a removed file starts
+            over. An owner that fails leaves a byte in the file, so that 256 ranks do not fail one after the other. A
             thread of the builder sets the file's time each second, as long as the process runs; a waiter that sees no
             new time for `SILENT_S`, by its own monotonic clock, removes the file and so takes the turn over.
-            A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The number of
-            compilers that run at once on a node is counted by locked files too: a killed owner's lock ends with it.
+            A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The slots for the
+            compilers that run at once on a node are locked files too: a killed owner's lock ends with it.
 Not here    The search for the built entry: a waiter calls `look` at each step.
 Source      flock(2): a forked child inherits a lock, so it closes the lock files that its parent holds.
 """
@@ -105,7 +105,7 @@ class KeyLocks:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._folder, self._clock, self._pause = folder, clock, pause
-        self._vain_s = 0.0
+        self._waited_in_vain_s = 0.0
         self._reset()
         renewed_in_children.add(self)
 
@@ -144,7 +144,7 @@ class KeyLocks:
             meanwhile: Called while another process has the turn; where it returns False, the waiter pauses.
         """
         start = self._clock()
-        wait_s = max(0.0, wait_s - self._vain_s) if builds else wait_s
+        wait_s = max(0.0, wait_s - self._waited_in_vain_s) if builds else wait_s
         helped_s = 0.0
         end_of_beat: Callable[[], object] = _no_beat
         with self._mutex:
@@ -166,7 +166,7 @@ class KeyLocks:
                 fd, found, helped_s = self._lock_file(name, look, start + wait_s, silent_s, meanwhile)
             waited_s = self._clock() - start - helped_s
             if builds and found is None:
-                self._vain_s += waited_s
+                self._waited_in_vain_s += waited_s
             if builds and fd is not None:
                 end_of_beat = _beating(fd)
             yield Turn(found, waited_s, fd is not None or (has_seat and self._folder is None))
@@ -269,7 +269,8 @@ class KeyLocks:
                         beat, heard = status.st_mtime_ns, now
                     remaining = deadline + helped_s - now
                     has_failed = status.st_size and not status.st_nlink
-                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may own it
+                    # a thread that re-entered the package may own the turn itself
+                    if found is not None or remaining <= 0 or has_failed or is_reentered():
                         return None, found, helped_s
                     is_silent = now - heard >= silent_s
                     if is_silent:

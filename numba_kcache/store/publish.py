@@ -3,11 +3,12 @@
 Promise     When publish() returns, the name leads to `data`; until then it leads to the previous file. No reader ever
             sees a mixture, whichever process is killed. After a power cut: with durability "none", the default, a file
             that the system had not written back may be empty, torn or an older one; with "data" it is whole or absent;
-            with "full" it is there. When it raises, no private file of this call is left.
-Method      Write a private file on the same filesystem, rename it; through the descriptors of both folders. With
-            "data" it is synced before that, so that rename never names unsynced bytes, and with "full" the folder is
-            synced after it. Correctness needs no sync, since every read checks digest and key. After a power cut, it
-            saves compiling the last half minute's entries again; it costs each compile three waits for the disk.
+            with "full" it is whole. When publish() raises, no private file of this call is left.
+Method      Write a private file on the same filesystem, then rename it, through the descriptors of both folders. With
+            "data" the file is synced before the rename, so that the name never leads to unsynced bytes; with "full" the
+            folder is synced too, after the rename. Correctness needs no sync, since every read checks digest and key. A
+            sync saves compiling the last half minute's entries again after a power cut, and costs each compile three
+            waits for the disk.
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
             (store.entry has it). Private files of killed processes are removed by store.eviction.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).

@@ -95,6 +95,8 @@ class WarmUpReport(NamedTuple):
 
 
 class _Wanted(NamedTuple):
+    """A request: the kernel or module, its target, and a Numba kernel's argument types."""
+
     kernel: Cached
     target: Target
     types: Any

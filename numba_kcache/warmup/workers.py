@@ -1,7 +1,7 @@
 """Start, feed and end the worker processes of a warm-up; some are forked to inherit precompiled headers.
 
-Promise     No process is left at the end, however it ends. A worker that dies loses its current kernel only, and is
-            replaced.
+Promise     No process is left when the warm-up ends, however it ends. A worker that dies loses only its current kernel,
+            and is replaced.
 Method      Where enough kernels begin with the same includes, one process (the source) compiles the first of them, with
             precompiled headers. The workers for the others are forked from the source and inherit the headers; the
             source compiles nothing more, and ends last. If it cannot fork, made no headers, or takes longer than
