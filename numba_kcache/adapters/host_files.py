@@ -82,7 +82,7 @@ def keep(key: str, name: str, data: bytes) -> str:
     """Keep a file for later processes of this machine and return its path."""
     folder = f"{_own_folders().private}/kept/{_digest(key)}"
     os.makedirs(folder, 0o700, exist_ok=True)
-    _bound(os.path.dirname(folder))
+    _limit_kept(os.path.dirname(folder))
     for other in _named(folder, name):
         with suppress(OSError):
             os.unlink(f"{folder}/{other}")
@@ -125,7 +125,7 @@ def _digest(key: str) -> str:
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _bound(kept_folder: str) -> None:
+def _limit_kept(kept_folder: str) -> None:
     """If there are too many keys with kept files, remove the files of the half that was used longest ago."""
     names = [each for each in os.listdir(kept_folder) if _KEY.fullmatch(each)]
     if len(names) <= KEPT_LIMIT:

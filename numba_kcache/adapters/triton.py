@@ -103,7 +103,7 @@ class CacheManager:
         payloads = {name: self._files[name] for name in group if name in self._files}
         if turn is not None:
             why = f"of {len(group)} files {len(payloads)} were put" if len(payloads) != len(group) else ""
-            why = why or _wrong(self.key, filename, payloads)
+            why = why or _mismatch(self.key, filename, payloads)
             if why:
                 process_session().events.emit(trouble("triton", f"cannot store {filename} of {self.key}: {why}"))
             turn.finish(None if why else payloads)
@@ -122,7 +122,7 @@ class CacheManager:
                 )
                 if built is None:
                     return None
-                why = _wrong(self.key, filename, built.payloads)
+                why = _mismatch(self.key, filename, built.payloads)
                 if not why:
                     return dict(built.payloads)
                 session.set_aside(built.key, why)
@@ -207,7 +207,7 @@ class _Turn:
         return files
 
 
-def _wrong(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
+def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
     """Say why a stored group cannot be the one for Triton's key; "" if it can."""
     try:
         metadata = read_json(payloads[filename])

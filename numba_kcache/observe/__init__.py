@@ -185,11 +185,11 @@ class Events:
             from ..errors import OptionError
 
             raise OptionError(f"cannot subscribe {subscriber!r}", "it cannot be called", "give a function of one event")
-        name = object()
-        self._subscribers[name] = subscriber
+        token = object()
+        self._subscribers[token] = subscriber
 
         def unsubscribe() -> None:
-            self._subscribers.pop(name, None)
+            self._subscribers.pop(token, None)
 
         return unsubscribe
 
@@ -232,6 +232,6 @@ class Events:
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
             record(INFO, line_of(event, getattr(self._missed, "reason", None)))
         subject, text = warning_of(event)
-        mine = object()
-        if text and self._warned.setdefault(subject, mine) is mine:
+        token = object()
+        if text and self._warned.setdefault(subject, token) is token:
             warn(text)

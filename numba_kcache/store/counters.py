@@ -36,7 +36,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PROCESS_FILE = r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl"
 _ROTATE_S = 600
 _STALE_S = 3600
-_MANY = 128
+_MANY_FILES = 128
 _MAX_FILE_BYTES = 64 << 20
 MOST_LABELS = 20_000
 _MAX_COUNT = 1e15
@@ -83,7 +83,7 @@ class CounterFile:
             finally:
                 os.close(fd)
             reached("counters.appended")
-            if is_new and self._is_fold_due(name) and len(self._folder.names()) > _MANY:
+            if is_new and self._is_fold_due(name) and len(self._folder.names()) > _MANY_FILES:
                 self.fold()
         except OSError as error:
             self._emit(trouble("counters", error))
@@ -94,10 +94,10 @@ class CounterFile:
         """The sums of all that was added."""
         try:
             for _ in range(8):  # a fold between the two reads would hide the counts that it moved
-                before = self._identity()
+                before = self._total_identity()
                 total, folded = self._read_total()
                 counts = _sum([total, *self._read_files(self._process_files() - folded)])
-                if self._identity() == before:
+                if self._total_identity() == before:
                     break
             return counts
         except OSError as error:
@@ -141,13 +141,13 @@ class CounterFile:
         except OSError as error:
             self._emit(trouble("counters", error))
 
-    def _is_fold_due(self, own: str) -> bool:
+    def _is_fold_due(self, new_file: str) -> bool:
         """Check that no process looked for files to fold in the last ten minutes, so that not every process looks."""
         try:
             before = self._folder.status("fold.lock").st_mtime
         except FileNotFoundError:
             return True
-        return abs(self._folder.status(own).st_mtime - before) > _ROTATE_S
+        return abs(self._folder.status(new_file).st_mtime - before) > _ROTATE_S
 
     def _fold(self, stale_before_s: float) -> None:
         total, folded = self._read_total()
@@ -174,7 +174,7 @@ class CounterFile:
     def _process_files(self) -> set[str]:
         return {name for name in self._folder.names() if re.fullmatch(_PROCESS_FILE, name)}
 
-    def _identity(self) -> tuple[int, int] | None:
+    def _total_identity(self) -> tuple[int, int] | None:
         try:
             status = self._folder.status("total")
         except FileNotFoundError:
@@ -184,7 +184,7 @@ class CounterFile:
     def _read_total(self) -> tuple[Counts, set[str]]:
         try:
             record = json.loads(self._read("total"))
-            return _counts(record["counts"]), {str(name) for name in record["folded"]}
+            return _checked(record["counts"]), {str(name) for name in record["folded"]}
         except FileNotFoundError:
             return {}, set()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -203,7 +203,7 @@ class CounterFile:
             for line in text.split(b"\n"):
                 try:
                     if line:
-                        counts.append(_counts(json.loads(line)))
+                        counts.append(_checked(json.loads(line)))
                 except (ValueError, TypeError, RecursionError):
                     continue  # torn by a crash or a full disk
         return counts
@@ -216,7 +216,7 @@ class CounterFile:
             os.close(fd)
 
 
-def _counts(record: object) -> Counts:
+def _checked(record: object) -> Counts:
     if type(record) is not dict:
         raise ValueError("not counts")
     for value in record.values():

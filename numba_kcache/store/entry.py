@@ -26,7 +26,7 @@ from ..keys import sha256
 from ..model import NamedTuple
 
 FORMAT = 1
-"""Version of this format, in every file and in the name of the directory that holds them."""
+"""Version of this format, in every file and in the name of the directory that contains the files."""
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 160 << 20
@@ -41,7 +41,7 @@ MAX_TEXT_BYTES = {"log": 4 << 20, "report": 4 << 20, "source": 1 << 20}
 """Limits of unpacked payloads that are parsed as text or JSON; parsing takes many times their size in memory."""
 
 MAX_VALUES = 1 << 20
-"""Limit of JSON values in a header: an empty list, two bytes of JSON, takes 64 in memory."""
+"""Limit of JSON values in a header: an empty list, two bytes of JSON, takes 64 bytes in memory."""
 
 MAX_VARIANTS = 64
 """Number of variants that the manifest of a family keeps."""
@@ -60,8 +60,8 @@ _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 RAW, _ZSTD = 0, 1
 _NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
 _LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
-_LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1  # a hit unpacks the first payload, and imports zstandard for it
-_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # up to this size, importing zstandard would take most of a hit
+_LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1  # a hit unpacks it: below this, without zstandard
+_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # below this, importing zstandard would take most of a hit
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -142,7 +142,7 @@ class StoredEntry(NamedTuple):
 
     Args:
         key: 64 lower-case hexadecimal digits.
-        header: JSON values. Data that every hit reads belongs here; data that only reports read, into a payload.
+        header: JSON values. Data that every hit reads belongs here; data that only reports read belongs into a payload.
         payloads: Bytes by name. A hit needs only the first.
     """
 
@@ -181,8 +181,8 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     for name, payload in entry.payloads.items():
         if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
-        first = _LEAST_BUILT_TO_COMPRESS_BYTES if name == "built" else _LEAST_FIRST_TO_COMPRESS_BYTES
-        least = _LEAST_TO_COMPRESS_BYTES if table else first
+        least_first = _LEAST_BUILT_TO_COMPRESS_BYTES if name == "built" else _LEAST_FIRST_TO_COMPRESS_BYTES
+        least = _LEAST_TO_COMPRESS_BYTES if table else least_first
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
@@ -298,7 +298,7 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
     """Decode the variants that `encode_manifest` wrote.
 
     Raises:
-        DamagedEntry: As `decode_entry`, or it does not hold variants.
+        DamagedEntry: As by `decode_entry`, or the file does not hold variants.
     """
     header = decode_entry(data, family, MANIFEST).header
     variants, lines = header.get("variants"), header.get("lines")

@@ -58,13 +58,13 @@ def evict(
     Args:
         tree: The tree to evict from.
         max_size_bytes: Limit of entries and manifests together.
-        max_entries: Limit of the number of entries, and of that of manifests.
+        max_entries: Limit of the number of entries, and of the number of manifests.
         now_s: Time, in seconds since the epoch.
         older_than_s: Also remove files that were not used for this many seconds.
         low_water: Share of an exceeded limit down to which files are removed.
 
     Returns:
-        What was removed; nothing if another pass is running.
+        The number of entries removed and the bytes freed; zeros if another pass is running.
 
     Raises:
         OSError: The tree cannot be used.

@@ -34,10 +34,10 @@ def private_directory(directory: str) -> tuple[str | None, str]:
     """Make a directory on a local disk that only this user can use.
 
     Args:
-        directory: The store directory that it replaces or caches; "" if there is none.
+        directory: The store directory that the new one replaces or caches; "" if there is none.
 
     Returns:
-        Its path, or None if no place can be used; and the places that failed, with reasons.
+        The path of the new directory, or None if there is no place for one; and the places that failed, with reasons.
     """
     tried: list[str] = []
     names = [f"numba_kcache-{os.geteuid()}"]
@@ -87,7 +87,7 @@ def _made(parent: int, name: str, path: str, exposed: str) -> int:
 def private_store(
     directory: str, limits: dict[str, Any], durability: Durability, emit: Emit, *, in_memory: bool
 ) -> tuple[DiskStore | MemoryStore, str]:
-    """Make the private store of a directory. Returns it, and its place in words."""
+    """Make the private store of a directory. Returns the store, and its place in words."""
     from .disk import DiskStore
     from .memory import MemoryStore
 

@@ -4,7 +4,7 @@ Promise     Every name is looked up in a folder that was opened for this call, w
             and mode were checked. Only regular files with a single hard link are opened.
 Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
             everybody.
-Not here    Recognising names of this package, and removing files (store.names).
+Not here    Recognising the names of this package's files, and removing files by their names (store.names).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Folder:
     """One folder of a tree, opened again for each call.
 
     Args:
-        tree: The tree that it is in.
+        tree: The tree that the folder is in.
         names: Names of the folders on the way from the tree's own folder; none for that folder itself.
     """
 

@@ -27,7 +27,7 @@ from .names import remove, remove_named
 from .report import Removed
 from .tree import SHARDS
 
-if TYPE_CHECKING:  # it imports this module
+if TYPE_CHECKING:  # writing imports this module, and disk imports writing
     from .disk import DiskStore
 
 LEFT_FREE_BYTES = 512 << 20
@@ -102,7 +102,7 @@ class Limits:
         """Run a pass in this thread; nothing is removed while another process runs one.
 
         Args:
-            max_size_bytes: Go down to this; None: to the low-water mark of the limit, if it is exceeded.
+            max_size_bytes: Size to reach; None: the low-water mark of the limit, if the limit is exceeded.
             older_than_s: Also remove files that were not used for this many seconds.
         """
         try:

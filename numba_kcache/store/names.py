@@ -123,7 +123,7 @@ def remove_all(tree: Tree) -> None:
 def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield the path below the root and the kind of each file or folder that this package did not make.
 
-    Links and devices under such names are included; the contents of the quarantine are not.
+    Links and devices with names of this package's files are included; the contents of the quarantine are not.
     """
     try:
         root = tree.open_root()

@@ -68,7 +68,7 @@ class Descriptor(int):
         try:
             if identity_of(os.fstat(self)) == self.identity:
                 os.close(self)
-        except Exception:  # the program has closed it, or the interpreter is half gone: there is nothing to close
+        except Exception:  # the program has closed it, or the interpreter is shutting down
             pass
 
 
@@ -155,7 +155,7 @@ class Tree:
         """A descriptor of the root, which was checked; the caller closes it.
 
         Raises:
-            Refused: The folder is not trusted.
+            Refused: The root is not trusted.
             OSError: The root does not exist.
         """
         path, me, exposed = self.root, os.geteuid(), ""
@@ -180,7 +180,7 @@ class Tree:
         try:
             status = os.fstat(fd)
             is_closed = status.st_uid == me and not status.st_mode & 0o077
-            if not is_closed:  # else there is nothing to refuse
+            if not is_closed:  # otherwise there is nothing to refuse
                 self._require_root(status, exposed)
         except BaseException:
             os.close(fd)
@@ -207,8 +207,8 @@ class Tree:
         else:
             is_bad = status.st_mode & 0o002
         if is_bad:
-            who = f"belongs to user {status.st_uid}, or others can write to it (mode {status.st_mode & 0o777:o})"
-            raise Refused(f"{name} in {self.root} is not trusted: it {who}")
+            why = f"belongs to user {status.st_uid}, or others can write to it (mode {status.st_mode & 0o777:o})"
+            raise Refused(f"{name} in {self.root} is not trusted: it {why}")
 
     def folder(self, *names: str) -> int:
         """A descriptor of a folder in the tree, which was checked; the caller closes it.
@@ -240,7 +240,7 @@ class Tree:
 
         Args:
             names: Names of the folders on the way from the tree's own folder.
-            make: Make missing folders, with this durability.
+            make: Make missing folders, with this durability; None: make none.
 
         Raises:
             OSError: As `folder`.

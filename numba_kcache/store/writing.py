@@ -19,7 +19,7 @@ from .limits import Limits
 from .locks import KeyLocks
 from .report import Removed
 
-if TYPE_CHECKING:  # they import this module
+if TYPE_CHECKING:  # disk imports this module
     from .disk import DiskStore
     from .memory import MemoryStore
 

@@ -116,7 +116,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             "leave it out: one for each core",
         )
     targets = None if arch is None else read_arch(arch)
-    results, errors, found = _built_ahead(kernels, targets)
+    results, errors, remaining = _built_ahead(kernels, targets)
 
     def refused(kernel: Cached, error: OptionError) -> None:
         results.append(
@@ -124,7 +124,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         )
         errors.append(error)
 
-    wanted = list(_wanted(found, list(targets) if targets else None, refused))
+    wanted = list(_wanted(remaining, list(targets) if targets else None, refused))
     with meter(len(wanted), shown=progress) as tell:
 
         def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
@@ -201,7 +201,7 @@ def _built_ahead(
 def _wanted(
     kernels: Sequence[Cached], arch: list[Target] | None, refused: Callable[[Cached, OptionError], None]
 ) -> Iterator[_Wanted]:
-    """Yield each request once. Where there are several kernels, one without a signature goes to `refused`."""
+    """Yield each request once. Of several kernels, those without a signature are passed to `refused`."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
@@ -220,11 +220,11 @@ def _wanted(
         for target, types in requests:
             each = _Wanted(kernel, target, types)
             try:
-                name = id(cache), key_of(*each)
-            except Exception:  # raised again, and reported, when it is looked up
-                name = id(kernel), f"{target} {types}"
-            if name not in seen:
-                seen.add(name)
+                identity = id(cache), key_of(*each)
+            except Exception:  # raised again, and reported, when the request is looked up
+                identity = id(kernel), f"{target} {types}"
+            if identity not in seen:
+                seen.add(identity)
                 yield each
 
 

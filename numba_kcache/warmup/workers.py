@@ -183,7 +183,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 folder = tempfile.mkdtemp(prefix="numba_kcache-warm-")
             source = Started(folder)
             yield from _head_start(source, first, waiting)
-            can_fork = source.job is None and not source.connection.closed  # its head start is over, and it is alive
+            can_fork = source.job is None and not source.connection.closed  # its jobs are done, and it is alive
             workers += [source] if source.job is not None else []
         while waiting or any(each.job for each in workers):
             idle = [each for each in workers if each.job is None]
@@ -203,7 +203,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 if outcome.status == "died" and isinstance(worker, Forked):
                     waiting.appendleft((job, IN_PASSING))
                     can_fork = False
-                elif outcome.status == "busy":  # another process builds it: its result is looked up at the end
+                elif outcome.status == "busy":  # another process builds the kernel: wait for that process at the end
                     waiting.append((job, PATIENTLY))
                 else:
                     yield job.wanted, outcome
@@ -239,7 +239,7 @@ def _separated(jobs: Sequence[Job], count: int) -> tuple[deque[Job], deque[tuple
 def _head_start(
     source: Started, first: deque[Job], waiting: deque[tuple[Job, bytes]]
 ) -> Generator[tuple[Any, Outcome], None, None]:
-    """Compile the jobs that make precompiled headers in one process, before others are started."""
+    """Compile the jobs that make precompiled headers in the source, before other workers are started."""
     while first:
         source.begin(first.popleft(), IN_PASSING)
         latest_s = time.monotonic() + LONGEST_HEAD_START_S
