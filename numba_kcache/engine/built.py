@@ -344,8 +344,10 @@ def _shown(value: Plain) -> Plain:
         return {name: _shown(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_shown(each) for each in value]
-    is_odd = value - value != 0 if type(value) is float else type(value) is int and value.bit_length() > _NUMBER_BITS
-    return repr(value) if is_odd else value
+    is_refused = (
+        value - value != 0 if type(value) is float else type(value) is int and value.bit_length() > _NUMBER_BITS
+    )
+    return repr(value) if is_refused else value
 
 
 def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:

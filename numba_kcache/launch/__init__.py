@@ -4,8 +4,8 @@ Promise     `launch_shape` accepts the same forms of grid and block as Numba; `c
             the device would refuse, and names the first invalid extent.
 Not here    The stream (devices), the launch itself (launcher), the function attribute for more than 48 KiB of dynamic
             shared memory (loader), the configurations that a kernel keeps (frontends.launches).
-Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
-            from the device, not from a table here.
+Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits that depend on the
+            device or the kernel are queried from the driver (loader).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ AXES = "xyz"
 
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
 BLOCK_LIMIT = (1024, 1024, 64)
-"""Most threads of a block along x, y and z, equal for every device that CUDA 12 and 13 support (CUDA C++ Programming
-Guide, "Technical Specifications per Compute Capability"), so that a warm start need not ask the driver."""
+"""Most blocks of a grid, and most threads of a block, along x, y and z. Every device that CUDA 12 and 13 support has
+these limits, so a warm start need not query the driver for them."""
 
 
 Launch = Callable[..., None]

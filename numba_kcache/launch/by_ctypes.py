@@ -28,15 +28,15 @@ def function(name: str, pattern: str) -> tuple[Any, int] | None:
     if not pattern.strip("i"):
         return lambda *given: (found(*given),), address
     kinds: dict[str, Any] = {"n": ctypes.c_int, "x": ctypes.c_int, "w": ctypes.c_uint64, "t": ctypes.c_char_p}
-    out_kinds = [kinds.get(way) for way in pattern]
+    out_kinds = [kinds.get(letter) for letter in pattern]
 
     def call(*given: Any) -> tuple[Any, ...]:
         rest, outs, passed = iter(given), [], []
-        for way, kind in zip(pattern, out_kinds):  # noqa: B905
+        for letter, kind in zip(pattern, out_kinds):  # noqa: B905
             if kind is None:
                 passed.append(next(rest))
                 continue
-            outs.append(kind(next(rest)) if way == "x" else kind())
+            outs.append(kind(next(rest)) if letter == "x" else kind())
             passed.append(ctypes.addressof(outs[-1]))
         status = found(*passed)
         return status, *[

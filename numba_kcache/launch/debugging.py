@@ -2,7 +2,7 @@
 
 Promise     With `debug_launches` a launch that returns has run without an error, and one that failed raises
             `LaunchError` with kernel, shape, arguments and the driver's error. An error of earlier work is not
-            attributed to the launch. Without it, this module is not imported.
+            attributed to the launch. Without `debug_launches`, this module is not imported.
 Method      The stream is synchronised before and after each launch, which always takes the interpreted path. A stream
             that is being captured executes nothing yet, and is not synchronised.
 """

@@ -663,13 +663,13 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
     uint64_t words[16] = {0}, in[16] = {0};
     int given = 0, status;
     for (int each = 0; function->pattern[each]; each++) {
-        char way = function->pattern[each];
-        PyObject *value = (way == 'i' || way == 'x') && given < count ? args[given++] : NULL;
+        char letter = function->pattern[each];
+        PyObject *value = (letter == 'i' || letter == 'x') && given < count ? args[given++] : NULL;
         if (value && PyBytes_CheckExact(value))
             words[each] = (uintptr_t)PyBytes_AsString(value);
         else if (value && !word_of(Py_NewRef(value), &words[each]))
             return NULL;
-        in[each] = way == 'i' ? words[each] : (uintptr_t)&words[each];
+        in[each] = letter == 'i' ? words[each] : (uintptr_t)&words[each];
     }
     Py_BEGIN_ALLOW_THREADS
     status = ((DriverFunction)(uintptr_t)function->address)(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], in[8], in[9], in[10]);
@@ -677,10 +677,10 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
     PyObject *answer = PyTuple_New(1 + function->outs);
     PyTuple_SetItem(answer, 0, PyLong_FromLong(status));
     for (int each = 0, out = 0; function->pattern[each]; each++) {
-        char way = function->pattern[each], *text = (char *)(uintptr_t)words[each];
-        if (way != 'i')
-            PyTuple_SetItem(answer, ++out, way == 'w' ? PyLong_FromUnsignedLongLong(words[each])
-                : way == 't' ? PyUnicode_FromString(text ? text : "") : PyLong_FromLong((int32_t)words[each]));
+        char letter = function->pattern[each], *text = (char *)(uintptr_t)words[each];
+        if (letter != 'i')
+            PyTuple_SetItem(answer, ++out, letter == 'w' ? PyLong_FromUnsignedLongLong(words[each])
+                : letter == 't' ? PyUnicode_FromString(text ? text : "") : PyLong_FromLong((int32_t)words[each]));
     }
     return answer;
 }

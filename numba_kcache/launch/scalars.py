@@ -120,7 +120,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     magnitude = abs(value)
     bias = (1 << (exponent_bits - 1)) - 1
     exponent = max(math.frexp(magnitude)[1] - 1, 1 - bias)
-    steps = round(math.ldexp(magnitude, mantissa_bits - exponent))  # exact scaling; round() ties to even
+    steps = round(math.ldexp(magnitude, mantissa_bits - exponent))  # units of the last mantissa bit; ties to even
     normal = steps >> mantissa_bits  # 0 for subnormals; a carry from rounding raises the exponent
     return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
 

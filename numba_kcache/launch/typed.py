@@ -1,7 +1,7 @@
 """Slots for arguments of Numba kernels: arrays that take several parameters, numbers of exact classes.
 
-Promise     Only an array or a number of exactly the type that the kernel was compiled for is accepted; any other raises
-            `OtherTypes`, before anything is queued.
+Promise     Only an array or a number of exactly the type that the kernel was compiled for is accepted; for any other,
+            `OtherTypes` is raised before anything is queued.
 Method      A string lists the parameters of an array: a letter for each, and s, b and e for one parameter per axis:
 
                 0  zero          n  number of items    i  bytes of an item    a  address
@@ -37,7 +37,7 @@ class ArraySlot(Slot):
         element: Type code of its elements.
         item_bytes: Size of an element.
         axes: Number of axes.
-        layout: `"C"`, or `"F"` and `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
+        layout: `"C"`, `"F"`, or `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
         own: Reads a device array of Numba, if it has this type; returns None otherwise.
         passed_as: The letters of its parameters; see above.
         is_readonly: Whether it is a type of read-only arrays.
@@ -53,7 +53,9 @@ class ArraySlot(Slot):
         self.own, self.is_readonly = own, is_readonly
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
         starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
-        pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(*[starts[way] + axis for way, axis in self.fields])
+        pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(
+            *[starts[letter] + axis for letter, axis in self.fields]
+        )
         self._pick, self._counts_items = pick, "e" in passed_as
         self.launcher: Any = None
 
