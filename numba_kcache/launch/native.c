@@ -23,7 +23,7 @@ extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t
 #endif
 /* Limits: bytes of all parameters, axes of an array, types and dtypes in the table, DLPack capsules of a launch, parts of a
  * `Known`, Numba types of a slot. */
-enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, FITTING = 4 };
+enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4 };
 /* Type codes in the order of `NUMPY_NAMES` in arguments.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
@@ -122,9 +122,10 @@ typedef struct {
 } Row;
 typedef struct {
     Row row;
-    PyObject *types[FITTING + 2]; /* Numba types accepted for an array, then the only two types accepted for a number */
+    PyObject *types[MOST_FITTING + 2]; /* Numba types accepted for an array, then the only two types accepted for a number */
 } Slot;
-/* A kernel: its CUfunction; addresses of driver functions (get_device: 0 if the process sees one device); its slots. */
+/* A kernel. `function` is its CUfunction; the words after it are the addresses of cuLaunchKernel, cuLaunchKernelEx,
+ * cuCtxGetDevice (0 if the process sees one device), cuStreamIsCapturing and cuPointerGetAttribute. */
 typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, bytes;  /* is_alone: the process sees one device; bytes: size of all parameters */
@@ -136,7 +137,7 @@ enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GI
 
 typedef struct {
     Plan *plan;
-    PyObject *bound, *given;
+    PyObject *bound, *given;      /* the tuple that is `self`, and its item GIVEN */
     void *config;                 /* CUlaunchConfig of a launch with attributes, else NULL */
     uint64_t stream, identity;    /* identity: 0 for both handles of the legacy default stream */
     unsigned extents[7];
@@ -280,7 +281,7 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
 static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
     PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
     bool fits = false, is_exact = slot->row.flags & IS_EXACT;
-    for (int each = 0; type && each < FITTING; each++)
+    for (int each = 0; type && each < MOST_FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
     if (fits && !is_exact) {  /* a Numba kernel (is_exact) ignores the stream of an array, as Numba does */
@@ -471,7 +472,7 @@ static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {
     double real, imaginary = 0;
     uint64_t word;
     int64_t number;
-    if (slot->types[FITTING] && type != slot->types[FITTING] && type != slot->types[FITTING + 1])
+    if (slot->types[MOST_FITTING] && type != slot->types[MOST_FITTING] && type != slot->types[MOST_FITTING + 1])
         return false;
     if (letter == 'c') {
         bool is_read = kind == 'c' ? real_of(PyObject_GetAttr(value, n_real), &real) &&
@@ -572,7 +573,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
-/* Called at exit, before `recognition` releases the types. */
+/* Called at exit, before recognition.py releases the types. */
 static PyObject *end(PyObject *module, PyObject *nothing) {
     is_over = 1;
     Py_RETURN_NONE;
@@ -614,8 +615,8 @@ static PyObject *fill(PyObject *module, PyObject *args) {
         return PyErr_NoMemory();
     for (Py_ssize_t each = 0; each < count; each++) {
         memcpy(&slots[each].row, rows + each * sizeof(Row), sizeof(Row));
-        for (int only = 0; only < 2 && PyTuple_GetItem(types, 2 * each) != Py_None; only++)
-            slots[each].types[FITTING + only] = PyTuple_GetItem(types, 2 * each + only);
+        for (int which = 0; which < 2 && PyTuple_GetItem(types, 2 * each) != Py_None; which++)
+            slots[each].types[MOST_FITTING + which] = PyTuple_GetItem(types, 2 * each + which);
     }
     plan->bytes = bytes;
     if (__atomic_compare_exchange_n(&plan->slots, &expected, slots, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -634,27 +635,28 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     launch.plan = PyCapsule_GetPointer(PyTuple_GetItem(kernel, PLAN), "plan");
     launch.identity = launch.stream == 1 ? 0 : launch.stream;
     launch.config = config == Py_None ? NULL : PyBytes_AsString(config);
-    PyObject *more = Py_BuildValue("(y#OOO)", &launch, (Py_ssize_t)sizeof launch, shape, launch.given, config);
-    PyObject *bound = launch.plan && more ? PySequence_Concat(kernel, more) : NULL;
-    PyObject *made = bound ? PyCFunction_NewEx(&launch_method, bound, NULL) : NULL;
-    Py_XDECREF(more), Py_XDECREF(bound);
-    return made;
+    PyObject *added = Py_BuildValue("(y#OOO)", &launch, (Py_ssize_t)sizeof launch, shape, launch.given, config);
+    PyObject *bound = launch.plan && added ? PySequence_Concat(kernel, added) : NULL;
+    PyObject *function = bound ? PyCFunction_NewEx(&launch_method, bound, NULL) : NULL;
+    Py_XDECREF(added), Py_XDECREF(bound);
+    return function;
 }
 
-/* Record that arrays of a Numba type fit a slot; at most four types are kept. */
+/* Record that arrays of a Numba type fit a slot, unless it has four such types already. */
 static PyObject *fits(PyObject *module, PyObject *args) {
     int position, each = 0;
     PyObject *capsule, *type, *there = Py_None;
     if (!PyArg_ParseTuple(args, "OiO", &capsule, &position, &type))
         return NULL;
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
-    for (; there && there != type && position < plan->slot_count && each < FITTING; each++) {
+    for (; there && there != type && position < plan->slot_count && each < MOST_FITTING; each++) {
         there = NULL;
         __atomic_compare_exchange_n(&plan->slots[position].types[each], &there, type, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
     Py_RETURN_NONE;
 }
 
+/* A driver function; `outs` is the number of its outputs. */
 typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
 
 /* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `_PATTERNS` in devices.py. */

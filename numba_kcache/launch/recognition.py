@@ -36,7 +36,7 @@ _PLAIN = 8  # an array whose array interface states strides is refused
 _COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
 
 _MOST_BYTES, _MOST_FIELDS = 4096, 40  # the limits of native.c
-_ROW = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
+_ROW_FORMAT = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
 _VIEW_WORDS = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}
 """Where the C struct `View` has the fields of an array, by the letters of typed.py; counted in words of 8 bytes."""
 
@@ -46,6 +46,7 @@ _NUMBA_ARRAYS = tuple(f"{package}.cudadrv.devicearray" for package in ("numba.cu
 _VALUE = vars(ctypes._SimpleCData)["value"]
 """The descriptor of the attribute `value` of ctypes integers and pointers."""
 
+# letters of `Known` in native.c
 _PYTHON_TYPES = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
 
 _seen: set[Any] = set()
@@ -148,7 +149,7 @@ def _row(
 ) -> bytes:  # fmt: skip
     """Pack a `Row` of native.c."""
     head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, len(fields), size, accepts
-    return struct.pack(_ROW, *head, b"".join([struct.pack("=HH", *each) for each in fields]))
+    return struct.pack(_ROW_FORMAT, *head, b"".join([struct.pack("=HH", *each) for each in fields]))
 
 
 def _fitting(pointee: str) -> int:
