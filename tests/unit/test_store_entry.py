@@ -157,6 +157,20 @@ def test_broken_zstandard_costs_disk_space_and_no_launch(monkeypatch: pytest.Mon
         _ = decode_entry(compressed, entry.key).payloads["cubin"]
 
 
+def test_broken_zstandard_leaves_tiers_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that arrive are checked: what is not compressed is right, and the rest damaged."""
+    entry = entry_of(1)
+    compressed = encode_entry(entry)
+    for name in ("compression", "payload_check"):
+        monkeypatch.delitem(sys.modules, f"numba_kcache.store.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    from numba_kcache.store.payload_check import check_payloads
+
+    check_payloads(decode_entry(encode_entry(entry), entry.key))
+    with pytest.raises(DamagedEntry, match="does not unpack"):
+        check_payloads(decode_entry(compressed, entry.key))
+
+
 def test_other_payloads_are_not_unpacked_until_asked_for() -> None:
     """A hit does not pay for the PTX: one that cannot be unpacked does not even show until it is wanted."""
     data = forge(payloads=[(b"cubin", b"abc", 3, 0), (b"ptx", b"no zstd frame", 100, 1)])
