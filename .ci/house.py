@@ -1,11 +1,11 @@
 """Measure the package: rooms and imports between them, modules and calls of a warm start, size, old names.
 
-Method      `ROOMS`, below, is the only list of the rooms in order. tests/contract/test_architecture.py imports it from
-            here, with the functions that find offenders. An import counts anywhere: in a function, under
+Method      `ROOMS`, below, is the only list of the rooms in order. tests/contract/test_architecture.py imports this
+            module and fails if one of its checks finds an offender. An import counts anywhere: in a function, under
             `TYPE_CHECKING`, or as a string that is a module's full name. For a warm start, .ci/warm_calls.py counts
             modules and calls in a fresh process on the tests' fake driver, after another process filled the cache.
 Run         python3 .ci/house.py [--json FILE] [--list]    (with the project's environment: tasks.py house)
-Ends        With 1 if a figure is above its limit.
+Ends        With exit code 1 if a figure is above its limit.
 """
 
 from __future__ import annotations
@@ -140,33 +140,34 @@ class House:
     @cached_property
     def imports(self) -> list[Import]:
         """All imports of the package's modules in the package's files."""
-        return [found for path, tree in self.trees.items() for node in ast.walk(tree) for found in self._of(path, node)]
+        nodes = ((path, node) for path, tree in self.trees.items() for node in ast.walk(tree))
+        return [found for path, node in nodes for found in self._imports_in(path, node)]
 
-    def _of(self, path: Path, node: ast.AST) -> Iterator[Import]:
+    def _imports_in(self, path: Path, node: ast.AST) -> Iterator[Import]:
         here = ["numba_kcache", *path.relative_to(self.package).with_suffix("").parts]
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if (module := self._ours(alias.name)) is not None:
+                if (module := self._module_named(alias.name)) is not None:
                     yield Import(path, node.lineno, module, "", alias.asname or alias.name)
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level] if node.level else []
             home = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
-                if (module := self._ours(f"{home}.{alias.name}")) is not None:
+                if (module := self._module_named(f"{home}.{alias.name}")) is not None:
                     yield Import(path, node.lineno, module, "", alias.asname or alias.name)
-                elif (module := self._ours(home)) is not None:
+                elif (module := self._module_named(home)) is not None:
                     yield Import(path, node.lineno, module, alias.name, "")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value != "numba_kcache" and (module := self._ours(node.value)) is not None:
+            if node.value != "numba_kcache" and (module := self._module_named(node.value)) is not None:
                 yield Import(path, node.lineno, module, "", "")
         elif isinstance(node, ast.Call) and dotted(node.func).endswith("import_module") and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and str(first.value).startswith("."):
                 base = here[: len(here) - (len(first.value) - len(first.value.lstrip(".")))]
-                if (module := self._ours(".".join([*base, first.value.lstrip(".")]))) is not None:
+                if (module := self._module_named(".".join([*base, first.value.lstrip(".")]))) is not None:
                     yield Import(path, node.lineno, module, "", "")
 
-    def _ours(self, dotted_name: str) -> str | None:
+    def _module_named(self, dotted_name: str) -> str | None:
         """The name without the package's, if it is a module of this package; otherwise None."""
         package, _, module = dotted_name.partition(".")
         return module if package == "numba_kcache" and module in self._modules else None

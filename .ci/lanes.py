@@ -5,7 +5,7 @@ Method      Each lane has its own environment below .venv/lanes. uv makes it fro
             is tested in its newest version and, together with numba-cuda, in the oldest supported one. Tests are
             skipped if a lane lacks a package that they need, so each lane requires a minimum number of passed tests.
 Run         python3 .ci/lanes.py [make | test] [LANE ...]    (with the project's environment: tasks.py lanes)
-Ends        With 1 if an environment cannot be made, a test fails, too few pass, or a lane takes too long.
+Ends        With exit code 1 if an environment cannot be made, a test fails, too few pass, or a lane takes too long.
 """
 
 from __future__ import annotations

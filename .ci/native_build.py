@@ -67,7 +67,7 @@ def left_out(error: Exception) -> str:
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
-    """Hatchling's hook."""
+    """The hook that Hatchling calls before and after it builds a distribution."""
 
     PLUGIN_NAME = "custom"
 

@@ -2,8 +2,8 @@
 
 Run it on a machine with a device: `python .ci/numba_suite.py [FOLDER [RUN ...]]`, in an environment with the package
 and with `filecheck`. FOLDER gets the logs and `numba_suite.json`. RUN is plain, cold or warm; all three by default.
-Without a plain run, its failing tests are read from the committed result. The exit code is 1 if a test passes in the
-plain run and fails with the cache, unless it is in `EXPECTED`.
+If the plain run is left out, the tests that fail in it are read from the committed result. The exit code is 1 if a test
+passes in the plain run and fails with the cache, unless it is in `EXPECTED`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The aims of the project that a benchmark measures, and what the committed results say of each; tables.py shows them.
+"""Compare the project's aims for speed and memory with the committed results; tables.py writes the table.
 
-A row is computed from one result. An aim that is missed, or was not measured, is shown like the others.
+A row is computed from one result. Aims that are missed or were not measured have a row too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COUNTS = ("0", "1", "2", "4")
 
 
 class Aim(NamedTuple):
-    """One row.
+    """One aim: a row of the table.
 
     Args:
         of: The name of the result.
@@ -169,7 +169,7 @@ AIMS = (
 
 
 def aims() -> str:
-    """Each aim, its limit, what the results say, and the causes of misses that are known."""
+    """Tabulate each aim with its limit and its measured value; below the table, the known causes of misses."""
     rows, causes, counts = list[tuple[str, list[str]]](), list[str](), Counter[str]()
     for aim in AIMS:
         value = aim.measured()

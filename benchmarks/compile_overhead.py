@@ -35,7 +35,7 @@ ARCH = "sm_90"
 
 
 def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
-    """(place, text) of everything in the folder, or in the repository, that might be a source."""
+    """Place and text of everything that might be a source: .cu files, strings of Python code, code blocks of pages."""
     if folder is not None:
         yield from ((path.name, path.read_text("utf-8", "replace")) for path in sorted(folder.rglob("*.cu")))
         return
@@ -108,7 +108,7 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
     return found
 
 
-def dealt_out(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measure_in_processes(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Divide the sources among processes, each on a core of its own, and collect their figures."""
     cores = sorted(os.sched_getaffinity(0))[: arguments.processes]
     words = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--limit", str(arguments.limit)]
@@ -155,7 +155,7 @@ def main() -> None:
         return
     from header import machine_header, write_result
 
-    samples = dealt_out(arguments)
+    samples = measure_in_processes(arguments)
     kinds = {place: kind_of(text) for place, text in texts(arguments.sources)}
     summary: dict[str, Any] = {**summary_of(samples), "from": arguments.sources.name if arguments.sources else ""}
     summary["kinds"] = {

@@ -1,10 +1,10 @@
 """How long does a fresh process wait for the first result of an algorithm of cuda.compute?
 
-Method      Each figure is the time from the call until the result is on the host. Each sample is a fresh process that
-            has made its context and arrays, imported cuda.compute and done a small copy before. "build": without a
-            cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the imports of
-            the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from bytes in
-            memory. "again": the second call in the process of "cache". Medians; the results are checked.
+Method      Each figure is the time from the call until the result is on the host, the median of fresh processes. Before
+            the call, a process imports cuda.compute, makes its context and arrays, and copies one to the host. "build":
+            without a cache. "cache": with `install(cuda_compute=True)` and a cache that another process filled; the
+            imports of the cache are included. "memory": cuda.compute deserialises and loads the built algorithm from
+            bytes in memory. "again": the second call in the process of "cache". The results are checked.
 Not shown   Imports of cuda.compute, CuPy and this package, which precede the measurement.
 """
 

@@ -2,15 +2,16 @@
 
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last result.
             "first" starts after imports, decoration and context creation, and ends when all results are synchronised.
-            "second" is another kernel right after these, when all modules are imported (not measured for modules).
-            "process" is the whole process. Cold: the system's own cache is empty. Warm: an earlier process filled it.
-            numba_kcache runs on raw memory with `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on
-            Numba's arrays. "module" and RawModule have all kernels in one source; Warp compiles one file to a module.
-            With a header, the source includes and uses cuda_fp16.h (CUDA C++ only). Numba, Triton and Warp read their
-            kernels from a file with as many functions. torch.cuda._compile_kernel stores nothing on disk, so its warm
-            start is a cold one. Bytecode is compiled before, as pip does; the driver's own cache is off. Samples of the
-            systems alternate, one process at a time. Cold samples of many kernels run in parallel, one process per
-            system, if there are enough cores.
+            "second" is the time of one more kernel after these, when all Python modules are imported (not measured for
+            kernels in one source). "process" is the whole process. A system is this package, or another one with its
+            own cache. Cold: that cache is empty. Warm: an earlier process filled it. numba_kcache runs on raw memory
+            with `__cuda_array_interface__` and on CuPy's arrays, without Numba, and on Numba's arrays. "module" and
+            RawModule have all kernels in one source; Warp compiles one file to a module. With a header, the source
+            includes and uses cuda_fp16.h (CUDA C++ only). Numba, Triton and Warp read their kernels from a file with as
+            many functions. torch.cuda._compile_kernel stores nothing on disk, so its warm start is a cold one. Bytecode
+            is compiled before, as pip does; the driver's own cache is off. Samples of the systems alternate, one
+            process at a time. Cold samples of many kernels run in parallel, one process per system, if there are enough
+            cores.
 Not shown   A cold page cache, a busy node, a network file system; large headers (workloads.py has CUB). Systems that
             are not installed, or not measured for a number of kernels, are listed in the result.
 """
@@ -162,7 +163,7 @@ def cupy_arrays() -> tuple[Any, Any, Callable[[], object]]:
     return x, y, cupy.cuda.Device().synchronize
 
 
-def here_run(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> None:
+def run_ours(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> None:
     import numba_kcache
 
     x, y, synchronize = arrays()
@@ -171,13 +172,13 @@ def here_run(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> 
     say(**found, compiles=numba_kcache.info("process").compiles)
 
 
-def here(case: Case, arrays: Arrays = driver_arrays) -> None:
+def ours(case: Case, arrays: Arrays = driver_arrays) -> None:
     from numba_kcache import cached_kernel
 
-    here_run([cached_kernel(source) for source in sources(case)], case, arrays, N)
+    run_ours([cached_kernel(source) for source in sources(case)], case, arrays, N)
 
 
-def here_module(case: Case) -> None:
+def our_module(case: Case) -> None:
     import numba_kcache
     from numba_kcache import cached_module
 
@@ -216,10 +217,10 @@ def numba_functions(case: Case) -> list[Any]:
     return functions(case, "from numba import cuda\n", NUMBA_BODY)
 
 
-def here_numba(case: Case) -> None:
+def our_numba_kernels(case: Case) -> None:
     from numba_kcache import cached_kernel
 
-    here_run([cached_kernel(function) for function in numba_functions(case)], case, numba_arrays)
+    run_ours([cached_kernel(function) for function in numba_functions(case)], case, numba_arrays)
 
 
 def numba(case: Case) -> None:
@@ -404,11 +405,11 @@ def warp(case: Case) -> None:
 
 
 SYSTEMS: dict[str, Callable[[Case], None]] = {
-    "numba_kcache": here,
-    "numba_kcache, CuPy arrays": lambda case: here(case, cupy_arrays),
-    "numba_kcache, Numba arrays": lambda case: here(case, numba_arrays),
-    "numba_kcache, module": here_module,
-    "numba_kcache, Numba kernel": here_numba,
+    "numba_kcache": ours,
+    "numba_kcache, CuPy arrays": lambda case: ours(case, cupy_arrays),
+    "numba_kcache, Numba arrays": lambda case: ours(case, numba_arrays),
+    "numba_kcache, module": our_module,
+    "numba_kcache, Numba kernel": our_numba_kernels,
     "cupy RawKernel": cupy_kernel,
     "cupy RawModule": cupy_module,
     "cuda.core FileStreamProgramCache": cuda_core,
@@ -450,7 +451,7 @@ ONCE = ("Triton", "torch _compile_kernel")
 
 
 class Turn(NamedTuple):
-    """Number of samples of one case."""
+    """The numbers of cold and of warm samples of one case."""
 
     case: Case
     cold: int

@@ -101,7 +101,7 @@ def read_arguments(description: str | None) -> argparse.Namespace:
 
 
 def say(**found: object) -> None:
-    """Print the figures of a child, and the time, at which it is done."""
+    """Print the figures of this child as JSON, with the time at which it is done."""
     print(json.dumps({**found, "end": time.time()}))
 
 

@@ -1,13 +1,14 @@
 """How much memory does each of 10^4 kernels take, kept or dropped, and how much do 10^7 launches of one kernel?
 
-Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are decorated or
-            made, loaded from the system's own warm cache and run; then they are kept, or dropped at once. "launches":
-            one kernel. After each tenth of the work the process records the elapsed seconds, its resident memory
-            (VmRSS, after a collection) and the device's memory (cuMemGetInfo). The memory of a kernel is the growth
-            from the first tenth to the last, divided by the kernels. numba_kcache has 10^4 sources that differ in a
-            constant. To fill its cache quickly, their cubins are patched from one compile when they are stored; all
-            later steps are unchanged. The floor loads such cubins by cuModuleLoadData, and unloads dropped ones. Peers
-            have fewer kernels, each really compiled before. The result has the number of kernels.
+Method      Every part is a fresh process. "kept" and "dropped": distinct kernels, one after another, are created,
+            loaded from the warm cache of the measured system and run; then they are kept, or dropped at once.
+            "launches": one kernel. After each tenth of the work the process records the elapsed seconds, its resident
+            memory (after a garbage collection) and the device's memory in use (cuMemGetInfo). The memory of a kernel is
+            the growth from the first tenth to the last, divided by the number of kernels between. numba_kcache gets
+            10^4 sources that differ in a constant. To fill its cache quickly, one cubin is compiled, and the others are
+            patched copies of it; all later steps are unchanged. The floor, the least that is possible, loads such
+            cubins by cuModuleLoadData and unloads dropped ones. The other systems get fewer kernels, all of which they
+            compile. The result states the number of kernels.
 Not shown   10 to 10^5 entries in a store, which store.py measures; large kernels; another allocator.
 """
 
@@ -250,11 +251,11 @@ def fill(count: int, first: int, step: int) -> None:
     say()
 
 
-HERE, ON_NUMBA, FLOOR, CUPY = "numba_kcache", "numba_kcache, Numba arrays", "cuModuleLoadData", "cupy RawKernel"
+OURS, ON_NUMBA, FLOOR, CUPY = "numba_kcache", "numba_kcache, Numba arrays", "cuModuleLoadData", "cupy RawKernel"
 OUR_PYTHON, NUMBA = "numba_kcache, Numba kernel", "Numba cache=True"
 SYSTEMS: dict[str, Callable[..., None]] = {
-    f"{HERE}, kept": lambda count: ours(count, keeps=True),
-    f"{HERE}, dropped": lambda count: ours(count, keeps=False),
+    f"{OURS}, kept": lambda count: ours(count, keeps=True),
+    f"{OURS}, dropped": lambda count: ours(count, keeps=False),
     f"{ON_NUMBA}, dropped": lambda count: ours(count, keeps=False, arrays=numba_arrays),
     f"{FLOOR}, kept": lambda count: bare(count, keeps=True),
     f"{FLOOR}, dropped": lambda count: bare(count, keeps=False),
@@ -293,7 +294,7 @@ def measure(counts: dict[str, int], calls: int, done: Callable[[str, dict[str, A
     """
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
-        fill_s = fill_all(counts[HERE], folder)
+        fill_s = fill_all(counts[OURS], folder)
         for part in SYSTEMS:
             system, _, how = part.rpartition(", ")
             if system in COMPILED and how == "kept":
@@ -301,7 +302,7 @@ def measure(counts: dict[str, int], calls: int, done: Callable[[str, dict[str, A
             found = ask(part, counts[system], folder)
             if isinstance(found, dict):
                 assert not found.get("compiles"), (part, found["compiles"])
-                found |= {"fill_s": fill_s} if system == HERE else {}
+                found |= {"fill_s": fill_s} if system == OURS else {}
             done(part, found)
         done("launches", ask("launches", calls, folder))
 
@@ -329,7 +330,7 @@ def main() -> None:
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
-    counts = dict.fromkeys((HERE, ON_NUMBA, FLOOR), many)
+    counts = dict.fromkeys((OURS, ON_NUMBA, FLOOR), many)
     counts |= {system: count // 5 if arguments.quick else count for system, count in COMPILED.items()}
     samples: dict[str, Any] = {}
     left_out: dict[str, str] = {}

@@ -1,12 +1,13 @@
 """How much host time does one asynchronous launch take, by number of arguments, compared with other launchers?
 
-Method      A kernel with a one-thread body takes 0 to 16 arguments, half float32 arrays, half scalars. Each system
-            launches it in batches on one stream; the device is synchronised between batches, outside the measurement.
-            Batches of the systems alternate, so that disturbances of the machine affect all of them. A sample is the
-            mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through cuda.bindings
-            with all parameters packed before. Systems that check arguments check all of them. The rows "Numba not
-            imported" are measured in one process that never imports numba.cuda, those "without the compiled module" in
-            another one. `--packing` needs no device: an empty function replaces the driver.
+Method      A kernel that does nothing (its condition is never true) takes 0 to 16 arguments, half of them float32
+            arrays, half scalars. Each system launches it in batches on one stream; the device is synchronised between
+            batches, outside the measurement. Batches of the systems alternate, so that disturbances of the machine
+            affect all of them. A sample is the mean time of a launch in one batch; the table shows medians. "bare" is
+            cuLaunchKernel through cuda.bindings with all parameters packed before. Systems that check arguments check
+            all of them. The rows "Numba not imported" are measured in one process that never imports numba.cuda, those
+            "without the compiled module" in another one. `--packing` needs no device: a function that does nothing
+            replaces the driver's launch.
 Not shown   Latency until the kernel runs; full queues; other processes on the device.
 """
 
@@ -75,7 +76,7 @@ def tensors(arguments: int) -> list[Any]:
     return [torch.ones(64, device="cuda") for _ in range(arguments // 2)]
 
 
-def here(arrays: Callable[[int], list[Any]]) -> System:
+def ours(arrays: Callable[[int], list[Any]]) -> System:
     def make(arguments: int) -> Callable[[], Any]:
         from numba_kcache import cached_kernel
 
@@ -86,7 +87,7 @@ def here(arrays: Callable[[int], list[Any]]) -> System:
     return make
 
 
-def here_new_grid(arguments: int) -> Callable[[], Any]:
+def ours_new_grid(arguments: int) -> Callable[[], Any]:
     from numba_kcache import cached_kernel
 
     kernel, values, grids = cached_kernel(source(arguments), name="k"), numba_arrays(arguments), count(1)
@@ -188,7 +189,7 @@ def numba_jit(arguments: int) -> Callable[[], Any]:
     return partial(launch, *values, *scalars)
 
 
-def here_numba(arrays: Callable[[int], list[Any]]) -> System:
+def ours_numba(arrays: Callable[[int], list[Any]]) -> System:
     def make(arguments: int) -> Callable[[], Any]:
         from numba_kcache import cached_kernel
 
@@ -199,7 +200,7 @@ def here_numba(arrays: Callable[[int], list[Any]]) -> System:
     return make
 
 
-def here_numba_new_grid(arguments: int) -> Callable[[], Any]:
+def ours_numba_new_grid(arguments: int) -> Callable[[], Any]:
     from numba_kcache import cached_kernel
 
     kernel, values = cached_kernel(numba_function(arguments), kind="numba"), numba_arrays(arguments)
@@ -239,35 +240,35 @@ def torch_compile_kernel(arguments: int) -> Callable[[], Any]:
 
 SYSTEMS: dict[str, System] = {
     "bare cuLaunchKernel, packed before": bare(numba_arrays),
-    "numba_kcache, Numba arrays": here(numba_arrays),
-    "numba_kcache, Numba arrays, a new grid": here_new_grid,
-    "numba_kcache, CuPy arrays": here(cupy_arrays),
-    "numba_kcache, PyTorch tensors": here(tensors),
-    "numba_kcache, ctypes.c_void_p": here(void_pointers),
-    "numba_kcache, any array interface": here(driver_arrays),
-    "numba_kcache, DLPack alone, of CuPy": here(exporters),
+    "numba_kcache, Numba arrays": ours(numba_arrays),
+    "numba_kcache, Numba arrays, a new grid": ours_new_grid,
+    "numba_kcache, CuPy arrays": ours(cupy_arrays),
+    "numba_kcache, PyTorch tensors": ours(tensors),
+    "numba_kcache, ctypes.c_void_p": ours(void_pointers),
+    "numba_kcache, any array interface": ours(driver_arrays),
+    "numba_kcache, DLPack alone, of CuPy": ours(exporters),
     "__dlpack__ of CuPy alone": only_export,
     "cuda.core launch, config built before": cuda_core,
     "CuPy RawKernel, CuPy arrays": cupy_raw,
-    "numba_kcache, Numba-typed, Numba arrays": here_numba(numba_arrays),
-    "numba_kcache, Numba-typed, CuPy arrays": here_numba(cupy_arrays),
-    "numba_kcache, Numba-typed, PyTorch tensors": here_numba(tensors),
-    "numba_kcache, Numba-typed, a new grid": here_numba_new_grid,
+    "numba_kcache, Numba-typed, Numba arrays": ours_numba(numba_arrays),
+    "numba_kcache, Numba-typed, CuPy arrays": ours_numba(cupy_arrays),
+    "numba_kcache, Numba-typed, PyTorch tensors": ours_numba(tensors),
+    "numba_kcache, Numba-typed, a new grid": ours_numba_new_grid,
     "Numba cuda.jit, Numba arrays": numba_jit,
     "Triton, PyTorch tensors": triton_jit,
     "torch _compile_kernel, tensors": torch_compile_kernel,
 }
 WITHOUT_NUMBA: dict[str, System] = {
     "bare cuLaunchKernel, Numba not imported": bare(driver_arrays),
-    "numba_kcache, memory of no package, Numba not imported": here(driver_arrays),
-    "numba_kcache, CuPy arrays, Numba not imported": here(cupy_arrays),
+    "numba_kcache, memory of no package, Numba not imported": ours(driver_arrays),
+    "numba_kcache, CuPy arrays, Numba not imported": ours(cupy_arrays),
     "CuPy RawKernel, CuPy arrays, Numba not imported": cupy_raw,
 }
 INTERPRETED: dict[str, System] = {
-    "Numba arrays, without the compiled module": here(numba_arrays),
-    "CuPy arrays, without the compiled module": here(cupy_arrays),
-    "PyTorch tensors, without the compiled module": here(tensors),
-    "Numba-typed, without the compiled module": here_numba(numba_arrays),
+    "Numba arrays, without the compiled module": ours(numba_arrays),
+    "CuPy arrays, without the compiled module": ours(cupy_arrays),
+    "PyTorch tensors, without the compiled module": ours(tensors),
+    "Numba-typed, without the compiled module": ours_numba(numba_arrays),
     "CuPy RawKernel, beside those": cupy_raw,
 }
 

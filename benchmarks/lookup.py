@@ -63,7 +63,7 @@ def timed(call: Callable[[], object]) -> float:
 # -- lookups, each in a fresh process -------------------------------------------------------------------
 
 
-def lookup_here(order: str) -> dict[str, float]:
+def lookup_ours(order: str) -> dict[str, float]:
     from numba_kcache import cached_kernel
 
     plain = [cached_kernel(plain_source(number), arch=ARCH) for number in range(6)]
@@ -153,7 +153,7 @@ def learn(header: str, how: str) -> dict[str, float]:
     return {"compile": compiling, "learn": whole - compiling}
 
 
-# -- who serves stale code ------------------------------------------------------------------------------
+# -- stale code -----------------------------------------------------------------------------------------
 
 VALUE = """#include "value.h"
 #if __has_include("asked.h")
@@ -196,7 +196,7 @@ CHANGES = {
 }
 
 
-def value_here(folders: list[str]) -> int:
+def value_ours(folders: list[str]) -> int:
     from numba_kcache import cached_kernel
 
     return constant(cached_kernel(VALUE, arch=ARCH, include_dirs=folders).cubin(ARCH))
@@ -245,14 +245,14 @@ def constant(cubin: bytes) -> int:
 
 
 SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "numba_kcache": (lookup_here, value_here),
+    "numba_kcache": (lookup_ours, value_ours),
     "cuda.core FileStreamProgramCache": (lookup_cuda_core, value_cuda_core),
     "cuda.core, headers in the working directory": (lookup_cuda_core, value_cuda_core_beside),
     "cupy RawKernel": (lookup_cupy, value_cupy),
     "pycuda (nvcc --preprocess)": (lookup_pycuda, value_pycuda),
 }
 LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
-"""Systems with a lookup of their own: the place of the headers makes no difference to it."""
+"""The systems whose lookups are measured: headers in the working directory make no difference to a lookup."""
 
 MARK = "answer: "
 """The beginning of the line with a child's answer, since some packages print too."""

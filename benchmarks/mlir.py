@@ -29,7 +29,7 @@ from fresh import read_arguments, sample
 N = 1 << 16
 
 
-def here() -> Callable[..., Any]:
+def ours() -> Callable[..., Any]:
     from numba_kcache import cached_kernel
 
     return cached_kernel
@@ -57,7 +57,7 @@ def installed() -> Callable[..., Any]:
 
 
 SYSTEMS = {
-    "numba_kcache": here,
+    "numba_kcache": ours,
     "numba_kcache.install()": installed,
     "numba-cuda-mlir cache=True": mlir,
     "numba-cuda-mlir": plain,

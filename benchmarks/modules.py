@@ -4,13 +4,13 @@ Method      examples/tropical_gemm.cu. Each sample is a fresh process; the measu
             and context creation. "bound": one kernel is ready for a launch. "first": its result is synchronised. "all":
             every kernel has run. "each": the kernels one by one, from the request of a kernel to its result. "cpu": CPU
             seconds of "all", which the load of other programs hardly changes. Cold: the system's own cache directory is
-            empty. Warm: an earlier process filled it. The floor reads the same cubin from a file and calls
-            cuModuleLoadData and one cuModuleGetFunction, without type checks. CUDA_CACHE_DISABLE=1 turns the driver's
-            own cache off. Samples of the systems alternate.
+            empty. Warm: an earlier process filled it. The floor, the least that is possible, reads the same cubin from
+            a file and calls cuModuleLoadData and one cuModuleGetFunction, without type checks. CUDA_CACHE_DISABLE=1
+            turns the driver's own cache off. Samples of the systems alternate.
             "300 of a module", "31 of a module", "31 sources": kernels with equal parameters, warm, each launched once,
             compared with RawModule and RawKernels in pairs of processes. One of CuPy's kernels has filled the arrays,
-            so that NVRTC is loaded before. "all": from the request of the first kernel to the end of the last launch,
-            after imports; "further": the median of those from the third on; "process": the whole process.
+            so NVRTC is loaded before the measurement. "all": from the request of the first kernel to the end of the
+            last launch, after imports; "further": the median of those from the third on; "process": the whole process.
             --profile counts the calls of this package.
 Not shown   A cold page cache, a busy node; sources whose compile time is spent in headers.
 """
@@ -88,7 +88,7 @@ def grid_of(name: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return ((SIDE // 16, SIDE // 16, 1) if name.startswith("backward") else (1, 1, 1)), (16, 16, 1)
 
 
-def child_here(lazy: bool, is_checked: bool) -> None:
+def child_ours(lazy: bool, is_checked: bool) -> None:
     import numpy as np
     from numba import cuda
 
@@ -344,7 +344,7 @@ def main() -> None:
     if arguments.case:
         child_of_many(*arguments.case, arguments.profile)
     elif arguments.child in (EAGER, LAZY):
-        child_here(arguments.child == LAZY, not arguments.unchecked)
+        child_ours(arguments.child == LAZY, not arguments.unchecked)
     elif arguments.child == CUPY:
         child_cupy(not arguments.unchecked)
     elif arguments.child == FLOOR:

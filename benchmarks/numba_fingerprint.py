@@ -1,4 +1,4 @@
-"""How long does it take to read a Numba kernel with ten callees in three modules, the first time and again?
+"""How long does it take to fingerprint a Numba kernel with ten callees in three modules, the first time and again?
 
 Method      Each sample is a fresh process. It decorates the kernel with `cached_kernel` and requests its fingerprint
             twice, like launches of two signatures. The first request reads every function, the second compares all

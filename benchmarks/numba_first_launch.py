@@ -23,7 +23,7 @@ from fresh import read_arguments, sample
 N = 1 << 16
 
 
-def here() -> Callable[..., Any]:
+def ours() -> Callable[..., Any]:
     from numba_kcache import cached_kernel
 
     return cached_kernel
@@ -44,7 +44,7 @@ def installed() -> Callable[..., Any]:
     return cuda.jit(cache=True)
 
 
-SYSTEMS = {"numba_kcache": here, "numba_kcache.install()": installed, "Numba cache=True": numba}
+SYSTEMS = {"numba_kcache": ours, "numba_kcache.install()": installed, "Numba cache=True": numba}
 
 
 def child(system: str, batches: int, launches: int) -> None:

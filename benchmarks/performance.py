@@ -16,14 +16,14 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 class NoResult(Exception):
-    """Nothing is committed for a table."""
+    """No result is committed for a table."""
 
 
 def result_of(name: str) -> dict[str, Any]:
     """The committed result of one benchmark.
 
     Raises:
-        NoResult: There is none.
+        NoResult: The benchmark has no committed result.
     """
     path = RESULTS / f"{name}.json"
     if not path.is_file():
@@ -209,7 +209,7 @@ def whole_process() -> str:
 
 
 def warm_steps() -> str:
-    """Each part of a start, warm and cold, in milliseconds, and whole processes as multiples of the least."""
+    """Tabulate the parts of a start, warm and cold, in milliseconds, and whole processes as multiples of the least."""
     result = result_of("warm_steps")
     samples = result["samples"]
     least = median(samples["bare cuda.bindings, a cubin from a file"]["warm"]["all"])
@@ -246,7 +246,7 @@ def processes() -> str:
 
 
 def growth() -> str:
-    """Memory of each further kernel, kept and dropped; then many launches, at the first tenth and the last."""
+    """Tabulate the memory and time of each kernel, kept and dropped; then those of many launches."""
     result = result_of("growth")
     samples = result["samples"]
     rows = []
@@ -302,7 +302,7 @@ def warm_up() -> str:
 
 
 def compile_overhead() -> str:
-    """Processor time of a later compile, as a multiple of NVRTC's alone."""
+    """Tabulate the CPU time of compiles after a process's first, as a multiple of that of NVRTC alone."""
     result = result_of("compile_overhead")
     summary = result["summary"]
     names = {"all": "all sources together", "median": "median", "90 %": "90 % are below", "worst": "worst"}
@@ -318,14 +318,14 @@ def compile_overhead() -> str:
 
 
 def cli() -> str:
-    """Each verb beyond the start of the interpreter."""
+    """Tabulate the milliseconds of each verb beyond the start of the interpreter."""
     result = result_of("cli")
     rows = ((name, [cell(times)]) for name, times in result["samples"].items())
     return "\n".join([*table("", ("ms",), rows), *footer(result)])
 
 
 def launch() -> str:
-    """Microseconds of one launch by number of arguments: medians."""
+    """Tabulate the median microseconds of one launch by number of arguments."""
     result = result_of("launch")
     counts = ("0", "2", "4", "8", "16")
     rows = (
@@ -387,7 +387,7 @@ ADDED = (
 
 
 def added() -> str:
-    """Milliseconds that whole programs take longer, warm and cold, and the parts of a warm start."""
+    """Tabulate the milliseconds that whole programs take longer, warm and cold, and the parts of a warm start."""
     result, steps = result_of("added"), result_of("warm_steps")
     pairs, rows = result["added"], []
     for each in ADDED:

@@ -36,13 +36,13 @@ def run(*words: object, cwd: Path = ROOT) -> str:
 
 
 def megabytes(path: Path) -> float:
-    """Size of a file, or of a folder's files but for bytecode."""
+    """Size of a file, or of the files in a folder without bytecode."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file() and not each.is_symlink()]
     return sum(each.stat().st_size for each in files if each.suffix != ".pyc") / 1e6
 
 
 def installed(wheel: Path, extras: str, folder: Path) -> float:
-    """Megabytes of an environment in which the wheel is with these extras."""
+    """Install the wheel with these extras in a new environment; return the megabytes of its packages."""
     run("uv", "venv", "-q", "--python", sys.executable, folder)
     wanted = f"{wheel}[{extras}]" if extras else wheel
     run("uv", "pip", "install", "-q", "--python", folder / "bin/python", wanted)
@@ -64,7 +64,7 @@ def seconds(*words: object, cwd: Path = ROOT) -> float:
 
 
 def built(clone: Path, dist: Path) -> Path:
-    """The wheel of a clone, made by way of its sdist."""
+    """Build the sdist of a clone, and from it the wheel; return the wheel."""
     run("uv", "build", "-q", "--out-dir", dist, cwd=clone)
     (wheel,) = dist.glob("*.whl")
     return wheel

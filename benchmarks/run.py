@@ -1,4 +1,4 @@
-"""Run every benchmark that this machine can: those without a device anywhere, the others where there is one.
+"""Run every benchmark that this machine can run: without a GPU, those that need none.
 
 Method      One process for each script, one after another, with a time limit. Results written before the limit are
             kept. `--quick` takes few samples, which the result states.

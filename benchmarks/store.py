@@ -2,8 +2,8 @@
 
 Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and more entries in the store, by one process
             and by eight, in one run on one machine: microseconds (median, 99th percentile) and operations per second,
-            and each median as a multiple of a bare os.open + os.read + os.close of the raw bytes. A hit of numba_kcache
-            is verified, its payload unpacked and its header parsed. diskcache, SQLite, LMDB and cuda.core's
+            and each median as a multiple of a bare os.open + os.read + os.close of the raw bytes. In a hit numba_kcache
+            verifies the bytes, decompresses the payload and parses the header. diskcache, SQLite, LMDB and cuda.core's
             FileStreamProgramCache return unverified bytes; SQLite and LMDB are also measured with an xxh3 check. Also:
             a fresh process's first hit, including 5 MB with and without compression, and info() at 20,000 entries.
 Not shown   A network file system, a cold page cache, a full disk; the load of a kernel after the hit.
@@ -73,7 +73,7 @@ def code_like(size_bytes: int, seed: int) -> bytes:
 
 
 class Ours:
-    """numba_kcache, with each entry synced, as cuda.core and LMDB do it, or without, as by default."""
+    """numba_kcache, with each entry synced, as cuda.core and LMDB do it; its default is not to sync."""
 
     def __init__(self, root: Path, durability: Any = "data") -> None:
         self.store = DiskStore(str(root), max_size_bytes=1 << 40, max_entries=1 << 30, durability=durability)

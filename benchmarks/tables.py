@@ -132,7 +132,7 @@ def microseconds(times_s: list[float]) -> str:
 
 
 def store() -> str:
-    """Hits and publishes of the stores: median and, in brackets, as a multiple of a bare read or write."""
+    """Tabulate hits and publishes of the stores: the median and, in brackets, its multiple of a bare read or write."""
     paths = sorted((ROOT / "benchmarks/results").glob("store*.json"))
     results = [json.loads(path.read_text()) for path in paths]
     rows = [row for result in results for row in result["rows"]]
@@ -290,7 +290,7 @@ def fleet_operations() -> str:
 
 
 def fleet_first() -> str:
-    """The first resolution in a fresh process, by where the entry is."""
+    """Tabulate the first resolution in a fresh process, by the store that has the entry."""
     found = result_of("fleet")["samples"]["first_resolution"]
     names = {
         "local": "from the local directory",
@@ -309,7 +309,7 @@ def fleet_first() -> str:
 
 
 def fleet() -> str:
-    """The simulated fleets."""
+    """Tabulate the simulated fleets."""
     columns = ("start", "requests", "in the busiest second", "sent", "compiles", "last rank runs after")
     rows = []
     for each in result_of("fleet")["samples"]["fleet"]:
@@ -380,7 +380,7 @@ def mlir() -> str:
 
 
 def real_programs() -> str:
-    """Public programs as published and with this cache: seconds of the whole process."""
+    """Tabulate the seconds of the whole process of public programs, as published and with this cache."""
     result = result_of("real_programs")
     rows = []
     for name, found in result["samples"].items():
@@ -408,7 +408,7 @@ SUITES = {
 
 
 def suites() -> str:
-    """Other packages' own tests: how many pass plainly, and which of those fail over this cache."""
+    """Tabulate other packages' own tests: how many pass without this cache, and which of those fail with it."""
     rows = []
     for name, of in SUITES.items():
         try:
@@ -442,7 +442,7 @@ def sizes() -> str:
 
 
 def project() -> str:
-    """The project itself: its distributions, its code, its tests, and the way to a first result."""
+    """Tabulate the project itself: distributions, lines of code, tests, and the time to a first result."""
     result = result_of("project")
     found = result["samples"]
     rows = [(name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items()]
@@ -459,7 +459,7 @@ def project() -> str:
 
 
 def said_by(result: dict[str, Any]) -> str:
-    """The script and the machine."""
+    """Name the script and the machine of a result, in brackets."""
     return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
 
 

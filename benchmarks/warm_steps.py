@@ -5,8 +5,8 @@ Method      Each sample is a fresh process with one kernel of one source, launch
             process: "python" (from its start by the parent to the first statement), "packages" (cuda.bindings, NumPy,
             Numba, CuPy), "import" of this package, "decoration", "arrays" (context and two arrays), "first" (launch and
             wait), "result" (copied back and checked), "exit" (exit handlers of the interpreter), "end" (until the
-            parent sees its end), and "all". "sum" is import, decoration, first and exit: the work for the kernel,
-            independent of its moment. The bare systems read a cubin from a file, load it, find the function, pack and
+            parent sees its end), and "all". "sum" is import, decoration, first and exit: the work for the kernel, in
+            whichever part it is done. The bare systems read a cubin from a file, load it, find the function, pack and
             launch, without checks: through cuda.bindings, and through Numba's driver layer, which this package must use
             in programs with Numba. Cold: an empty cache. Bytecode is compiled before, as pip does; CUDA_CACHE_DISABLE=1
             turns the driver's own cache off.
@@ -85,7 +85,7 @@ class DriverArray:
 
 
 def bare_arrays(driver: Any) -> tuple[int, int]:
-    """A context and two arrays of ones."""
+    """Create a context and two arrays of ones; return their addresses."""
     driver.cuInit(0)
     _, device = driver.cuDeviceGet(0)
     _, context = driver.cuDevicePrimaryCtxRetain(device)

@@ -100,7 +100,7 @@ def gemm(launch_of: Callable[[Any], Callable[..., object]], compiled: Callable[[
     say(first=clocked.first, all=clocked.all, compiles=compiled())
 
 
-def gemm_here() -> None:
+def gemm_ours() -> None:
     def launch_of(example: Any) -> Callable[..., object]:
         module = example.gemm
         return lambda name, config, arguments: module[name][config](*arguments)
@@ -204,7 +204,7 @@ def block_sums(launch: Callable[[], object], result: Callable[[], Any], compiled
     say(first=first, all=first, compiles=compiled())
 
 
-def cub_here() -> None:
+def cub_ours() -> None:
     import numpy as np
     from numba import cuda
 
@@ -322,12 +322,12 @@ def export() -> None:
 
 
 GIVEN = "numba_kcache, signatures given"
-HERE, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
+OURS, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
 CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
 CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
-    "31 kernels of one source": {HERE: gemm_here, CUPY: gemm_cupy, CORE: gemm_cuda_core},
-    "20 Numba kernels in four files": {HERE: program, NUMBA: program_numba, GIVEN: program_signatures},
-    "block sum with CUB": {HERE: cub_here, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
+    "31 kernels of one source": {OURS: gemm_ours, CUPY: gemm_cupy, CORE: gemm_cuda_core},
+    "20 Numba kernels in four files": {OURS: program, NUMBA: program_numba, GIVEN: program_signatures},
+    "block sum with CUB": {OURS: cub_ours, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
 }
 JOB = f"20 Numba kernels, {RANKS} processes"
 
@@ -357,7 +357,7 @@ class Results:
         return True
 
 
-CONTAINED = {"20 Numba kernels in four files": (HERE, NUMBA), "block sum with CUB": (HERE, CUPY)}
+CONTAINED = {"20 Numba kernels in four files": (OURS, NUMBA), "block sum with CUB": (OURS, CUPY)}
 """The systems of each workload that keep code on disk and are also started without compilers."""
 
 
@@ -375,7 +375,7 @@ def measure(results: Results, processes: int) -> None:
                 results.add(workload, system, "warm", ask(workload, system, folder))
                 if system in CONTAINED.get(workload, ()):
                     measure_container(workload, system, folder, results)
-    for system in (HERE, GIVEN, NUMBA):
+    for system in (OURS, GIVEN, NUMBA):
         folder = Path(tempfile.mkdtemp())
         words = [__file__, "--child", "20 Numba kernels in four files", system]
         for state in ("cold", "warm"):
@@ -392,7 +392,7 @@ def measure_container(workload: str, system: str, built: Path, results: Results)
     The folder is moved, since the paths of the machine that built it do not exist in a container.
     """
     named, parent = f"{workload}, no compiler", Path(tempfile.mkdtemp())
-    if system == HERE:
+    if system == OURS:
         bundle = str(parent / BUNDLE)
         exported = ask(workload, system, built, "--export", KC_BENCH_BUNDLE=bundle)
         assert isinstance(exported, dict), exported
@@ -400,7 +400,7 @@ def measure_container(workload: str, system: str, built: Path, results: Results)
             empty = parent / how
             empty.mkdir()
             more = {"KC_BENCH_BUNDLE": bundle, "KC_BENCH_TAKE": f"{how}_bundle"}
-            results.add(named, f"{HERE}, {how}_bundle", "warm", ask(workload, system, empty, "--contained", **more))
+            results.add(named, f"{OURS}, {how}_bundle", "warm", ask(workload, system, empty, "--contained", **more))
     built.rename(parent / "copy")
     found = ask(workload, system, parent / "copy", "--contained")
     results.add(named, f"{system}, cache folder copied", "warm", found)

@@ -1,4 +1,4 @@
-"""Have many processes of two users share a store while a third of their group plants links and swaps folders.
+"""Have many processes of two users share a store while a third user of their group plants links and swaps folders.
 
 Run         python -m tests.support.chaos SECONDS FOLDER [PROCESSES] [SEED], as root, with setpriv of util-linux. The
             exit code is 1 if a promise was broken.

@@ -42,7 +42,7 @@ def request(
     label: str = "tests.kernel",
     **options: Any,
 ) -> SourceRequest:
-    """A request as a user's decoration would make it."""
+    """A request like that of a decorated source."""
     return SourceRequest(
         kind,
         label,

@@ -22,7 +22,7 @@ enum Mode : int { first = 1, second = 2 };
 
 
 class Case(NamedTuple):
-    """One parameter.
+    """One case: a parameter of the kernel, and the argument for it.
 
     Args:
         c_type: The type in the kernel's declaration.

@@ -1,4 +1,4 @@
-"""The order of the rooms and the rules about imports, as .ci/house.py states them; HOUSE is this tree."""
+"""Load .ci/house.py, which has the order of the rooms and the checks of imports; HOUSE is this repository's tree."""
 
 from __future__ import annotations
 
