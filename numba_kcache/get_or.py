@@ -42,9 +42,9 @@ class GetOr:
         With a target (`arch="sm_90"`), or a current device, the kernel is found or compiled, and counted, before this
         returns. Otherwise, for a device of another kind, or for a Numba kernel without `signature`, that happens at
         the first launch, as with `cached_kernel`. The same source, name and options give the same object, from any
-        thread: a call before each launch costs one look-up in a dictionary, and calls for a list of sources at the
-        start warm up. At least the 1024 kernels used last are kept. Other inputs (headers, files of `depends`) are
-        read when the kernel is resolved, as for a decorated one; after `clear()` it is resolved again.
+        thread: a call before each launch costs one look-up in a dictionary, and a program can warm up by calling this
+        for all its sources. At least the 1024 kernels used last are kept. Other inputs (headers, files of `depends`)
+        are read when the kernel is resolved, as for a decorated one; after `clear()` it is resolved again.
 
         Args:
             source: A source as `cached_kernel` takes it.
@@ -86,11 +86,11 @@ class GetOr:
         self, source: Any, name: str | None, options: Mapping[str, Any], call: Hashable, caller: str
     ) -> Kernel:
         """Make the kernel of a call, or return that of an equivalent call."""
-        known = call_of(source, name, options, caller)
-        found: Kernel | None = self._kernels.get(known)
+        canonical = call_of(source, name, options, caller)
+        found: Kernel | None = self._kernels.get(canonical)
         if found is None:
             found = Kernel(define(source, {**copied(options), "name": name, "cache": self}, depth=3))
-        for each in (known, call) if known is not None else ():
+        for each in (canonical, call) if canonical is not None else ():
             found = found if each is None else self._kernels.keep(each, found)
         return found
 
@@ -113,7 +113,7 @@ class GetOr:
             build: Makes the result: bytes, or a mapping of names to bytes. Its exceptions pass through.
             label: Name in lists and messages; by default the name of `build`. Not in the key.
             depends: Files and folders whose content also determines the result. Relative to the file of the caller.
-            meta: JSON values to store with it, returned by later calls. Not in the key.
+            meta: JSON values to store with the result, returned by later calls. Not in the key.
 
         Returns:
             `payloads` (by name; `"data"` if `build` returned bytes), `key`, `source` and `meta`.

@@ -122,7 +122,7 @@ class CachedModule:
 
         Args:
             name: Name of the variable in the source, `"ns::coeffs"`.
-            dtype: Type of the elements, as NumPy takes it; default the variable's own type. Structs need one.
+            dtype: Type of the elements, as NumPy takes it; by default the variable's own type. A struct needs one.
 
         Returns:
             An array over the variable's memory, without dimensions for a scalar: Numba's where the program uses Numba,
@@ -131,7 +131,7 @@ class CachedModule:
 
         Raises:
             EntryError: There is no such variable; the message lists the existing ones.
-            OptionError: The module is lazy, or `dtype` does not divide the variable.
+            OptionError: The module is lazy, or the size of `dtype` does not divide the variable's.
         """
         label = self._label
         if self.lazy:
@@ -186,7 +186,7 @@ class CachedModule:
         return self._whole.explain(arch)
 
     def cubin(self, arch: Arch | None = None) -> bytes:
-        """The linked module for one target; empty for a lazy one, whose kernels are linked one by one."""
+        """The linked module for one target; empty for a lazy module, whose kernels are linked one by one."""
         return bytes(self._whole.cubin(arch))
 
     def ptx(self, arch: Arch | None = None) -> str:
@@ -207,7 +207,7 @@ class CachedModule:
         return None
 
     def _artifact(self) -> Artifact:
-        """The module for the current device, or, where there is none, for its first target."""
+        """The module's artifact for the current device, or, without a device, for the module's first target."""
         return self._whole._at_hand()
 
     def _session(self) -> Session:
@@ -224,7 +224,7 @@ class CachedModule:
             return False
         names = self._names or [each.name for each in whole.artifact.entries]
         kernels = (self[name]._definition for name in names)
-        return are_linked(whole, kernels, self._session())  # type: ignore[arg-type]  # of this module's
+        return are_linked(whole, kernels, self._session())  # type: ignore[arg-type]  # they are of this module
 
     def _identity(self) -> tuple[Component, ...]:
         return self._whole._identity()

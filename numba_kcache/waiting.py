@@ -61,7 +61,7 @@ def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s
     Args:
         marks: The owner of each work in progress, by name.
         name: Name of the work.
-        other: The owner found there.
+        other: The owner found in `marks` under this name.
         wait_s: Longest wait, in seconds.
     """
 
@@ -117,7 +117,7 @@ def imported(name: str) -> Any:
             time.sleep(_FIRST_PAUSE_S)
     module = import_module(name)
     if getattr(module.__spec__, "_initializing", False):
-        why = "this thread is importing it, and was interrupted in that by what asks for it now"
+        why = "this thread was importing it when code that needs it interrupted the import"
         raise LaunchError(f"cannot use {name}", why, "import it before a finalizer or an audit hook may launch")
     return module
 

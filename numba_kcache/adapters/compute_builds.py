@@ -197,7 +197,10 @@ class _Entry:
         self.is_built_here = self.here is not None
         leaf = _leaf(instance)
         (capability,) = leaf.build_results
-        self.files = {_OBJECT: _without_code(instance), _CODE: leaf.build_results.serialize_build_result(capability)}
+        self.files = {
+            _OBJECT: _serialised_without_code(instance),
+            _CODE: leaf.build_results.serialize_build_result(capability),
+        }
         from cuda.cccl import get_include_paths
 
         if self._components() != components or str(get_include_paths().cuda) != _toolkit_headers():
@@ -220,7 +223,7 @@ def _leaf(instance: Any) -> Any:
     return instance
 
 
-def _without_code(instance: Any) -> bytes:
+def _serialised_without_code(instance: Any) -> bytes:
     from cuda.compute._caching import _PerCCBuildResults
 
     leaf = _leaf(instance)
@@ -247,8 +250,8 @@ def _take(instance: Any, entries: Sequence[_Entry], device: int | None) -> None:
     leaf, results = _leaf(found), _shared.get(entries[0].key) if len(entries) == 1 else None
     if results is None:
         codes = {cc_to_key(each.target): each.files[_CODE] for each in entries}
-        read = {each: result_type.deserialize(code, load=False, check_cc=False) for each, code in codes.items()}
-        results = _PerCCBuildResults(read)
+        deserialised = {each: result_type.deserialize(code, load=False, check_cc=False) for each, code in codes.items()}
+        results = _PerCCBuildResults(deserialised)
         if len(entries) == 1 and entries[0].key:
             _shared[entries[0].key] = results
     leaf.build_results = results
@@ -262,7 +265,7 @@ def _take(instance: Any, entries: Sequence[_Entry], device: int | None) -> None:
 
 @functools.cache
 def _cccl() -> Plain:
-    """Version and builds of cuda.compute as it is imported, and the toolkit's headers that it compiles with."""
+    """Version and builds of the imported cuda.compute, and of the toolkit's headers that it compiles with."""
     import cuda.cccl
     import cuda.core
     from cuda.compute import _bindings

@@ -97,6 +97,6 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
 
     from ..frontends.mlir.compile import fresh_functions
 
-    compute.clear_all_caches()  # their keys do not cover everything that was registered
+    compute.clear_all_caches()  # the keys in these caches do not cover all registrations
     with fresh_functions(others, chip):
         yield

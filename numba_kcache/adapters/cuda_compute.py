@@ -101,7 +101,7 @@ class Ahead:
         return f"cuda.compute.{getattr(self.make, '__name__', self.make)}"
 
     def __warm_up__(self, targets: Sequence[str] | None) -> None:
-        """Build it into the process's cache, for the device where no target is named."""
+        """Execute the call and store the code in the process's cache; without targets, for the current device."""
         capabilities = None if targets is None else [parse_target(each).cc for each in targets]
         with cached():
             self.make(**self.arguments, compute_capability=capabilities)
@@ -156,7 +156,7 @@ class _Watch:
     """A module finder that patches cuda.compute when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find the module by the other finders, and add the patching to the execution of its code."""
+        """Find the module with the other finders, and let its loader patch it after executing it."""
         if name != HOME:
             return None
         from importlib.util import find_spec
@@ -207,11 +207,11 @@ def _adapter_class() -> Any:
             return factory()(self.func)
 
         def compile(self, input_types: Any, output_type: Any = None) -> Any:
-            """Compile it, as cuda.compute does."""
+            """Compile the operator, as cuda.compute does."""
             return self.real().compile(input_types, output_type)
 
         def get_return_type(self, input_types: Any) -> Any:
-            """The type of its result, as the compiler infers it."""
+            """The type of the operator's result, as the compiler infers it."""
             return self.real().get_return_type(input_types)
 
         def __eq__(self, other: object) -> bool:

@@ -142,7 +142,7 @@ def _own_folders() -> _Folders:
     global _folders
     folders = _folders
     if folders is None or folders.pid != os.getpid():
-        folders = _folders = _make_folders()  # two threads may each make one; both stay locked until the process ends
+        folders = _folders = _make_folders()  # two threads may both make folders, which stay locked until the end
     return folders
 
 

@@ -54,7 +54,7 @@ _COUNTED = tuple(name for name in vars(Counts) if not name.startswith("_") and n
 
 
 class Statistics:
-    """The counts of this process, kept from the events of one cache.
+    """The counts of this process, made from the events of one cache.
 
     Args:
         clock: Seconds since the epoch; decides the day that counts belong to.

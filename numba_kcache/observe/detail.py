@@ -110,14 +110,14 @@ class EntryDetail(NamedTuple):
 def read_report(report: bytes) -> dict[str, Any]:
     """Read the fields of `EntryDetail` that are in the payload `report` of an entry; none where it is malformed."""
     try:
-        kept = read_json(report)
-        if not fits(kept, {"created_s": _is_time, "components": [(str, str, _is_any)]}):
+        fields = read_json(report)
+        if not fits(fields, {"created_s": _is_time, "components": [(str, str, _is_any)]}):
             return {}
         return {
-            "created_s": float(kept["created_s"]),
-            "built": {str(name): str(text) for name, text in kept.get("built", {}).items()},
-            "kernel": str(kept.get("kernel", "")),
-            "components": tuple((name, digest, value) for name, digest, value in kept["components"]),
+            "created_s": float(fields["created_s"]),
+            "built": {str(name): str(text) for name, text in fields.get("built", {}).items()},
+            "kernel": str(fields.get("kernel", "")),
+            "components": tuple((name, digest, value) for name, digest, value in fields["components"]),
         }
     except (ValueError, TypeError, AttributeError, MemoryError):
         return {}

@@ -44,7 +44,7 @@ def counted(number: int, one: str, many: str = "") -> str:
     """A number of things: `1 hit`, `12 hits`.
 
     Args:
-        number: The number.
+        number: The number of things.
         one: The word for one thing.
         many: The word for several; "" for one with an s.
     """
