@@ -1,8 +1,8 @@
 """Unload modules without references, once the launches of their kernels are done.
 
-Promise     No module is unloaded in a finaliser, while its work may be queued, or while a known stream is being
-            captured: that is left to a later load. The host never waits. A module that was launched under capture, on
-            a stream that may be destroyed, or whose handle was given out, stays loaded as long as its context.
+Promise     No module is unloaded in a finaliser, while a launch of it may be queued, or while a known stream is being
+            captured: that is left to a later load. The host never waits. A module stays loaded as long as its context
+            if a kernel of it was captured, launched on a stream that may be destroyed, or given out as a handle.
 Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that its
             kernels were launched on; that load or a later one finds all events completed, and unloads it.
 Source      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
@@ -27,7 +27,7 @@ class Dropped(NamedTuple):
         context: The id of the context that it was loaded in.
         streams: Streams that its kernels were launched on, but the default one: by handle, the object that owns each.
         unload: Unloads it.
-        events: Events recorded after its work; none before the first load after it was dropped.
+        events: Events recorded after its launches; none before the first load after it was dropped.
         pid: The process that loaded it.
     """
 
