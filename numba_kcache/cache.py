@@ -39,7 +39,7 @@ class KernelCache(GetOr):
     """A cache of compiled kernels in its own directory.
 
     Args:
-        directory: Directory of the entries; default the process's setting.
+        directory: Directory of the entries; by default the process's setting.
         max_size_bytes: Size limit beyond which the least recently used entries are removed; an int or `"512MB"`.
         settings: Any other setting of `configure`.
 
@@ -146,7 +146,7 @@ class KernelCache(GetOr):
 
         Args:
             by: `"age"` (last used first), `"size"` (largest), `"cost"` (longest compilation) or `"hits"` (most).
-            limit: Most entries to list; None for all.
+            limit: Largest number of entries to list; None for all.
 
         Raises:
             OptionError: There is no such order.
@@ -205,8 +205,8 @@ class KernelCache(GetOr):
             progress: Show progress on standard error: a bar on a terminal, lines elsewhere.
 
         Raises:
-            CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output,
-                `.report` what would have been returned.
+            CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output, and
+                `.report` the `WarmUpReport`.
             EntryError, OptionError: There are no such kernels, or targets.
             SettingsError: The mode of a kernel's cache forbids storing, or `workers` is not a positive integer.
         """
@@ -251,7 +251,7 @@ class KernelCache(GetOr):
             path: Path of the bundle, written atomically. `"oci:DIRECTORY[:TAG]"`: an image in an OCI layout.
             kernels: A kernel, a module, a dotted name, a file, or a list of these; None for all that the cache holds.
             arch: A target or a list of them; None for all.
-            sign: True: it must be signed; False: it is not signed; None: signed if there is a `signing_key`.
+            sign: True: the bundle must be signed; False: it is not; None: it is signed if there is a `signing_key`.
 
         Raises:
             BundleError: There is nothing to write, or the bundle cannot be written.

@@ -83,7 +83,7 @@ _OWN_LIMIT_BYTES = 256 << 10
 
 
 def sha256(data: bytes) -> HASH:
-    """The hash object of `data`, as hashlib's."""
+    """The sha256 object of `data`, with the interface of hashlib's."""
     digest: Any = _own
     if digest is None or len(data) > _OWN_LIMIT_BYTES:
         from hashlib import sha256 as digest

@@ -268,17 +268,17 @@ def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables NUMBA_KCACHE_... that are set and unknown, each with the similar one that exists, or ""."""
+    """The variables NUMBA_KCACHE_... that are set and unknown, each with the known one of a similar name, or ""."""
     from difflib import get_close_matches
 
     known = {each.variable: each.variable for each in SETTINGS} | {_INSTALL: _INSTALL}
-    words = {_PREFIX + each.name.upper(): each.variable for each in SETTINGS} | known
-    ends = {word.removeprefix(_PREFIX): variable for word, variable in words.items()}
+    names = {_PREFIX + each.name.upper(): each.variable for each in SETTINGS} | known
+    suffixes = {word.removeprefix(_PREFIX): variable for word, variable in names.items()}
     found = {}
     for name in os.environ if environ is None else environ:
         if name.upper().startswith(_PREFIX) and name not in known and not name.startswith(f"{_PREFIX}TEST_"):
-            close = get_close_matches(name[len(_PREFIX) :].upper(), ends, n=1)
-            found[name] = ends[close[0]] if close else ""
+            close = get_close_matches(name[len(_PREFIX) :].upper(), suffixes, n=1)
+            found[name] = suffixes[close[0]] if close else ""
     return found
 
 
@@ -323,8 +323,8 @@ def default_directory() -> str | None:
 def variables(names: tuple[str, ...]) -> dict[str, str]:
     """Those of the environment variables `names` that are set.
 
-    CPython's own table, `os.environ._data`, is read if it has the known types: usually none of them is set, and each
-    missing name costs `os.environ` two exceptions.
+    CPython's own table, `os.environ._data`, is read if it has the known types: usually no such variable is set, and
+    each missing name costs `os.environ` two exceptions.
     """
     table = getattr(os.environ, "_data", None)
     if type(table) is dict and table and type(next(iter(table))) is bytes:
@@ -340,7 +340,7 @@ _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment of a worker process of this one, which does not report progress itself."""
+    """The environment of this process's workers, which do not report progress themselves."""
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 

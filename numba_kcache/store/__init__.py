@@ -85,7 +85,7 @@ def _after_fork() -> None:
 
 
 IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
-"""The locks of the modules that are being imported now, by name: empty nearly always.
+"""The locks of the modules that are being imported now, by name; nearly always empty.
 
 Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imported, it is half-initialised in
             `sys.modules` and has a lock, which stays locked in a forked child. The import returns the module that is in

@@ -4,7 +4,7 @@ Promise     An error with one kernel is reported; an abort of the compiler ends 
             parent does, after the current compile. The parent handles Ctrl-C.
 Method      `python -c` with the parent's path, so that the user's `__main__` is not run again. Kernels arrive pickled
             from the parent, over a private socket; nothing read from a store is unpickled. The cache's events during
-            the compile are sent back and counted there.
+            the compile are sent back to the parent, which counts them.
 Not here    The choice of kernels and of the worker for each (pool, workers).
 """
 
