@@ -46,7 +46,7 @@ def shortened(error: Exception) -> Exception:
 
 
 class KCacheError(Exception):
-    """Root of all errors raised on purpose. Says what happened, why, and what to do.
+    """The root of all errors raised on purpose: says what could not be done, why, and what to do next.
 
     Args:
         what: What could not be done, as `cannot ...`.

@@ -58,7 +58,7 @@ class MemoryStore(Store):
         return self._write(ENTRY, key, data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
-        """Store many encoded entries that the caller has verified, all of them, or none and raise OSError."""
+        """Store all of these encoded entries, which the caller has verified, or raise OSError and store none."""
         if size_bytes > self.max_size_bytes:
             raise OSError(errno.ENOSPC, f"{size_bytes} bytes are above the limit of {self.max_size_bytes}")
         for key, data in list(files):

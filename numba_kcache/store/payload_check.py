@@ -26,7 +26,7 @@ def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
     if record.codec == RAW:
         return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
     try:
-        import zstandard  # here: with a broken one, only what is compressed cannot be used
+        import zstandard  # not at the top: without it, uncompressed payloads can be checked
     except ImportError:
         return b""
     digest, size_bytes = sha256(b""), 0

@@ -87,7 +87,7 @@ class Writer:
         return is_stored
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
-        """Store many encoded entries, all of them, or none and raise OSError."""
+        """Store all of these encoded entries, or raise OSError and store none."""
         from .batch import publish_all
 
         store = self._store

@@ -102,11 +102,13 @@ def _found_in(module: ModuleType) -> list[Cached | Builder]:
     return list({id(each): each for each in _values_of(contents, module.__name__, set())}.values())
 
 
-_NAMES = "name a module that can be imported from here, or a file that ends in .py"
+_HINT = "name a module that can be imported from here, or a file that ends in .py"
 
 
 def load_module(module_or_file: Any) -> ModuleType:
-    """Import a module if it is not imported yet; a file under its stem, with its folder on `sys.path` as for a script.
+    """Import a module or a file, unless it is imported already.
+
+    A file is imported under its stem, with its folder on `sys.path` as for a script.
 
     Raises:
         OptionError: The argument is not a module, name or path.
@@ -115,18 +117,18 @@ def load_module(module_or_file: Any) -> ModuleType:
     if isinstance(module_or_file, ModuleType):
         return module_or_file
     if not isinstance(module_or_file, (str, os.PathLike)):
-        raise OptionError(f"cannot import {module_or_file!r}", f"it is a {type(module_or_file).__name__}", _NAMES)
+        raise OptionError(f"cannot import {module_or_file!r}", f"it is a {type(module_or_file).__name__}", _HINT)
     name = os.fspath(module_or_file)
     if name.endswith(".py") or os.sep in name:
         return _load_file(os.path.abspath(name))
     if not all(map(str.isidentifier, name.split("."))):
-        raise EntryError(f"cannot import {name!r}", "it is no module's name", _NAMES)
+        raise EntryError(f"cannot import {name!r}", "it is no module's name", _HINT)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise  # the module exists, but one that it imports does not
-        raise EntryError(f"cannot import {name}", str(error), _NAMES) from None
+        raise EntryError(f"cannot import {name}", str(error), _HINT) from None
 
 
 def _load_file(path: str) -> ModuleType:
@@ -136,7 +138,7 @@ def _load_file(path: str) -> ModuleType:
         if isinstance(known, ModuleType) and vars(known).get("__file__") == path and known.__name__ != "__main__":
             return known
     if "\0" in path or not os.path.isfile(path):
-        raise EntryError(f"cannot import {path}", "there is no such file", _NAMES)
+        raise EntryError(f"cannot import {path}", "there is no such file", _HINT)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or name in sys.modules:
         raise EntryError(f"cannot import {path}", f"{name} is the name of another module here", "rename the file")
