@@ -5,8 +5,8 @@ Method      The sources are all texts in tests/, examples/, docs/ and benchmarks
             processes, one per core. After a warm-up of both, each process compiles each source by NVRTC alone to a
             cubin, and by `cached_module`, in alternating order, in several rounds with an empty cache. The figure is
             the smallest CPU time of all threads. "NVRTC alone" creates the program, compiles it for the same
-            architecture and headers, and copies the cubin. "cached_module" includes decoration, key, look-up, the
-            reasons of the miss, compile, prototypes, entry, manifest and history on disk.
+            architecture and headers without NVRTC's own cache, and copies the cubin. "cached_module" includes
+            decoration, key, look-up, the reasons of the miss, compile, prototypes, entry, manifest and history on disk.
 Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a limit. Also, grouped by the
             included headers, the additional milliseconds; most of these do not depend on the source.
 Not shown   The first compile of a process, which loads NVRTC and imports modules (added.py measures it).
@@ -85,7 +85,7 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
     from numba_kcache import cached_module
     from tests.support.compiling import toolkit_dirs
 
-    flags = [f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
+    flags = [b"--no-cache", f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
     found: dict[str, dict[str, float]] = {}
     for number in range(-1, rounds):
         with tempfile.TemporaryDirectory() as folder:

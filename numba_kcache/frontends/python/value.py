@@ -53,8 +53,7 @@ SPECIAL = frozenset(
      "__qualname__")
 )  # fmt: skip
 """Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
-may read them: that of the kernel, or functions that Numba runs while it types the kernel (`@overload`,
-`@intrinsic`)."""
+may read them: that of the kernel, or functions that run while the kernel is typed (`@overload`, `@intrinsic`)."""
 
 COVERED = "covered by depends="
 
