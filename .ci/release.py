@@ -154,16 +154,16 @@ def install(dist: Path) -> None:
         print(f"installed and used: {wanted}", flush=True)
 
 
-def publish(tag: str, *, is_sent: bool) -> None:
-    """Build, check and install the distributions of a tag; upload the sdist to the package index if `is_sent`."""
+def publish(tag: str, *, is_uploaded: bool) -> None:
+    """Build, check and install the distributions of a tag; upload the sdist to the package index if `is_uploaded`."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(folder)
         build(tag, dist)
         check(dist)
         install(dist)
-        if is_sent:
+        if is_uploaded:
             _run(sys.executable, "-m", "twine", "upload", *map(str, dist.glob("*.tar.gz")))
-        print(f"{tag}: {', '.join(each.name for each in sorted(dist.iterdir()))}{'' if is_sent else ': not sent'}")
+        print(f"{tag}: {', '.join(each.name for each in sorted(dist.iterdir()))}{'' if is_uploaded else ': not sent'}")
 
 
 def _git(*arguments: str) -> str:
@@ -201,7 +201,7 @@ def main() -> None:
         case "prepare":
             prepare(arguments.version)
         case "publish":
-            publish(arguments.tag, is_sent=arguments.upload)
+            publish(arguments.tag, is_uploaded=arguments.upload)
         case "changelog":
             changelog(arguments.tag)
         case "build":

@@ -51,7 +51,7 @@ def added(name: str) -> Callable[[Mapping[str, Any]], float]:
     return lambda result: float(result["added"][name]["added_ms"])
 
 
-def times_of_the_other(name: str) -> Callable[[Mapping[str, Any]], float]:
+def ratio_to_other(name: str) -> Callable[[Mapping[str, Any]], float]:
     """The median of our side of a pair, as a multiple of the median of the other side."""
 
     def value(result: Mapping[str, Any]) -> float:
@@ -92,15 +92,18 @@ def kept_of_dropped_kb(result: Mapping[str, Any]) -> float:
     return (ours - bare) / 1e3
 
 
-def first_results_ms(result: Mapping[str, Any]) -> float:
+def most_over_memory_ms(result: Mapping[str, Any]) -> float:
+    """Milliseconds that a first result takes longer from the cache than from memory, for the slowest algorithm."""
     return max(row["cache"] - row["memory"] for row in result["milliseconds"].values())
 
 
-def launches_us(result: Mapping[str, Any]) -> float:
+def slowest_launch_us(result: Mapping[str, Any]) -> float:
+    """Microseconds of a launch of ours, with the arrays that take the longest."""
     return max(middle(result["samples"], OURS, f"launch {of}") for of in ("own", "cupy", "torch")) * 1e6
 
 
 def saved_process_ms(result: Mapping[str, Any]) -> float:
+    """Milliseconds by which our warm process is shorter than that with numba-cuda-mlir's own cache."""
     samples = result["samples"]
     return (middle(samples, THEIRS, "warm process") - middle(samples, OURS, "warm process")) * 1e3
 
@@ -114,9 +117,9 @@ AIMS = (
     Aim("added", "nothing stored, CuPy arrays: added to `RawKernel`, ms", -75, added("cold RawKernel")),
     Aim("added", "the same with `cuda_fp16.h`, ms", 0, added("cold fp16")),
     Aim("added", "nothing stored, 31 kernels of a module, times `RawModule`", 1.0,
-        times_of_the_other("cold 31 of a module")),
+        ratio_to_other("cold 31 of a module")),
     Aim("added", "nothing stored, 300 kernels of a module, times `RawModule`", 1.0,
-        times_of_the_other("cold 300 of a module")),
+        ratio_to_other("cold 300 of a module")),
     Aim("compile_overhead", "CPU time of a compile, median of all sources, times NVRTC's", 1.03,
         lambda of: of["summary"]["median"]),
     Aim("compile_overhead", "sources above 1.15 times NVRTC's", 0, lambda of: of["summary"]["above 1.15"]),
@@ -135,7 +138,7 @@ AIMS = (
     Aim("mlir", "numba-cuda-mlir, warm first launch, ms", 2,
         lambda of: middle(of["samples"], OURS, "warm first") * 1e3),
     Aim("mlir", "its whole warm process, ms shorter than with `cache=True`", 400, saved_process_ms, is_least=True),
-    Aim("mlir", "a launch with its arrays, CuPy's or torch's, us", 7, launches_us),
+    Aim("mlir", "a launch with its arrays, CuPy's or torch's, us", 7, slowest_launch_us),
     Aim("mlir", "nothing stored, unedited: first launch, times `cache=True`", 1.05,
         ratio(INSTALLED, "cold first", to=(THEIRS, "cold first"))),
     *(
@@ -154,7 +157,7 @@ AIMS = (
         cause="checks and packing of each argument are then Python's, and CuPy's are compiled; wheels have the module"),
     Aim("growth", "growth of memory in 10,000,000 launches, KB", 100, lambda of: more_memory("launches", of) / 1e3),
     Aim("growth", "memory that a dropped kernel leaves, KB beyond a bare load and unload", 2, kept_of_dropped_kb),
-    Aim("cuda_compute", "first result after a hit, ms longer than with the object in memory", 5, first_results_ms),
+    Aim("cuda_compute", "first result after a hit, ms longer than with the object in memory", 5, most_over_memory_ms),
     Aim("program_cache", "cuda.core's `compile(cache=)`, first hit, times its file backend's", 1.0,
         lambda of: of["microseconds"][OURS]["first"] / of["microseconds"]["file backend"]["first"],
         cause="directories and file are opened without following links, and the digest of all bytes is checked, in 30 "

@@ -450,7 +450,7 @@ ONCE = ("Triton", "torch _compile_kernel")
 """Systems with one warm sample if `--quick` is given: importing torch takes seconds."""
 
 
-class Turn(NamedTuple):
+class Sampling(NamedTuple):
     """The numbers of cold and of warm samples of one case."""
 
     case: Case
@@ -459,12 +459,12 @@ class Turn(NamedTuple):
 
 
 QUICK = (
-    Turn(Case(1, False), 1, 3), Turn(Case(31, False), 1, 2), Turn(Case(300, False), 1, 2),
-    Turn(Case(1, True), 1, 3), Turn(Case(31, True), 1, 2),
+    Sampling(Case(1, False), 1, 3), Sampling(Case(31, False), 1, 2), Sampling(Case(300, False), 1, 2),
+    Sampling(Case(1, True), 1, 3), Sampling(Case(31, True), 1, 2),
 )  # fmt: skip
 LONG = (
-    Turn(Case(1, False), 5, 9), Turn(Case(31, False), 1, 5), Turn(Case(300, False), 1, 3),
-    Turn(Case(1, True), 3, 7), Turn(Case(31, True), 1, 3), Turn(Case(300, True), 1, 3),
+    Sampling(Case(1, False), 5, 9), Sampling(Case(31, False), 1, 5), Sampling(Case(300, False), 1, 3),
+    Sampling(Case(1, True), 3, 7), Sampling(Case(31, True), 1, 3), Sampling(Case(300, True), 1, 3),
 )  # fmt: skip
 
 
@@ -499,12 +499,12 @@ class Samples:
 
 
 def measure(
-    turn: Turn, systems: Sequence[str], samples: Samples, done: Callable[[], object], *, is_quick: bool
+    sampling: Sampling, systems: Sequence[str], samples: Samples, done: Callable[[], object], *, is_quick: bool
 ) -> None:
     """Collect all samples of one case: each round fills empty caches, then reads them. Call `done` after each step."""
-    processes = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
+    processes = (os.cpu_count() or 1) if sampling.case.kernels > 1 else 1
     with tempfile.TemporaryDirectory() as parent:
-        for number in range(turn.cold):
+        for number in range(sampling.cold):
             folders = {system: Path(parent, f"{number}-{place}") for place, system in enumerate(systems)}
             for folder in folders.values():
                 folder.mkdir()
@@ -512,7 +512,7 @@ def measure(
                 runnable = [system for system in systems if not samples.is_out(system)]
                 list(pool.map(samples.take, runnable, ["cold"] * len(runnable), map(folders.__getitem__, runnable)))
             done()
-            for again in range(turn.warm // turn.cold + (number < turn.warm % turn.cold)):
+            for again in range(sampling.warm // sampling.cold + (number < sampling.warm % sampling.cold)):
                 for system in systems:
                     if not samples.is_out(system) and not (is_quick and again and system in ONCE):
                         samples.take(system, "warm", folders[system])
@@ -539,7 +539,7 @@ def main() -> None:
     left_out: dict[str, str] = {}
     result = Result(arguments.json, "first_launch")
     for case, cold, warm in QUICK if arguments.quick else LONG:
-        turn = Turn(case, min(cold, arguments.cold), min(warm, arguments.warm))
+        sampling = Sampling(case, min(cold, arguments.cold), min(warm, arguments.warm))
         if str(case.kernels) not in arguments.kernels.split(",") or (arguments.header and not case.has_header):
             continue
         able = [system for system in SYSTEMS if not (case.has_header and system in IN_PYTHON)]
@@ -556,7 +556,7 @@ def main() -> None:
             found[case.name] = {system: samples.found[system] for system in systems if system in samples.found}
             result.write(found, left_out=left_out)
 
-        measure(turn, systems, samples, done, is_quick=arguments.quick)
+        measure(sampling, systems, samples, done, is_quick=arguments.quick)
         show(case, found[case.name])
 
 

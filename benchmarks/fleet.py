@@ -154,47 +154,50 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
     clients = nodes if back_fill else nodes * RANKS
     stored: list[float] = [0.0 if warm else float("inf")] * kernels
     builder: list[int] = [-1] * kernels
-    server_s = requests = sent = compiles = 0.0
+    busy_until_s = requests = sent_bytes = compiles = 0.0
     busiest: dict[int, int] = {}
     events = [(chance.random(), client, 0, "get", lease._FIRST_PAUSE_S) for client in range(clients)]
     heapq.heapify(events)
     last_s = 0.0
     while events:
-        now_s, client, kernel, what, pause_s = heapq.heappop(events)
+        now_s, client, kernel, operation, pause_s = heapq.heappop(events)
         if kernel == kernels:
             last_s = max(last_s, now_s)
             continue
-        if what == "built":
-            server_s = max(server_s, now_s) + costs["entry_s"] + 2 * costs["small_s"]
-            requests, sent = requests + 3, sent + ENTRY_BYTES  # the entry, its manifest, the release
-            busiest[int(server_s)] = busiest.get(int(server_s), 0) + 3
-            stored[kernel] = min(stored[kernel], server_s)
+        if operation == "built":
+            busy_until_s = max(busy_until_s, now_s) + costs["entry_s"] + 2 * costs["small_s"]
+            requests, sent_bytes = requests + 3, sent_bytes + ENTRY_BYTES  # the entry, its manifest, the release
+            busiest[int(busy_until_s)] = busiest.get(int(busy_until_s), 0) + 3
+            stored[kernel] = min(stored[kernel], busy_until_s)
             heapq.heappush(events, (now_s, client, kernel + 1, "get", lease._FIRST_PAUSE_S))
             continue
         is_there = stored[kernel] <= now_s
-        is_hit = is_there and what == "get"
-        request_count = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim also reads
-        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * request_count)
-        requests, sent = requests + request_count, sent + (ENTRY_BYTES if is_hit else 100)
-        busiest[int(server_s)] = busiest.get(int(server_s), 0) + request_count
-        then_s = server_s + NETWORK_S * request_count
+        is_hit = is_there and operation == "get"
+        is_first_claim = operation == "claim" and pause_s == lease._FIRST_PAUSE_S
+        request_count = 2 if is_first_claim else 1  # the first claim also reads
+        busy_until_s = max(busy_until_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * request_count)
+        requests, sent_bytes = requests + request_count, sent_bytes + (ENTRY_BYTES if is_hit else 100)
+        busiest[int(busy_until_s)] = busiest.get(int(busy_until_s), 0) + request_count
+        answered_s = busy_until_s + NETWORK_S * request_count
         if is_hit:
-            heapq.heappush(events, (then_s, client, kernel + 1, "get", lease._FIRST_PAUSE_S))
-        elif what == "get" and leases:
-            heapq.heappush(events, (then_s, client, kernel, "claim", pause_s))
+            heapq.heappush(events, (answered_s, client, kernel + 1, "get", lease._FIRST_PAUSE_S))
+        elif operation == "get" and leases:
+            heapq.heappush(events, (answered_s, client, kernel, "claim", pause_s))
         elif is_there:
-            heapq.heappush(events, (then_s, client, kernel, "get", pause_s))  # the lease says that the entry is written
+            heapq.heappush(
+                events, (answered_s, client, kernel, "get", pause_s)
+            )  # the lease says that the entry is written
         elif not leases or builder[kernel] < 0:
             builder[kernel] = client
             compiles += 1
-            heapq.heappush(events, (then_s + COMPILE_S, client, kernel, "built", pause_s))
+            heapq.heappush(events, (answered_s + COMPILE_S, client, kernel, "built", pause_s))
         else:
             wait_s = pause_s * chance.uniform(0.5, 1.5)
             longer_s = min(2 * pause_s, lease._LONGEST_PAUSE_S)
-            heapq.heappush(events, (then_s + wait_s, client, kernel, "claim", longer_s))
+            heapq.heappush(events, (answered_s + wait_s, client, kernel, "claim", longer_s))
     return {
         "nodes": nodes, "warm": warm, "leases": leases, "back_fill": back_fill, "requests": int(requests),
-        "busiest_second": max(busiest.values(), default=0), "gigabytes": round(sent / 1e9, 3),
+        "busiest_second": max(busiest.values(), default=0), "gigabytes": round(sent_bytes / 1e9, 3),
         "compiles": int(compiles), "last_rank_s": round(last_s, 2),
     }  # fmt: skip
 

@@ -63,15 +63,15 @@ def timed(call: Callable[[], object]) -> float:
 # -- lookups, each in a fresh process -------------------------------------------------------------------
 
 
-def lookup_ours(order: str) -> dict[str, float]:
+def lookup_ours(starts_with: str) -> dict[str, float]:
     from numba_kcache import cached_kernel
 
     plain = [cached_kernel(plain_source(number), arch=ARCH) for number in range(6)]
     cub = cached_kernel(source_with(CUB), arch=ARCH)
-    return lookups(order, [lambda kernel=kernel: kernel.cubin(ARCH) for kernel in plain], lambda: cub.cubin(ARCH))
+    return lookups(starts_with, [lambda kernel=kernel: kernel.cubin(ARCH) for kernel in plain], lambda: cub.cubin(ARCH))
 
 
-def lookup_cuda_core(order: str) -> dict[str, float]:
+def lookup_cuda_core(starts_with: str) -> dict[str, float]:
     from cuda.core import Program, ProgramOptions
     from cuda.core.utils import FileStreamProgramCache
 
@@ -81,31 +81,31 @@ def lookup_cuda_core(order: str) -> dict[str, float]:
         options = ProgramOptions(arch=ARCH, no_cache=True)
         return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
 
-    return lookups(order, [lambda number=number: look_up(plain_source(number)) for number in range(6)], None)
+    return lookups(starts_with, [lambda number=number: look_up(plain_source(number)) for number in range(6)], None)
 
 
-def lookup_cupy(order: str) -> dict[str, float]:
+def lookup_cupy(starts_with: str) -> dict[str, float]:
     import cupy
 
     cupy.ones(4)
     folders = tuple(f"-I{folder}" for folder in toolkit_dirs())
     plain = [cupy.RawKernel(plain_source(number), f"k{number}", backend="nvrtc") for number in range(6)]
     cub = cupy.RawKernel(source_with(CUB), "k", folders, backend="nvrtc")
-    return lookups(order, [kernel.compile for kernel in plain], cub.compile)
+    return lookups(starts_with, [kernel.compile for kernel in plain], cub.compile)
 
 
-def lookup_pycuda(order: str) -> dict[str, float]:
+def lookup_pycuda(starts_with: str) -> dict[str, float]:
     from pycuda.compiler import compile as compile_cubin
 
     options = {"arch": ARCH, "cache_dir": os.environ["KC_BENCH_DIR"], "no_extern_c": True}
     plain = [lambda number=number: compile_cubin(plain_source(number), **options) for number in range(6)]
-    return lookups(order, plain, lambda: compile_cubin(source_with(CUB), **options))
+    return lookups(starts_with, plain, lambda: compile_cubin(source_with(CUB), **options))
 
 
-def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
-    """Seconds by name: of CUB alone if `order` is "cub", else of the plain kernels and of CUB after them."""
+def lookups(starts_with: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
+    """Seconds by name: of CUB alone if `starts_with` is "cub", else of the plain kernels and of CUB after them."""
     found = {}
-    if cub is not None and order == "cub":
+    if cub is not None and starts_with == "cub":
         return {f"{CUB}, first": timed(cub)}
     first, *others = (timed(each) for each in plain)
     found |= {"no includes, first": first, "no includes, after": statistics.median(others)}
@@ -257,7 +257,9 @@ LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
 MARK = "answer: "
 """The beginning of the line with a child's answer, since some packages print too."""
 
-ORDERS = ("plain", "cub")
+STARTS = ("plain", "cub")
+"""The kind of kernel that a process looks up first."""
+
 CORES = os.cpu_count() or 1
 
 
@@ -273,9 +275,9 @@ def in_process(directory: Path, *arguments: str) -> Any:
     return json.loads(line.removeprefix(MARK))
 
 
-def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
+def side_by_side(calls: list[Callable[[], Any]], limit: int) -> list[Any]:
     """Run the calls in parallel, a limited number at a time, and return their results."""
-    with ThreadPoolExecutor(max(1, many)) as pool:
+    with ThreadPoolExecutor(max(1, limit)) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]
 
 
@@ -288,7 +290,7 @@ def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
             directory.mkdir()
 
         def filled(system: str) -> list[Any]:
-            return [in_process(directories[system], "lookup", system, order) for order in ORDERS]
+            return [in_process(directories[system], "lookup", system, starts_with) for starts_with in STARTS]
 
         for system, answers in zip(
             LOOKED_UP, side_by_side([partial(filled, each) for each in LOOKED_UP], CORES), strict=True
@@ -297,8 +299,8 @@ def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
             found[system] = {} if refusal is None else refusal
         for _ in range(rounds):
             for system in [system for system in LOOKED_UP if not isinstance(found[system], str)]:
-                for order in ORDERS:
-                    for name, seconds in in_process(directories[system], "lookup", system, order).items():
+                for starts_with in STARTS:
+                    for name, seconds in in_process(directories[system], "lookup", system, starts_with).items():
                         found[system].setdefault(name, []).append(seconds)
     return found
 

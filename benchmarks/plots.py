@@ -83,7 +83,7 @@ def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: 
         axes.set_axis_off()
         return
     names, values = [name for name, _ in rows], [value for _, value in rows]
-    painted = [colours.ours if "numba_kcache" in name else _of_other(name, colours) for name in names]
+    painted = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
     axes.barh(range(len(rows)), values, color=painted, height=0.65)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
@@ -99,7 +99,7 @@ def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: 
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
-def _of_other(name: str, colours: Colours) -> str:
+def _colour_of_other(name: str, colours: Colours) -> str:
     return colours.least if name.startswith(("floor", "bare")) else colours.others
 
 
@@ -322,12 +322,12 @@ def draw(name: str, page: str, colours: Colours) -> None:
     matplotlib.use("svg")
     from matplotlib.figure import Figure
 
-    plain = {
+    style = {
         "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.color": colours.text,
         "font.size": 9, "axes.edgecolor": colours.grid, "xtick.color": colours.text, "ytick.color": colours.text,
     }  # fmt: skip
     drawn, size = PICTURES[name]
-    with matplotlib.rc_context(plain):
+    with matplotlib.rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
         drawn(figure, colours)
         where = machine_of(result_of(RESULT_OF.get(name, name)))

@@ -165,23 +165,23 @@ def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, An
     path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
     rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}
     digests: dict[str, Any] = {}
-    for turn in range(warm + 1):
+    for round_ in range(warm + 1):
         for system in SYSTEMS:
             where = folder / name / system
             where.mkdir(parents=True, exist_ok=True)
             more = {"KC_SYSTEM": system, "KC_RESULT": str(folder / name / f"{system}.npy"), "PYTHONPATH": path}
             found = fresh([__file__, "--child", name], where, more)
             if isinstance(found, str):
-                rows[system]["cold" if turn == 0 else "failed"] = found
+                rows[system]["cold" if round_ == 0 else "failed"] = found
                 print(name, system, found, flush=True)
                 continue
-            if turn == 0:
+            if round_ == 0:
                 rows[system]["cold"] = found["process"]
             else:
                 rows[system]["warm"].append(found["process"])
             rows[system]["compiles"] = found["compiles"]
             digests[system] = found["digest"]
-            print(f"{name}, {system}, {'cold' if turn == 0 else 'warm'}: {found['process']:.2f} s", flush=True)
+            print(f"{name}, {system}, {'cold' if round_ == 0 else 'warm'}: {found['process']:.2f} s", flush=True)
     for row in rows.values():
         row["warm_median"] = median(row["warm"]) if row["warm"] else None
     same = len(set(digests.values())) == 1 and len(digests) == len(SYSTEMS)

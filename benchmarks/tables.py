@@ -105,10 +105,10 @@ def programs() -> str:
     if eight := result_of("workloads")["samples"].get("20 Numba kernels, 8 processes"):
         ours, theirs = (statistics.median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
         sentences.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
-    added = result_of("added")["added"]["RawKernel"]
-    between = f"{added['low_ms']:.0f} to {added['high_ms']:.0f}"
+    pair = result_of("added")["added"]["RawKernel"]
+    between = f"{pair['low_ms']:.0f} to {pair['high_ms']:.0f}"
     sentences.append(
-        f"In pairs of whole processes that import CuPy anyway, a small kernel costs {added['added_ms']:+.0f} ms"
+        f"In pairs of whole processes that import CuPy anyway, a small kernel costs {pair['added_ms']:+.0f} ms"
     )
     sentences.append(f"compared with `RawKernel` ({between}; `benchmarks/added.py`).")
     machine = result_of("first_launch")["machine"]
@@ -331,7 +331,7 @@ def cuda_compute() -> str:
         for name, times in result["milliseconds"].items()
     ]
     columns = ("without a cache, ms", "from the cache, ms", "from memory, ms", "second call, ms")
-    return "\n".join([*table("first result", columns, rows), "", said_by(result)])
+    return "\n".join([*table("first result", columns, rows), "", script_and_machine(result)])
 
 
 def triton_kernels() -> str:
@@ -346,7 +346,7 @@ def triton_kernels() -> str:
     columns = ("both, nothing stored, ms", "first kernel, ms", "second kernel, ms")
     rows = rows or [("not taken", ["–"] * 3)]
     ranks = f"Eight processes at once on an empty cache compiled {found['ranks']['misses']} kernels for all."
-    return "\n".join([*table("first launch", columns, rows), "", ranks, "", said_by(result)])
+    return "\n".join([*table("first launch", columns, rows), "", ranks, "", script_and_machine(result)])
 
 
 def program_cache() -> str:
@@ -359,7 +359,7 @@ def program_cache() -> str:
         if isinstance(times, dict)
     ]
     columns = ("first of a process, us", "each program's first, us", "later ones, us")
-    return "\n".join([*table("hit", columns, rows), "", said_by(result)])
+    return "\n".join([*table("hit", columns, rows), "", script_and_machine(result)])
 
 
 def mlir() -> str:
@@ -376,7 +376,7 @@ def mlir() -> str:
     columns = (
         "first launch cold, ms", "warm, ms", "process, warm, ms", "launch, own, us", "CuPy's, us", "PyTorch's, us"
     )  # fmt: skip
-    return "\n".join([*table("numba-cuda-mlir", columns, rows), "", said_by(result)])
+    return "\n".join([*table("numba-cuda-mlir", columns, rows), "", script_and_machine(result)])
 
 
 def real_programs() -> str:
@@ -396,7 +396,7 @@ def real_programs() -> str:
         "warm, here, s",
         "results",
     )
-    return "\n".join([*table("program", columns, rows), "", said_by(result)])
+    return "\n".join([*table("program", columns, rows), "", script_and_machine(result)])
 
 
 SUITES = {
@@ -438,7 +438,7 @@ def sizes() -> str:
         (f"`numba-kcache[{extras}]`" if extras else "`numba-kcache`", [f"{megabytes:,.0f}"])
         for extras, megabytes in result["samples"]["installed_mb"].items()
     ]
-    return "\n".join([*table("", ("MB",), rows), "", said_by(result)])
+    return "\n".join([*table("", ("MB",), rows), "", script_and_machine(result)])
 
 
 def project() -> str:
@@ -458,7 +458,7 @@ def project() -> str:
     return "\n".join([*table("the project itself", ("",), rows), *footer(result)])
 
 
-def said_by(result: dict[str, Any]) -> str:
+def script_and_machine(result: dict[str, Any]) -> str:
     """Name the script and the machine of a result, in brackets."""
     return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
 

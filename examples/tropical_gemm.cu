@@ -4,16 +4,16 @@
 //     minplus     best is min, * is +,  zero is +inf    shortest paths
 //     maxmul      best is max, * is *,  zero is 0       most probable paths; for numbers that are not negative
 //
-// "Zero" is the semiring's: it is what no path gives, and what * keeps. Integers have no infinity: their smallest value
-// takes the place of -inf, their largest that of +inf. Sums that overflow are the caller's affair.
+// The zero of a semiring loses against every value in `best`, and its product with any value is zero. Integers have no
+// infinity: their smallest value stands in for -inf, their largest for +inf. Overflow of other sums is not handled.
 //
 //     {maxplus,minplus,maxmul}_{f32,f64,i32,i64}            12 products
-//     {maxplus,minplus,maxmul}_{f32,f64,i32,i64}_arg        12 products that also tell the first k that is best
+//     {maxplus,minplus,maxmul}_{f32,f64,i32,i64}_arg        12 products that also store the first best k
 //     {maxplus,minplus,maxmul}_f32_batched                   3 products of many pairs, one for each blockIdx.z
-//     backward_{a,b}_{f32,f64}                               4 gradients of maxplus and minplus, from the k that was best
+//     backward_{a,b}_{f32,f64}                               4 gradients of maxplus and minplus, from the stored k
 //
-// Products run in blocks of 16 x 16 threads. One block makes a tile of C: 128 x 128 for the 12 plain and the batched
-// products of 32 bits, 64 x 64 for all others; `tile` in gemm_module.py says the same.
+// Products run in blocks of 16 x 16 threads. One block computes a tile of C: 128 x 128 in the products of 32 bits
+// without `_arg`, 64 x 64 in all others; `tile` in gemm_module.py has the same numbers.
 
 typedef long long i64;
 
@@ -35,7 +35,7 @@ template <> struct limits<i64> {
     static __device__ i64 highest() { return 9223372036854775807LL; }
 };
 
-template <class T> __device__ T plus(T a, T b, T) { return a + b; }  // infinities keep themselves
+template <class T> __device__ T plus(T a, T b, T) { return a + b; }  // inf + a is inf
 __device__ int plus(int a, int b, int zero) { return a == zero || b == zero ? zero : a + b; }
 __device__ i64 plus(i64 a, i64 b, i64 zero) { return a == zero || b == zero ? zero : a + b; }
 
@@ -56,15 +56,15 @@ template <class T> struct maxmul {
 };
 
 constexpr int SIDE = 16;   // threads along each side of a block
-constexpr int DEPTH = 16;  // columns of A and rows of B that lie in shared memory at a time
+constexpr int DEPTH = 16;  // columns of A and rows of B that are in shared memory at a time
 
-// One tile of C. Each thread makes EACH x EACH elements of it in registers, SIDE apart in both directions, so that
-// neighbours read neighbouring words of shared memory and write neighbouring words of C.
+// Compute one tile of C. Each thread keeps EACH x EACH elements of it in registers, SIDE apart in both directions, so
+// that neighbouring threads read neighbouring words of shared memory and write neighbouring words of C.
 template <class Ring, class T, int EACH, bool HAS_ARG>
 __device__ void product(const T *a, const T *b, T *c, int *arg, int m, int n, int k)
 {
     constexpr int TILE = SIDE * EACH;
-    __shared__ T part_a[DEPTH][TILE + 1];  // transposed; one more column keeps the stores off one bank
+    __shared__ T part_a[DEPTH][TILE + 1];  // transposed; the extra column avoids bank conflicts
     __shared__ T part_b[DEPTH][TILE];
     const int tx = threadIdx.x, ty = threadIdx.y, thread = ty * SIDE + tx;
     const int row = blockIdx.y * TILE, column = blockIdx.x * TILE;
@@ -105,7 +105,7 @@ __device__ void product(const T *a, const T *b, T *c, int *arg, int m, int n, in
 #pragma unroll
                 for (int j = 0; j < EACH; j++) {
                     const T found = Ring::times(left[i], right[j]);
-                    if (Ring::is_better(found, best[i][j])) {  // the first of equals stays
+                    if (Ring::is_better(found, best[i][j])) {  // of equal values the first stays
                         best[i][j] = found;
                         if (HAS_ARG) best_k[i][j] = start + d;
                     }
@@ -157,8 +157,8 @@ RING(maxplus)
 RING(minplus)
 RING(maxmul)
 
-// d_a[i,k] gathers d_c[i,j] from each j whose best was k; d_b likewise. A thread for each element: no atomics, so that
-// the sums have one order.
+// d_a[i,k] is the sum of d_c[i,j] over all j whose best k it was; d_b likewise. Each thread computes one element,
+// without atomics, so the order of the sum is fixed.
 #define BACKWARD(name, T) \
     extern "C" __global__ void backward_a_##name(const T *d_c, const int *arg, T *d_a, int m, int n, int k) \
     { \

@@ -32,7 +32,7 @@ def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
             subprocess.run([sys.executable, *sys.argv, which], env=environment, check=True)
 
 
-def one_process(who: str, launch_and_check: Callable[[], None], kernels: Sequence[Any]) -> numba_kcache.CacheInfo:
+def one_process(title: str, launch_and_check: Callable[[], None], kernels: Sequence[Any]) -> numba_kcache.CacheInfo:
     """Compile or load the kernels, and launch them if there is a device; return the counts of this process."""
     start = time.perf_counter()
     if cuda.is_available():
@@ -44,5 +44,5 @@ def one_process(who: str, launch_and_check: Callable[[], None], kernels: Sequenc
         what = "no CUDA device: compiled for sm_90, launches skipped"
     seconds = time.perf_counter() - start
     info = numba_kcache.info("process")
-    print(f"{who}: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})", flush=True)
+    print(f"{title}: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})", flush=True)
     return info

@@ -30,7 +30,7 @@ STEPS = (
 
 @cached_kernel(signature="void(float64[::1], float64[::1], float64[::1])")
 def pull_all(x, mass, out):
-    """The pull on each body of all the others, in one dimension."""
+    """For each body, add up the pulls of all bodies on it, in one dimension."""
     i = cuda.grid(1)
     if i < x.size:
         sum_ = 0.0
@@ -45,8 +45,8 @@ def launch_and_check() -> None:
     x, mass = random.random(515), random.random(515)
     out = cuda.device_array_like(x)
     pull_all.forall(x.size)(cuda.to_device(x), cuda.to_device(mass), out)
-    apart = x[None, :] - x[:, None]
-    wanted = units.GRAVITY * mass * apart / (apart**2 + units.SOFTENING**2) ** 1.5
+    distances = x[None, :] - x[:, None]
+    wanted = units.GRAVITY * mass * distances / (distances**2 + units.SOFTENING**2) ** 1.5
     np.testing.assert_allclose(out.copy_to_host(), wanted.sum(axis=1), rtol=1e-9)
 
 

@@ -22,22 +22,22 @@
 enum { OPEN, READ, WRITE, FDATASYNC, RENAME, UNLINK, STAT, MKDIR };
 
 static char root[4096];
-static int armed = -1, code, each;
-static long met, failed;
+static int armed = -1, error_code, interval;  /* armed: a number of the enum, -1 for none */
+static long matching, failed;                 /* calls since it was armed */
 
 void fail_calls(const char *directory, int call, int error, int every) {
     snprintf(root, sizeof root, "%s", directory);
-    armed = call, code = error, each = every;
-    met = failed = 0;
+    armed = call, error_code = error, interval = every;
+    matching = failed = 0;
 }
 
 long failed_calls(void) { return failed; }
 
 static int fails(int call, const char *path) {
     if (call != armed || strncmp(path, root, strlen(root)) != 0) return 0;
-    if (__atomic_add_fetch(&met, 1, __ATOMIC_RELAXED) % each != 0) return 0;
+    if (__atomic_add_fetch(&matching, 1, __ATOMIC_RELAXED) % interval != 0) return 0;
     __atomic_add_fetch(&failed, 1, __ATOMIC_RELAXED);
-    errno = code;
+    errno = error_code;
     return 1;
 }
 

@@ -150,7 +150,7 @@ static int end(int result)
 
 /* ---- entering and leaving a call ---- */
 
-static struct fault { char name[64]; int code; long turn, seen; } faults[MAX_FAULTS];  /* turn: which call; 0: all */
+static struct fault { char name[64]; int code; long nth, seen; } faults[MAX_FAULTS];  /* nth: which call; 0: all */
 static int fault_count;
 static bool is_configured, is_initialised, is_forked;
 
@@ -171,13 +171,13 @@ static void read_faults(const char *rules)
     while (rules && *rules) {
         struct fault *fault = &faults[fault_count++];
         size_t length = strcspn(rules, ",");
-        char turn[24] = "*";
+        char nth[24] = "*";
         if (fault_count == MAX_FAULTS || length > 100
-            || sscanf(rules, "%63[^:,]:%d@%23[^,]", fault->name, &fault->code, turn) < 2) {
+            || sscanf(rules, "%63[^:,]:%d@%23[^,]", fault->name, &fault->code, nth) < 2) {
             fprintf(stderr, "cannot use KC_FAKE_FAIL: '%s' is no rule\n  hint: function:code@n\n", rules);
             abort();
         }
-        fault->turn = *turn == '*' ? 0 : atol(turn);
+        fault->nth = *nth == '*' ? 0 : atol(nth);
         rules += length + (rules[length] == ',');
     }
 }
@@ -220,7 +220,7 @@ static int enter(const char *name, enum needs needs)
     if (is_forked && needs)
         return NOT_INITIALIZED;
     for (int i = 0; i < fault_count; i++)
-        if (!strcmp(faults[i].name, calling) && (++faults[i].seen == faults[i].turn || !faults[i].turn))
+        if (!strcmp(faults[i].name, calling) && (++faults[i].seen == faults[i].nth || !faults[i].nth))
             return NOTE("fault", faults[i].code, ",\"seen\":%ld", faults[i].seen);
     int state = state_of_here();
     return needs >= READY && !is_initialised ? NOT_INITIALIZED : needs == IN_CONTEXT ? state : SUCCESS;
