@@ -564,3 +564,21 @@ def kernel(x):
     space["GAIN"] = 3.0
 
     assert "0d4008000000000000" in ptx_of(built(space["kernel"], (int64[::1],)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("callees", ["inner(x[0]) + outer(x[0])", "outer(x[0]) + inner(x[0])", "outer(x[0])"])
+@pytest.mark.parametrize("inner", ["('float64(float64)', device=True)", "(device=True)"])
+def test_explicit_overload_is_compiled_anew_after_what_it_calls(callees: str, inner: str) -> None:
+    """A device function with a signature of its own is compiled at once, with the code that its callees have then."""
+    space = dict(SPACE)
+    with assumed_device((8, 0)):
+        exec(f"@cuda.jit{inner}\ndef inner(x):\n    return x * FACTOR\n", space)
+        exec("@cuda.jit('float64(float64)', device=True)\ndef outer(x):\n    return inner(x)\n", space)
+    exec(f"@cuda.jit\ndef kernel(x):\n    x[0] = {callees}\n", space)
+    constants = []
+    for factor in (3.0, 5.0):
+        space["FACTOR"] = factor
+        constants.append({*re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],))))})
+
+    assert constants == [{"0d4008000000000000"}, {"0d4014000000000000"}]

@@ -38,7 +38,6 @@ Edge = tuple[str, "int | str"]
 _REMEDY = " (depends= takes values and files that represent it)"
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
-
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
 
 COOPERATIVE = "needs a cooperative launch"
@@ -106,9 +105,10 @@ class Fingerprint(NamedTuple):
     graph: Graph
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
-        """Objects whose compiled device code the compiler keeps, each with a digest of what determines that code:
-        the dispatchers that the kernel calls, registered implementations, and definitions of intrinsics."""
-        return tuple((function, self.graph.digest(index)) for index, (function, _) in self.graph.kept.items() if index)
+        """Objects whose compiled code the compiler keeps, after what they call, with their digests (`call_order`)."""
+        from .call_order import kept_objects  # here: a hit compiles none
+
+        return kept_objects(self.graph)
 
     def is_cooperative(self) -> bool:
         """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""
