@@ -3,9 +3,9 @@
 Method      Kernels that include CUB, each with another block size, so that all are misses. "one warm worker": the sum
             of all compile times in a single worker, without its start. "wall": from the call of warm_up to its return,
             with the start of the workers. Each run has an empty cache. "start": from the start of a worker to its
-            answer to an invalid task, the median of several. "one warm worker" and "alone" (all workers) do not share
-            precompiled headers. "cpu": CPU time of all workers, with their start; "cpu_of_alone": its ratio to that of
-            "alone".
+            answer to an invalid task, the median of several. In "many", all workers share precompiled headers; in
+            "alone" all workers, and in "one" one worker, share none. "cpu": CPU time of all workers, with their start;
+            "cpu_of_alone": that of "many" as a multiple of that of "alone".
 Not shown   Numba kernels; a machine whose cores are busy.
 """
 
@@ -94,25 +94,26 @@ def main() -> None:
 
     header, texts = machine_header(), sources(arguments.kernels)
     one = measured(texts, arguments.arch, 1, are_shared=False)
-    alone = measured(texts, arguments.arch, arguments.workers, are_shared=False)
-    many = measured(texts, arguments.arch, arguments.workers, are_shared=True)
+    unshared = measured(texts, arguments.arch, arguments.workers, are_shared=False)
+    shared = measured(texts, arguments.arch, arguments.workers, are_shared=True)
     found = {
         "kernels": len(texts),
         "arch": arguments.arch,
         "one": one,
-        "alone": alone,
-        "many": many,
-        "cpu_of_alone": many["cpu_s"] / alone["cpu_s"],
-        "times_one_warm_worker": one["compiles_s"] / many["wall_s"],
+        "alone": unshared,
+        "many": shared,
+        "cpu_of_alone": shared["cpu_s"] / unshared["cpu_s"],
+        "times_one_warm_worker": one["compiles_s"] / shared["wall_s"],
         "start_s": start_s(),
     }
     print(f"{len(texts)} kernels that include CUB, for {arguments.arch}")
     print(f"  one warm worker   {one['compiles_s']:.1f} s ({one['compiles_s'] / len(texts):.2f} s each)")
     print(
-        f"  {many['workers']} workers        {many['wall_s']:.1f} s: {found['times_one_warm_worker']:.1f} times as fast"
+        f"  {shared['workers']} workers        {shared['wall_s']:.1f} s: "
+        f"{found['times_one_warm_worker']:.1f} times as fast"
     )
-    print(f"  CPU time          {many['cpu_s']:.1f} s; without shared headers {alone['cpu_s']:.1f} s")
-    print(f"  parent process    {many['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
+    print(f"  CPU time          {shared['cpu_s']:.1f} s; without shared headers {unshared['cpu_s']:.1f} s")
+    print(f"  parent process    {shared['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
     print(f"  a worker starts in {found['start_s'] * 1e3:.0f} ms")
     if arguments.json:
         write_result(arguments.json, "warm_up", header, found)

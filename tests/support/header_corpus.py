@@ -116,19 +116,19 @@ def run(
         tally.steps[kind] += 1
         outcomes = {how: project.check(each.headers) if each.headers else None for how, each in caches.items()}
         matched = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
-        now, learned = _compile(project, library)
-        if any(now.code != each.code for each in caches.values()):
+        fresh, learned = _compile(project, library)
+        if any(fresh.code != each.code for each in caches.values()):
             tally.changing[kind] += 1
         for how, each in caches.items():
-            if matched[how] and now.code != each.code:
+            if matched[how] and fresh.code != each.code:
                 tally.stale[how].append(kind)
-            if matched[how] is False and now.code == each.code:
+            if matched[how] is False and fresh.code == each.code:
                 tally.needless[how].append(f"{kind} ({outcomes[how].change})")
-        if now.code is None:
+        if fresh.code is None:
             _put_back(project, backup)
             caches = _compiled(project, library, tally)
         elif not all(matched.values()):
-            caches = _learned(project, now.code, learned, tally)
+            caches = _learned(project, fresh.code, learned, tally)
     shutil.rmtree(backup)
     return tally
 

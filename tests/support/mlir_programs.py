@@ -520,6 +520,7 @@ texts.append(ptx_text())
 print(len(set(texts[:3])), cache.info("process").compiles, cache.info("process").misses)
 """
 )
+"""Compile a kernel whose intrinsic reads a global, and whose inline MLIR has a constant, before and after changes."""
 
 INSPECTED = (
     START

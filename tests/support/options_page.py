@@ -47,11 +47,11 @@ EXAMPLES = {
 """An example for each option of a source."""
 
 OF_NUMBA = {
-    "inline": ("whether LLVM may take the kernel's callees into it", "cached_kernel(add, inline='never')"),
-    "forceinline": ("the device function is taken into its callers", "cached_kernel(add, forceinline=True)"),
+    "inline": ("whether LLVM may inline the kernel's callees", "cached_kernel(add, inline='never')"),
+    "forceinline": ("the device function is inlined into its callers", "cached_kernel(add, forceinline=True)"),
     "launch_bounds": ("threads per block at most, and blocks per multiprocessor at least",
                       "cached_kernel(add, launch_bounds=(256, 2))"),
-    "shared_memory_carveout": ("as `carveout`, in Numba's word", "cached_kernel(add, shared_memory_carveout=50)"),
+    "shared_memory_carveout": ("Numba's name for `carveout`", "cached_kernel(add, shared_memory_carveout=50)"),
     "extensions": ("objects that prepare arguments, as Numba's", "cached_kernel(add, extensions=[])"),
     "opt_level": ("0 to 3, in place of `opt`", "cached_kernel(add, kind='mlir', opt_level=2)"),
     "ptxas_options": ("flags for ptxas", "cached_kernel(add, kind='mlir', ptxas_options=['--verbose'])"),
@@ -144,7 +144,7 @@ def entry(name: str, kind: str, default: str, meaning: str, example: str) -> str
 def page() -> str:
     """The whole page."""
     known, types = meanings(), kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
-    known["kind"] = ("told from the thing", "the kind of kernel, where it cannot be told or is told wrongly")
+    known["kind"] = ("detected", "the kind of kernel, if it is not detected or is detected wrongly")
     parts = [HEAD]
     parts += [entry(name, types[name], *known[name], _quoted(example)) for name, example in EXAMPLES.items()]
     parts.append("## Options of Numba kernels alone\n")
