@@ -1,10 +1,10 @@
 """Run numba-cuda-mlir's own tests without this cache and with every kernel in it, cold and warm, and compare.
 
-Its wheel does not contain the tests: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a folder of
-tests from its repository, or several separated by commas. FOLDER gets the logs and `mlir_suite.json`. RUN is plain,
-cold or warm; all three by default. On a machine without a device, `--fake` uses the fake driver of this project's
-tests: tests that compare numbers then fail in the plain run, and are not counted. The exit code is 1 if a test passes
-in the plain run and fails with the cache, unless it is in `EXPECTED`.
+numba-cuda-mlir's wheel does not contain them: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a
+folder of tests from its repository, or several separated by commas. FOLDER gets the logs and `mlir_suite.json`. RUN is
+plain, cold or warm; all three by default. On a machine without a device, `--fake` uses the fake driver of this
+project's tests: tests that compare numbers then fail in the plain run, and are not counted. The exit code is 1 if a
+test passes in the plain run and fails with the cache, unless it is in `EXPECTED`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run cuda.core's own tests of its program caches, once plain and once on `adapters.ProgramCache`, and compare.
 
-Its wheel does not contain the tests: `python .ci/program_cache_suite.py TESTS [RESULT]`, where TESTS is
+cuda.core's wheel does not contain them: `python .ci/program_cache_suite.py TESTS [RESULT]`, where TESTS is
 `test_program_cache.py` of its repository, or several files separated by commas. In the second run both of cuda.core's
 caches are replaced, also in the processes that a test starts. RESULT is a JSON file with the names of passing and
 failing tests. The exit code is 1 if a test passes in the plain run and fails with this cache, unless it is in

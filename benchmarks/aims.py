@@ -79,10 +79,10 @@ def to_bare(system: str, counts: tuple[str, ...], bare: str = "bare cuLaunchKern
     )
 
 
-def more_memory(part: str, result: Mapping[str, Any], place: int = 1) -> float:
-    """Growth from the first tenth of a part to its last, in bytes of the host's memory; `place=2`: of the device's."""
+def more_memory(part: str, result: Mapping[str, Any], index: int = 1) -> float:
+    """Growth from the first tenth of a part to its last, in bytes of the host's memory; `index=2`: of the device's."""
     first, *_, last = result["samples"][part]["tenths"]
-    return float(last[place] - first[place])
+    return float(last[index] - first[index])
 
 
 def kept_of_dropped_kb(result: Mapping[str, Any]) -> float:

@@ -41,16 +41,16 @@ def texts(folder: Path | None) -> Iterator[tuple[str, str]]:
         return
     for part in ("tests", "examples", "docs", "benchmarks"):
         for path in sorted((ROOT / part).rglob("*")):
-            place = path.relative_to(ROOT).as_posix()
+            location = path.relative_to(ROOT).as_posix()
             if path.suffix == ".cu":
-                yield place, path.read_text()
+                yield location, path.read_text()
             elif path.suffix == ".py":
                 for node in ast.walk(ast.parse(path.read_text())):
                     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                        yield f"{place}:{node.lineno}", node.value
+                        yield f"{location}:{node.lineno}", node.value
             elif path.suffix == ".md":
                 blocks = path.read_text().split("```")[1::2]
-                yield from ((place, block.partition("\n")[2]) for block in blocks)
+                yield from ((location, block.partition("\n")[2]) for block in blocks)
 
 
 KINDS = {
@@ -90,8 +90,8 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
     for number in range(-1, rounds):
         with tempfile.TemporaryDirectory() as folder:
             cache = numba_kcache.KernelCache(folder)
-            for text, place in list(sources.items()):
-                least = found.setdefault(place, {"alone": float("inf"), "ours": float("inf")})
+            for text, location in list(sources.items()):
+                least = found.setdefault(location, {"alone": float("inf"), "ours": float("inf")})
                 for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
                     gc.collect()
                     begin = time.process_time()
@@ -101,7 +101,7 @@ def measure(sources: dict[str, str], rounds: int) -> dict[str, dict[str, float]]
                         elif compile_alone(text, flags) is None:
                             raise ValueError
                     except (ValueError, numba_kcache.KCacheError):  # not a complete source
-                        del sources[text], found[place]
+                        del sources[text], found[location]
                         break
                     if number >= 0:
                         least[side] = min(least[side], time.process_time() - begin)
@@ -150,26 +150,26 @@ def main() -> None:
         number, of, core = arguments.child
         os.sched_setaffinity(0, [core])
         pairs = reversed([*texts(arguments.sources)])
-        chosen = {text: place for place, text in pairs if "__global__" in text and text.isascii()}
+        chosen = {text: location for location, text in pairs if "__global__" in text and text.isascii()}
         print(json.dumps(measure(dict([*chosen.items()][: arguments.limit][number::of]), arguments.rounds)))
         return
     from header import machine_header, write_result
 
     samples = measure_in_processes(arguments)
-    kinds = {place: kind_of(text) for place, text in texts(arguments.sources)}
+    kinds = {location: kind_of(text) for location, text in texts(arguments.sources)}
     summary: dict[str, Any] = {**summary_of(samples), "from": arguments.sources.name if arguments.sources else ""}
     summary["kinds"] = {
         kind: summary_of(of_kind)
         for kind in ("nothing", *reversed(KINDS))
-        if (of_kind := {place: each for place, each in samples.items() if kinds[place] == kind})
+        if (of_kind := {location: each for location, each in samples.items() if kinds[location] == kind})
     }
     for name, of in (("all", summary), *summary["kinds"].items()):
         figures = ", ".join(f"{word} {value:.3g}" for word, value in of.items() if isinstance(value, (int, float)))
         print(f"{name}: {figures}")
-    ratios = {place: each["ours"] / each["alone"] for place, each in samples.items()}
-    for place, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
-        least = samples[place]
-        print(f"{ratio:6.2f} {least['alone'] * 1e3:8.1f} {least['ours'] * 1e3:8.1f} ms  {place}")
+    ratios = {location: each["ours"] / each["alone"] for location, each in samples.items()}
+    for location, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
+        least = samples[location]
+        print(f"{ratio:6.2f} {least['alone'] * 1e3:8.1f} {least['ours'] * 1e3:8.1f} ms  {location}")
     if arguments.json:
         write_result(arguments.json, "compile_overhead", machine_header(), samples, summary=summary)
 

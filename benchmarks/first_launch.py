@@ -505,7 +505,7 @@ def measure(
     processes = (os.cpu_count() or 1) if sampling.case.kernels > 1 else 1
     with tempfile.TemporaryDirectory() as parent:
         for number in range(sampling.cold):
-            folders = {system: Path(parent, f"{number}-{place}") for place, system in enumerate(systems)}
+            folders = {system: Path(parent, f"{number}-{index}") for index, system in enumerate(systems)}
             for folder in folders.values():
                 folder.mkdir()
             with ThreadPoolExecutor(processes) as pool:

@@ -309,7 +309,7 @@ def measure(counts: dict[str, int], calls: int, done: Callable[[str, dict[str, A
 
 def show(part: str, found: dict[str, Any]) -> None:
     early, late = found["tenths"][0], found["tenths"][-1]
-    host, device = ((late[place] - early[place]) / 1e6 for place in (1, 2))
+    host, device = ((late[index] - early[index]) / 1e6 for index in (1, 2))
     print(f"{part}, {found['count']}: {host:+.2f} MB of the host and {device:+.2f} MB of the device from the first "
           f"tenth to the last; {early[0]:.2f} s the first, {late[0]:.2f} s the last", flush=True)  # fmt: skip
 

@@ -253,7 +253,7 @@ def growth() -> str:
     for part, each in samples.items():
         if part != "launches":
             early, late, more = each["tenths"][0], each["tenths"][-1], each["count"] - each["count"] // 10
-            memory = [(late[place] - early[place]) / more / 1e3 for place in (1, 2)]
+            memory = [(late[index] - early[index]) / more / 1e3 for index in (1, 2)]
             seconds = [tenth[0] / (each["count"] // 10) * 1e3 for tenth in (early, late)]
             rows.append((part, [f"{each['count']:,}", *map(digits, (*memory, *seconds))]))
     columns = (

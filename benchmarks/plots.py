@@ -83,8 +83,8 @@ def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: 
         axes.set_axis_off()
         return
     names, values = [name for name, _ in rows], [value for _, value in rows]
-    painted = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
-    axes.barh(range(len(rows)), values, color=painted, height=0.65)
+    bar_colours = [colours.ours if "numba_kcache" in name else _colour_of_other(name, colours) for name in names]
+    axes.barh(range(len(rows)), values, color=bar_colours, height=0.65)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     is_wide = max(values) > 20 * min(values)
@@ -92,8 +92,8 @@ def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: 
         axes.set_xscale("log")
     axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
     axes.set_title(f"{title}, {unit}{', logarithmic' if is_wide else ''}", loc="left", fontsize=10, color=colours.text)
-    for place, value in enumerate(values):
-        axes.annotate(digits(value), (value, place), (4, 0), textcoords="offset points", va="center",
+    for position, value in enumerate(values):
+        axes.annotate(digits(value), (value, position), (4, 0), textcoords="offset points", va="center",
                       fontsize=9, color=colours.text)  # fmt: skip
     axes.xaxis.set_visible(False)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
@@ -120,12 +120,12 @@ def first_launch(figure: Any, colours: Colours) -> None:
 def programs(figure: Any, colours: Colours) -> None:
     """Three of the real programs, warm, to the first result."""
     samples = result_of("workloads")["samples"]
-    drawn = {
+    titles = {
         "20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
         "31 kernels of one source": "31 kernels",
     }  # fmt: skip
-    for place, (workload, title) in zip(figure.subplots(1, 3), drawn.items(), strict=True):
-        bars(place, medians(samples[workload], "warm first"), colours, f"{title}: first launch")
+    for axes, (workload, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        bars(axes, medians(samples[workload], "warm first"), colours, f"{title}: first launch")
 
 
 def launch(figure: Any, colours: Colours) -> None:
@@ -165,19 +165,19 @@ def whole_process(figure: Any, colours: Colours) -> None:
 def processes(figure: Any, colours: Colours) -> None:
     """Time until the last rank has its results, cold, by number of ranks."""
     samples = result_of("processes")["samples"]
-    axes = figure.subplots(1, len(samples), squeeze=False)[0]
-    for place, (count, rows) in zip(axes, samples.items(), strict=True):
-        bars(place, medians(rows, "cold last"), colours, f"{count} ranks, cold, until the last")
+    panels = figure.subplots(1, len(samples), squeeze=False)[0]
+    for axes, (count, rows) in zip(panels, samples.items(), strict=True):
+        bars(axes, medians(rows, "cold last"), colours, f"{count} ranks, cold, until the last")
 
 
 def numba_first_launch(figure: Any, colours: Colours) -> None:
     """Numba kernels, warm and cold, and one launch."""
     rows = result_of("numba_first_launch")["samples"]
-    places = figure.subplots(1, 3)
-    for place, (what, scale, unit) in zip(
-        places, (("warm first", 1e3, "ms"), ("cold first", 1e3, "ms"), ("launch", 1e6, "us")), strict=True
+    panels = figure.subplots(1, 3)
+    for axes, (what, scale, unit) in zip(
+        panels, (("warm first", 1e3, "ms"), ("cold first", 1e3, "ms"), ("launch", 1e6, "us")), strict=True
     ):
-        bars(place, medians(rows, what, scale), colours, what, unit)
+        bars(axes, medians(rows, what, scale), colours, what, unit)
 
 
 def import_time(figure: Any, colours: Colours) -> None:
@@ -201,11 +201,11 @@ def modules(figure: Any, colours: Colours) -> None:
 def workloads(figure: Any, colours: Colours) -> None:
     """Each program, warm, to its last result."""
     samples = result_of("workloads")["samples"]
-    places = figure.subplots(-(-len(samples) // 2), 2).flat
-    for place, (workload, rows) in zip(places, samples.items(), strict=False):
-        bars(place, medians(rows, "warm all"), colours, f"{workload}, warm")
-    for place in list(places):
-        place.set_axis_off()
+    panels = figure.subplots(-(-len(samples) // 2), 2).flat
+    for axes, (workload, rows) in zip(panels, samples.items(), strict=False):
+        bars(axes, medians(rows, "warm all"), colours, f"{workload}, warm")
+    for axes in list(panels):
+        axes.set_axis_off()
 
 
 def growth(figure: Any, colours: Colours) -> None:
@@ -257,9 +257,9 @@ def store(figure: Any, colours: Colours) -> None:
     rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
     few = min(row["entries"] for row in rows)
     rows = [row for row in rows if row["system"] in SHOWN["store"]]
-    for place, verb in zip(figure.subplots(1, 2), ("hit", "put"), strict=True):
+    for axes, verb in zip(figure.subplots(1, 2), ("hit", "put"), strict=True):
         found = [(row["system"], row["p50_us"]) for row in rows if row["verb"] == verb and row["entries"] == few]
-        bars(place, sorted(found, key=lambda row: row[1]), colours, f"{verb} of 50 KB, {few} entries", "us")
+        bars(axes, sorted(found, key=lambda row: row[1]), colours, f"{verb} of 50 KB, {few} entries", "us")
 
 
 def nodes(figure: Any, colours: Colours) -> None:
@@ -326,12 +326,12 @@ def draw(name: str, page: str, colours: Colours) -> None:
         "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.color": colours.text,
         "font.size": 9, "axes.edgecolor": colours.grid, "xtick.color": colours.text, "ytick.color": colours.text,
     }  # fmt: skip
-    drawn, size = PICTURES[name]
+    draw_on, size = PICTURES[name]
     with matplotlib.rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
-        drawn(figure, colours)
-        where = machine_of(result_of(RESULT_OF.get(name, name)))
-        figure.supxlabel(where, fontsize=7, color=colours.others, x=0.99, ha="right")
+        draw_on(figure, colours)
+        machine = machine_of(result_of(RESULT_OF.get(name, name)))
+        figure.supxlabel(machine, fontsize=7, color=colours.others, x=0.99, ha="right")
         IMAGES.mkdir(parents=True, exist_ok=True)
         path = IMAGES / f"{name}-{page}.svg"
         figure.savefig(path, transparent=True, metadata={"Date": None, "Source": source_of(name)})

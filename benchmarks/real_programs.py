@@ -41,9 +41,9 @@ def get(folder: Path) -> None:
     """Fetch the programs at their versions."""
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, *WHEELS], check=True)
     for name, (address, commit) in REPOSITORIES.items():
-        where = folder / name
-        subprocess.run(["git", "clone", "-q", address, where], check=True)
-        subprocess.run(["git", "-C", where, "checkout", "-q", commit], check=True)
+        clone = folder / name
+        subprocess.run(["git", "clone", "-q", address, clone], check=True)
+        subprocess.run(["git", "-C", clone, "checkout", "-q", commit], check=True)
 
 
 # -- the programs, in a child ---------------------------------------------------------------------------
@@ -167,10 +167,10 @@ def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, An
     digests: dict[str, Any] = {}
     for round_ in range(warm + 1):
         for system in SYSTEMS:
-            where = folder / name / system
-            where.mkdir(parents=True, exist_ok=True)
+            cache_folder = folder / name / system
+            cache_folder.mkdir(parents=True, exist_ok=True)
             more = {"KC_SYSTEM": system, "KC_RESULT": str(folder / name / f"{system}.npy"), "PYTHONPATH": path}
-            found = fresh([__file__, "--child", name], where, more)
+            found = fresh([__file__, "--child", name], cache_folder, more)
             if isinstance(found, str):
                 rows[system]["cold" if round_ == 0 else "failed"] = found
                 print(name, system, found, flush=True)

@@ -283,10 +283,10 @@ def measure(arguments: argparse.Namespace, root: Path) -> Iterator[dict[str, Any
             if entries * size > arguments.room_bytes:
                 continue
             for number, (name, make) in enumerate(SYSTEMS.items()):
-                place = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all with the same format
+                folder = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all with the same format
                 common = {"system": name, "size": size_name, "entries": entries}
                 try:
-                    found = measure_one(arguments, make, place, size, entries, 10_000_000 * number)
+                    found = measure_one(arguments, make, folder, size, entries, 10_000_000 * number)
                 except ImportError as error:
                     print(f"left out: {name}: {error}", file=sys.stderr)
                     continue
@@ -294,12 +294,12 @@ def measure(arguments: argparse.Namespace, root: Path) -> Iterator[dict[str, Any
 
 
 def measure_one(
-    arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int, unused: int
+    arguments: argparse.Namespace, make: Callable[[Path], Any], folder: Path, size: int, entries: int, unused: int
 ) -> list[dict[str, Any]]:
     """Fill a store, unless a system with the same format did; then measure hits, and puts of keys from `unused` on."""
     payloads = [code_like(size, seed) for seed in range(4)]
-    is_filled, store = place.exists(), make(place)
-    fill = OursUnsynced(place) if isinstance(store, Ours) else store
+    is_filled, store = folder.exists(), make(folder)
+    fill = OursUnsynced(folder) if isinstance(store, Ours) else store
     sync, os.fsync = os.fsync, lambda fd: None  # filling is not measured, and 100,000 syncs take minutes
     try:
         for number in range(0 if is_filled else entries):
@@ -309,12 +309,12 @@ def measure_one(
     del store, fill
 
     def hits(process: int) -> list[float]:
-        mine, keys = make(place), [key_of(number) for number in range(min(entries, 2000))]
+        mine, keys = make(folder), [key_of(number) for number in range(min(entries, 2000))]
         assert mine.get(keys[0]) == payloads[0]
         return timed(lambda number: mine.get(keys[number % len(keys)]), arguments.seconds)
 
     def puts(process: int) -> list[float]:
-        mine, base = make(place), unused + 1_000_000 * (process + 1)
+        mine, base = make(folder), unused + 1_000_000 * (process + 1)
         return timed(lambda number: mine.put(key_of(base + number), payloads[0]), arguments.seconds)
 
     rows = []

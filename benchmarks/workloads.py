@@ -145,8 +145,8 @@ def gemm_cuda_core() -> None:
             operands = [
                 np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
             ]
-            where = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
-            launch_on(stream, where, compiled[0].get_kernel(name), *operands)
+            launch_config = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
+            launch_on(stream, launch_config, compiled[0].get_kernel(name), *operands)
 
         return launch
 

@@ -35,7 +35,7 @@ HANG_S = 150
 NAMES = ("a", "ab" * 31, "0" * 62, "ab" * 32, "1." + "ab" * 8, "12-" + "ab" * 8 + ".jsonl", "total", "evict.lock")
 """Files in the foreign folders: the first name is of another program, the others have the form of a store's files."""
 
-PLACES = ("entries", "manifests", "tmp", "locks", "quarantine", "statistics", "tiers")
+FOLDERS = ("entries", "manifests", "tmp", "locks", "quarantine", "statistics", "tiers")
 
 
 def work(seconds: float) -> None:
@@ -76,22 +76,22 @@ def intrude(shared: Path, parent: Path, foreign: list[Path], seconds: float) -> 
 
 def _intrusion(shared: Path, parent: Path, target: Path, chance: random.Random) -> str:
     tree, aside = shared / "v1", shared / f"aside{chance.randrange(10**9)}"
-    place = tree / chance.choice(PLACES)
+    folder = tree / chance.choice(FOLDERS)
     way = chance.choices(range(7), (2, 4, 4, 4, 3, 6, 0.1))[0]
     if way == 0:
-        place.rename(aside)
-        place.symlink_to(target)
+        folder.rename(aside)
+        folder.symlink_to(target)
         return "folder became a link"
     if way == 1:
-        (place / f"{chance.randrange(256):02x}").symlink_to(target)
+        (folder / f"{chance.randrange(256):02x}").symlink_to(target)
         return "shard planted"
     if way == 2:
-        found = _inside(place, chance)
+        found = _inside(folder, chance)
         found.rename(aside)
         found.symlink_to(target if chance.random() < 0.5 else target / chance.choice(NAMES))
         return "shard or file became a link"
     if way == 3:
-        found = _inside(_inside(place, chance), chance)
+        found = _inside(_inside(folder, chance), chance)
         found.rename(aside)
         chance.choice((os.mkfifo, os.mkdir, lambda path: os.link(target / "a", path)))(found)
         return "file became a FIFO, a folder or a hard link"
@@ -177,20 +177,20 @@ class Chaos:
                     found[str(path)] = *named, status.st_mtime_ns, path.read_text()
         return found
 
-    def start(self, user: int, *command: str, where: Path | None = None, error: Path) -> subprocess.Popen[str]:
+    def start(self, user: int, *command: str, store: Path | None = None, error: Path) -> subprocess.Popen[str]:
         """Start a Python module as a user of the group who may read every file."""
         reads = "+dac_read_search"
         become = ("setpriv", f"--reuid={user}", f"--regid={GROUP}", f"--groups={GROUP}",
                   f"--inh-caps={reads}", f"--ambient-caps={reads}")  # fmt: skip
-        settings = {"NUMBA_KCACHE_DIR": str(where)} if where else {}
-        if where == self.shared:
+        settings = {"NUMBA_KCACHE_DIR": str(store)} if store else {}
+        if store == self.shared:
             settings["NUMBA_KCACHE_SHARED"] = "1"
         with error.open("w") as stderr:
             return subprocess.Popen(
                 [*become, sys.executable, "-m", *command],
                 env=self.environ | settings,
                 umask=0o077 if user % 2 else 0o022,
-                stdout=subprocess.PIPE if where is None or "verify" in command else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if store is None or "verify" in command else subprocess.DEVNULL,
                 stderr=stderr,
                 text=True,
             )
@@ -198,8 +198,8 @@ class Chaos:
     def run(self, seconds: float, processes: int) -> None:
         """Keep so many workers running, kill and stop some, run the intruder beside them, and verify the stores."""
         before, end_s = self.state(), time.monotonic() + seconds
-        places = (str(self.shared), str(self.parent), ":".join(map(str, self.foreign)), str(seconds - 3))
-        intruder = self.start(INTRUDER, "tests.support.chaos", "intrude", *places, error=self.root / "intruder")
+        arguments = (str(self.shared), str(self.parent), ":".join(map(str, self.foreign)), str(seconds - 3))
+        intruder = self.start(INTRUDER, "tests.support.chaos", "intrude", *arguments, error=self.root / "intruder")
         while time.monotonic() < end_s and not self.findings:
             while len(self.running) < processes:
                 self._start_worker()
@@ -215,22 +215,22 @@ class Chaos:
         for each in self.running:
             each.wait()
         remove_planted(self.shared)
-        stores = [(user, where) for user in USERS for where in (self.shared, self.parent / f"own{user}")]
-        for user, where in stores:
+        stores = [(user, store) for user in USERS for store in (self.shared, self.parent / f"own{user}")]
+        for user, store in stores:
             error = self.root / "verify"
-            output = self.start(user, "numba_kcache", "verify", where=where, error=error).communicate()[0]
-            print(f"verify {where.name} by {user}:", output.splitlines()[-1:], error.read_text()[-200:])
+            output = self.start(user, "numba_kcache", "verify", store=store, error=error).communicate()[0]
+            print(f"verify {store.name} by {user}:", output.splitlines()[-1:], error.read_text()[-200:])
             if "0 damaged" not in output:
-                self.findings.append(f"verify of {where.name} by {user}: {output[-500:]}")
+                self.findings.append(f"verify of {store.name} by {user}: {output[-500:]}")
         if self.state() != before:
             self.findings.append("a foreign file was touched in the end")
         print(dict(self.tally))
 
     def _start_worker(self) -> None:
         user = self.chance.choice(USERS)
-        where = self.shared if self.chance.random() < 0.7 else self.parent / f"own{user}"
+        store = self.shared if self.chance.random() < 0.7 else self.parent / f"own{user}"
         error, seconds = self.root / f"error{self.tally['started']}", str(self.chance.uniform(5, 40))
-        process = self.start(user, "tests.support.chaos", "work", seconds, where=where, error=error)
+        process = self.start(user, "tests.support.chaos", "work", seconds, store=store, error=error)
         self.running[process] = time.monotonic(), error
         self.tally["started"] += 1
 

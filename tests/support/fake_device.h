@@ -112,12 +112,12 @@ static int attribute_of(int device, int attribute)
 
 SERVE(cuDeviceGetCount, READY, (int *count), *count = device_count;)
 SERVE(cuDeviceGet, READY, (int *device, int ordinal), DEVICE(ordinal); *device = ordinal;)
-SERVE(cuDeviceGetName, READY, (char *name, int room, int device),
-    DEVICE(device); snprintf(name, (size_t)room, "Fake GPU sm_%d", compute_capabilities[device]);)
+SERVE(cuDeviceGetName, READY, (char *name, int size, int device),
+    DEVICE(device); snprintf(name, (size_t)size, "Fake GPU sm_%d", compute_capabilities[device]);)
 SERVE(cuDeviceGetUuid_v2, READY, (char *uuid, int device),
     DEVICE(device); memcpy(uuid, "kc-fake-device-", 15); uuid[15] = (char)device;)
-SERVE(cuDeviceGetPCIBusId, READY, (char *text, int room, int device),
-    DEVICE(device); snprintf(text, (size_t)room, "0000:%02X:00.0", device + 1);)
+SERVE(cuDeviceGetPCIBusId, READY, (char *text, int size, int device),
+    DEVICE(device); snprintf(text, (size_t)size, "0000:%02X:00.0", device + 1);)
 SERVE(cuDeviceTotalMem_v2, READY, (size_t *bytes, int device), DEVICE(device); *bytes = total_bytes;)
 SERVE(cuDeviceGetAttribute, READY, (int *value, int attribute, int device),
     DEVICE(device); CHECK(attribute > 0 && attribute < 160, INVALID_VALUE);
