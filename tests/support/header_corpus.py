@@ -104,19 +104,19 @@ def run(
     tally = Tally(Counter(), Counter(), {}, {}, {})
     backup = project.root.with_name(project.root.name + ".backup")
     shutil.copytree(project.root, backup, symlinks=True)
-    caches = _compiled(project, library, tally)
+    caches = _compiled_caches(project, library, tally)
     kinds = [kind for kind, (weight, _step) in steps.items() for _ in range(weight)]
     while tally.steps.total() < count:
         if tally.steps.total() % rest_every == rest_every - 1:
             _put_back(project, backup)
-            caches = _compiled(project, library, tally)
+            caches = _compiled_caches(project, library, tally)
         kind = chance.choice(kinds)
         if steps[kind][1](project, chance) is None:
             continue
         tally.steps[kind] += 1
         outcomes = {how: project.check(each.headers) if each.headers else None for how, each in caches.items()}
         matched = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
-        fresh, learned = _compile(project, library)
+        fresh, learn = _compile(project, library)
         if any(fresh.code != each.code for each in caches.values()):
             tally.changing[kind] += 1
         for how, each in caches.items():
@@ -126,9 +126,9 @@ def run(
                 tally.needless[how].append(f"{kind} ({outcomes[how].change})")
         if fresh.code is None:
             _put_back(project, backup)
-            caches = _compiled(project, library, tally)
+            caches = _compiled_caches(project, library, tally)
         elif not all(matched.values()):
-            caches = _learned(project, fresh.code, learned, tally)
+            caches = _learned_caches(project, fresh.code, learn, tally)
     shutil.rmtree(backup)
     return tally
 
@@ -138,10 +138,10 @@ def _put_back(project: Project, backup: Path) -> None:
     shutil.copytree(backup, project.root, symlinks=True)
 
 
-def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
-    result, learned = _compile(project, library)
+def _compiled_caches(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
+    result, learn = _compile(project, library)
     assert result.code, result.log
-    return _learned(project, result.code, learned, tally)
+    return _learned_caches(project, result.code, learn, tally)
 
 
 def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
@@ -156,11 +156,11 @@ def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dic
     }
 
 
-def _learned(
-    project: Project, code: bytes, learned: Callable[[], dict[str, HeaderSet | Untrackable]], tally: Tally
+def _learned_caches(
+    project: Project, code: bytes, learn: Callable[[], dict[str, HeaderSet | Untrackable]], tally: Tally
 ) -> dict[str, Cached]:
     caches = {}
-    for how, outcome in learned().items():
+    for how, outcome in learn().items():
         for table in (tally.stale, tally.needless, tally.refused):
             table.setdefault(how, [])
         if isinstance(outcome, HeaderSet):
