@@ -179,7 +179,7 @@ class CheckedTier:
         """Add variants, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
-            before = self._trusted_variants(family, there)
+            before = self._variants(family, there)
             after = entry_format.merge(before, *variants)
             if after == before:
                 return
@@ -187,17 +187,6 @@ class CheckedTier:
             record = self._record(MANIFEST, family, data, "")
             if record is None or self._give(MANIFEST, family, data, record, there) is not False:
                 return
-
-    def _trusted_variants(self, family: str, data: bytes | None) -> list[Variant]:
-        """The variants in the manifest; if this process will sign the result, only those that its own key signed."""
-        if data is None or self._trust is None or self._trust.demands or not self._trust.signs:
-            return self._variants(family, data)
-        record = self._read(MANIFEST + SIGNATURE, family) or b""
-        try:
-            is_own = self._trust.is_own(MANIFEST, family, data, record)
-            return entry_format.decode_manifest(data, family) if is_own else []
-        except (ValueError, KCacheError):
-            return []
 
     def _entry_record(self, entry: StoredEntry, data: bytes) -> bytes | None:
         return self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))

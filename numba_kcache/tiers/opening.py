@@ -69,9 +69,9 @@ def open_any(source: Any, settings: Settings) -> Bundle:
         OptionError: It is none of these.
     """
     from .bundle import open_bundle, open_resource, open_traversable
-    from .signing import TrustedKeys
+    from .trust import trusted_keys
 
-    trusted = TrustedKeys(settings.trusted_keys)
+    trusted = trusted_keys(settings)
     if isinstance(source, str) and (not source or "\0" in source):
         raise OptionError(
             f"cannot find a bundle in {source!r}", "it is not a path", "give a path, or 'package:resource'"

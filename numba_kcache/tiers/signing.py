@@ -1,7 +1,9 @@
 """Sign entries and bundles, and check their signatures: Ed25519 over key, digest, size and target.
 
 Promise     A signature that `TrustedKeys.check` accepts was made over exactly this statement, by the holder of a key
-            that is trusted here. A secret key is read from its file for each signature, and not kept in memory.
+            that is trusted here. A secret key is read from its file each time, and not kept in memory.
+            A machine that signs demands signatures too, and trusts its own: it cannot pass on unsigned code under its
+            name, neither as it is nor linked into something else.
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).
@@ -45,17 +47,9 @@ def sign(path: str, said: bytes) -> bytes:
         SettingsError: The file does not hold an Ed25519 key.
         ToolchainMissingError: `cryptography` is not installed.
     """
-    serialization, ed25519 = _cryptography()
-    try:
-        with open(path, "rb") as file:
-            secret = serialization.load_pem_private_key(file.read(1 << 16), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingsError(f"cannot use signing_key = {path!r}", _first_line(error), _MAKE_ONE) from None
-    if not isinstance(secret, ed25519.Ed25519PrivateKey):
-        raise SettingsError(f"cannot use signing_key = {path!r}", "it is no Ed25519 key", _MAKE_ONE)
-    raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+    secret, public = _key_pair(path)
     signature: bytes = secret.sign(said)
-    return _key_id(secret.public_key().public_bytes(*raw)) + signature
+    return _key_id(public) + signature
 
 
 class TrustedKeys:
@@ -63,25 +57,29 @@ class TrustedKeys:
 
     Args:
         keys: Name and 32 bytes of each.
+        signing_key: PEM file of this machine's own key, which is trusted too; None if it signs nothing.
     """
 
-    def __init__(self, keys: Iterable[tuple[str, bytes]]) -> None:
-        self._keys = {_key_id(public): (name, public) for name, public in keys}
+    def __init__(self, keys: Iterable[tuple[str, bytes]], signing_key: str | None = None) -> None:
+        self._keys, self._signing_key = {_key_id(public): (name, public) for name, public in keys}, signing_key
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._keys) or self._signing_key is not None
 
     def check(self, signature: bytes, said: bytes) -> str:
-        """The name of the trusted key that made `signature` over a statement.
+        """The name of the trusted key that made `signature` over a statement; the id of this machine's own.
 
         Raises:
             Unsigned: None did.
+            SettingsError: The own key is needed and cannot be read.
             ToolchainMissingError: `cryptography` is not installed.
         """
         if len(signature) != SIGNATURE_BYTES:
             raise Unsigned("it is not signed")
         name, public = self._keys.get(signature[:8], ("", b""))
-        if not public:
+        if not public and self._signing_key is not None:
+            name, public = signature[:8].hex(), _key_pair(self._signing_key)[1]
+        if not public or _key_id(public) != signature[:8]:
             raise Unsigned(f"it is signed by the key {signature[:8].hex()}, which is not among the trusted")
         _, ed25519 = _cryptography()
         from cryptography.exceptions import InvalidSignature
@@ -94,6 +92,20 @@ class TrustedKeys:
 
 
 _MAKE_ONE = "make one with: openssl genpkey -algorithm ed25519 -out kernels.pem"
+
+
+def _key_pair(path: str) -> tuple[Any, bytes]:
+    """The secret key in a PEM file, and the bytes of its public key."""
+    serialization, ed25519 = _cryptography()
+    try:
+        with open(path, "rb") as file:
+            secret = serialization.load_pem_private_key(file.read(1 << 16), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingsError(f"cannot use signing_key = {path!r}", _first_line(error), _MAKE_ONE) from None
+    if not isinstance(secret, ed25519.Ed25519PrivateKey):
+        raise SettingsError(f"cannot use signing_key = {path!r}", "it is no Ed25519 key", _MAKE_ONE)
+    raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+    return secret, secret.public_key().public_bytes(*raw)
 
 
 def _key_id(public: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Signature records of the files in a tier: one beside each file, checked before the file is decoded.
 
-Promise     If the settings name trusted keys, a file of a tier is unpacked, stored or run only after it was verified
-            that one of these keys signed exactly its bytes, its name and its target.
+Promise     If the settings name trusted keys or a key to sign with, a file of a tier is unpacked, stored or run only
+            after it was verified that one of these keys signed exactly its bytes, its name and its target.
 Method      A record is a signature and the target's name, kept beside the file, whose own bytes are not changed by
             signing. The statement for a manifest has no target and marks its key, so that it cannot pass for an entry.
 Not here    Signatures (tiers.signing). A bundle has one signature over all of it (tiers.bundle).
@@ -45,20 +45,21 @@ class Trust:
 
         Raises:
             Unsigned: None has.
-            ToolchainMissingError: It cannot be checked.
+            SettingsError, ToolchainMissingError: It cannot be checked.
         """
         target = _target(record)
         self._trusted.check(record[:SIGNATURE_BYTES], _statement(kind, key, data, target))
         return target
 
-    def is_own(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
-        """Check whether this process's own signing key made a record, by making it again (Ed25519 is deterministic)."""
-        return bool(record) and record == self.record(kind, key, data, _target(record))
-
 
 def trust_of(settings: Settings) -> Trust:
     """The trust that the settings ask for."""
-    return Trust(TrustedKeys(settings.trusted_keys), settings.signing_key)
+    return Trust(trusted_keys(settings), settings.signing_key)
+
+
+def trusted_keys(settings: Settings) -> TrustedKeys:
+    """The keys whose signatures these settings accept, with the own one; none if no signature is demanded."""
+    return TrustedKeys(settings.trusted_keys, settings.signing_key)
 
 
 def _target(record: bytes) -> str:

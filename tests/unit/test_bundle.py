@@ -719,6 +719,18 @@ def test_signed_bundle_is_believed_and_others_are_not(
     assert open_cache(tmp_path / "anyone").import_bundle(tmp_path / "signed.kcache").entries == 4
 
 
+def test_signer_imports_no_unsigned_bundle(
+    filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
+) -> None:
+    """The next export would sign its entries; a bundle that it has signed itself it imports."""
+    open_cache(tmp_path / "filled", signing_key=keys[0]).export_bundle(tmp_path / "signed.kcache")
+    signer = open_cache(tmp_path / "new", signing_key=keys[0])
+
+    with pytest.raises(BundleError, match="it is not signed"):
+        signer.import_bundle(bundle)
+    assert re.fullmatch(r"[0-9a-f]{16}", signer.import_bundle(tmp_path / "signed.kcache").signed_by)
+
+
 def test_signed_bundle_is_the_same_each_time(
     filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:

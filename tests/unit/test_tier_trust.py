@@ -207,6 +207,32 @@ def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Event
     assert (tier.entries, tier.manifests) == ({}, {})
 
 
+@pytest.mark.parametrize("signs", [None, "stranger"])
+def test_signer_takes_nothing_unsigned(tmp_path: Path, events: Events, signs: str | None) -> None:
+    """A push or an export would sign it, and so vouch for code that it has neither compiled nor verified."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, signs)
+    node = believer(tmp_path, tier, events, signs="team")
+
+    assert node.get(key_of(1)) is None
+    assert node.tiers[0].get_manifest(key_of(9)) == []
+    assert not file_of(node.local, key_of(1)).exists()
+    assert ["is not trusted" in str(event.fields["error"]) for event in events.of(EventKind.TROUBLE)] == [True] * 2
+
+
+@pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "stranger"}])
+def test_signer_takes_what_it_signed_itself(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
+    """Its own key need not be among the trusted; a tier that is vouched for needs no signature."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, "team")
+    assert believer(tmp_path, tier, events, **asked).get(key_of(1)) == ENTRY_1
+
+    unsigned = MemoryTier().with_variants(key_of(9), VARIANT)
+    unsigned.is_trusted = True
+    assert believer(tmp_path, unsigned, events, **asked).tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert events.of(EventKind.TROUBLE) == []
+
+
 @pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "team"}])
 def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
     """A manifest of unknown origin is replaced; its own is added to."""
