@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
-from ..toolchain import Identified, Record, Toolchain
+from ..toolchain import RECORD_KEY, Identified, Record, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -57,8 +57,6 @@ _WITHOUT_COMPILERS = components({"compilers": {}, "versions": {}})
 
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
 """Libraries whose absence is found quickly; for the others cuda.pathfinder starts a process, which takes 100 ms."""
-
-_TOOLCHAIN_VARIANT = "toolchain"
 
 
 class Lookup:
@@ -339,7 +337,7 @@ class Lookup:
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
-            self.local.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
+            self.local.add_variant(name, {"key": RECORD_KEY, "record": record})
 
     def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
         """Emit an event about a request."""

@@ -39,6 +39,7 @@ SOUGHT = {
 PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
+RECORD_KEY = "toolchain"  # of the variant that holds a record, in the manifest of its name
 _BEGAN_NS = time.time_ns()
 """Time at which this module was imported: a package whose files changed later may have been imported before that."""
 
@@ -121,9 +122,8 @@ class Toolchain:
 
     def load_record(self, name: str) -> Record | None:
         """Load the record saved under a name."""
-        for variant in self.load(name):
-            record = variant.get("record")
-            if isinstance(record, dict):
+        for each in self.load(name):
+            if each.get("key") == RECORD_KEY and isinstance(record := each.get("record"), dict):
                 return record
         return None
 

@@ -50,7 +50,7 @@ from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.signing import TrustedKeys
-from numba_kcache.toolchain import Toolchain
+from numba_kcache.toolchain import RECORD_KEY, Toolchain
 from tests.support.resolving import request_of
 from tests.support.stores import counters_of, file_of
 
@@ -190,7 +190,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
 def records(bases: Bases, chance: random.Random) -> None:
     """The record of the compilers alone: it holds, or they are looked for."""
     record = mutated(bases.record, chance)
-    found = Toolchain(lambda name: [{"key": name, "record": record}], lambda name, value: None)
+    found = Toolchain(lambda name: [{"key": RECORD_KEY, "record": record}], lambda name, value: None)
     found.identify(("nvrtc", "nvrtc-builtins"), ("numba",), looks=False)
 
 

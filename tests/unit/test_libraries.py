@@ -69,6 +69,17 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return files
 
 
+def test_record_is_that_of_its_own_variant() -> None:
+    """A manifest of this name may hold others, such as one that a tier or a bundle has added."""
+    variants: list[dict[str, Any]] = [
+        {"key": "ab" * 32, "record": {"row": 1}},
+        {"key": "toolchain", "record": {"row": 2}},
+    ]
+
+    assert Toolchain(lambda _name: variants, never).load_record("name") == {"row": 2}
+    assert Toolchain(lambda _name: variants[:1], never).load_record("name") is None
+
+
 def never(*_args: object) -> Any:
     raise AssertionError("asked where a library is, which loads it")
 
