@@ -26,8 +26,8 @@ overload_attribute = functools.partial(
 overload_method = functools.partial(extending.overload_method, typing_registry=extending.typing_registry)
 """
 
-_NOT_HERE = ("array of another module", "records")
-"""Terms that numba-cuda-mlir does not compile."""
+_NOT_HERE = ("array of another module", "records", "functions with signatures")
+"""Terms that numba-cuda-mlir does not compile, or that `plain` would have to define again."""
 
 _TERMS = {
     **{name: term for name, term in TERMS.items() if name not in _NOT_HERE},

@@ -205,6 +205,16 @@ def _without_padding(ptx: str) -> str:
     return ptx
 
 
+def _redefine() -> None:
+    """Compile the functions with signatures again, callees first, as if the modules had begun with what is patched."""
+    from numba import cuda
+
+    main = vars(sys.modules["pk_main"])
+    for name, found in list(main.items()):
+        if signatures := list(getattr(found, "overloads", ())):
+            main[name] = cuda.jit(signatures, **found.targetoptions)(found.py_func)
+
+
 def plain(call: Call) -> list[Answer]:
     """Compile the program as it is now with Numba alone."""
     from numba import cuda
@@ -212,6 +222,7 @@ def plain(call: Call) -> list[Answer]:
     _pretend_device()
     try:
         enter(call)
+        _redefine()
         function = vars(sys.modules["pk_main"])["k"]
         given = {**getattr(function, "targetoptions", {}), **call["options"]}
         options = {

@@ -78,6 +78,12 @@ TERMS = {
     ),
     "default": Term("F{n}(t)", main="@cuda.jit(device=True)\ndef F{n}(x, c={v}.5):\n    return x - c\n"),
     "device function": Term("F{n}(t)", main="@cuda.jit(device=True)\ndef F{n}(x):\n    return x * {v}.0\n@cuda.jit(device=True)\ndef H{n}(x):\n    return x + {v}.0\n", patches=(("main", "F{n}", "H{n}", None),)),
+    "functions with signatures": Term(
+        "F{n}(t)",
+        main="C{n} = {v}.5\n@cuda.jit('float64(float64)', device=True)\ndef I{n}(x):\n    return x * C{n}\n"
+        "@cuda.jit('float64(float64)', device=True)\ndef F{n}(x):\n    return I{n}(x) + 1.0\n",
+        patches=(("main", "C{n}", "{w}.5", None),),
+    ),
     "inlined function": Term("F{n}(t)", main='@cuda.jit(device=True, inline="always")\ndef F{n}(x):\n    return x * {v}.0\n'),
     "fast function": Term("F{n}(t)", main="@cuda.jit(device=True, fastmath=False)\ndef F{n}(x):\n    return np.float32(x) / np.float32({v}.0)\n"),
     "function of another module": Term(
@@ -253,7 +259,7 @@ class PythonProgram:
     def _edit(self) -> list[Edit]:
         kinds = (
             (self._value, 4), (self._patch, 5), (self._nothing, 6), (self._swap, 2), (self._back, 2), (self._option, 1),
-            (self._environment, 1),
+            (self._environment, 1), (self._failure, 2),
         )  # fmt: skip
         functions, weights = zip(*kinds, strict=True)
         return self.chance.choices(functions, weights)[0]()
@@ -333,6 +339,20 @@ class PythonProgram:
         if self.chance.random() < 0.6:
             self.options[name] = value
         return [{"edit": "set", "name": "options", "value": self.options}]
+
+    def _failure(self) -> list[Edit]:
+        """Something set while a compile fails, at its last line, and set back before another kernel is compiled."""
+        found = [each for each in self._patch() if each["edit"] == "patch" and each["code"] is not None]
+        self.patched = [each for each in self.patched if each not in found]
+        failing = "Array(float64, 1, 'C', readonly=True), float64[::1]"
+        other = self.chance.choice(("float32[::1], float64[::1]", "float64[::1], float64[::1]"))
+        return [
+            *found,
+            {"edit": "set", "name": "signature", "value": failing},
+            {"edit": "ask", "cache": "same"},
+            *({**each, "code": None} for each in found),
+            {"edit": "set", "name": "signature", "value": other},
+        ]
 
     def _environment(self) -> list[Edit]:
         name = self.chance.choice(("PK_CHOICE", "PK_OTHER", "LANG"))
