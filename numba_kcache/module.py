@@ -208,7 +208,7 @@ class CachedModule:
 
     def _artifact(self) -> Artifact:
         """The module's artifact for the current device, or, without a device, for the module's first target."""
-        return self._whole._at_hand()
+        return self._whole._any_artifact()
 
     def _session(self) -> Session:
         return self._whole._session()

@@ -157,7 +157,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
-    session.require_place(f"import the bundle {bundle.name}")
+    session.require_directory(f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
     try:
         for each in bundle.manifests:
@@ -253,7 +253,7 @@ def pull(session: Session, source: str | None) -> Moved:
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
-    session.require_place(f"pull from {tier.tier.name}")
+    session.require_directory(f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
     went = {key for key in sorted(keys - present) if tier.get(key) is not None}

@@ -185,7 +185,7 @@ class Session(Lookup):
             self.toolchain.load = self.local.get_manifest
         return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
 
-    def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
+    def require_directory(self, what: str, key: str = "", *, is_found: bool = False) -> None:
         """Require that new entries get into the configured directory, or that this entry is there.
 
         Args:

@@ -7,7 +7,8 @@ Promise     One compiles, and the others wait a bounded time. A process that wai
             whose compilers are loaded already.
 Method      Each of these other kernels is tried once, in program order, and skipped if another process has its turn. A
             turn that begins or ends changes the folder of lock files. A process that has not compiled yet, and sees a
-            change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice.
+            change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`. After
+            two such waits in which no other process took the turn, it does not wait again.
 Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
 """
 
@@ -69,13 +70,13 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
     """
     request, looks = wanted.request, session.settings.mode in LOOKING
     key = derive(components)
-    helped = _helped(session, request.target)
-    meanwhile: Callable[[], bool] = lambda: next(helped, False)  # noqa: E731
+    others_built = _build_others(session, request.target)
+    meanwhile: Callable[[], bool] = lambda: next(others_built, False)  # noqa: E731
     if looks and request.loads_slowly:
         _leave_to_others(session, key)
     with session.store.building(key, None if turns.waits else 0.0, meanwhile=meanwhile) as turn:
         if looks and (turn.found is not None or turn.waited_s > 0):
-            found = session.first(candidates(session, only(request), (None,)), "waited")
+            found = session.first(candidates(session, only(request), (None,)), "waited")  # None: the local store
             turns.has_waited |= turn.found is not None
             if found is not None:
                 session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
@@ -142,10 +143,10 @@ def _leave_to_others(session: Session, key: str) -> None:
 # -- building other kernels while waiting -----------------------------------------------------------------------------
 
 
-def _helped(session: Session, target: Target) -> Iterator[bool]:
+def _build_others(session: Session, target: Target) -> Iterator[bool]:
     """Build the kernels with known signatures one by one: yield True after each, and False while no core is free."""
     thread, locks = threading.get_ident(), session.store.locks
-    locks.release_slot()  # a compile that waits here may hold it, and the process that it waits for may need it
+    locks.release_slot()  # the process that this thread waits for may need the slot
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
     for make in _ahead(session, target):

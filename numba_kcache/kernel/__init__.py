@@ -148,7 +148,7 @@ class Kernel(Launches):
 
         return explain(self, arch, signature)
 
-    def _at_hand(self) -> Artifact:
+    def _any_artifact(self) -> Artifact:
         """Any resolved artifact of the kernel; if there is none, the one for its first target."""
         for found in self._resolutions.known().values():
             return found.artifact

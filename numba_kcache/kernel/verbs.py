@@ -41,7 +41,7 @@ def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
             found = kernel._exactly(target, variant)
             if found.uncacheable:
                 raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
-            kernel._session().require_place(f"store {request.label}", found.key)
+            kernel._session().require_directory(f"store {request.label}", found.key)
 
 
 def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
@@ -57,10 +57,14 @@ def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signatu
     definition, known = kernel._definition, kernel._resolutions.known()
     target = None if arch is None else kernel._targets(arch)[0]
     if definition.has_variants and signature is None:
-        return {variant: read(each.artifact) for (of, _, variant), each in known.items() if target in (None, of)}
+        return {
+            variant: read(each.artifact)
+            for (known_target, _, variant), each in known.items()
+            if target is None or target == known_target
+        }
     if target is None and not definition.has_variants:
         kernel._variants(signature)
-        return read(kernel._at_hand())
+        return read(kernel._any_artifact())
     return read(kernel._exactly(target or kernel._targets(None)[0], kernel._variants(signature)[0]).artifact)
 
 

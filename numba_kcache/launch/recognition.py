@@ -130,7 +130,7 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
             first = next(parameters)
             if slot.element[0] == "c" and first.code[0] != "c":
                 next(parameters)
-            yield _row("n", ELEMENTS.index(slot.element), first.offset), slot.own, slot.python
+            yield _row("n", ELEMENTS.index(slot.element), first.offset), slot.numpy_class, slot.python_class
         elif isinstance(slot, PointerSlot):
             offset, pointee = next(parameters).offset, slot.pointee
             is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"

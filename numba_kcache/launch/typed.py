@@ -33,12 +33,12 @@ class ArraySlot(Slot):
         others: Layouts of other libraries' arrays that are accepted for this type.
 
     Args:
-        kind: The Numba type, as arrays of Numba store it.
+        kind: The Numba type, as a device array of Numba has it in `_numba_type_`.
         element: Type code of its elements.
         item_bytes: Size of an element.
         axes: Number of axes.
         layout: `"C"`, `"F"`, or `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
-        own: Reads a device array of Numba, if it has this type; returns None otherwise.
+        read_own: Reads a device array of Numba, if it has this type; returns None otherwise.
         passed_as: The letters of its parameters; see above.
         is_readonly: Whether it is a type of read-only arrays.
     """
@@ -46,11 +46,11 @@ class ArraySlot(Slot):
     others = "CA"
 
     def __init__(
-        self, kind: Any, *, element: str, item_bytes: int, axes: int, layout: str, own: Callable[[Any], Memory | None],
-        passed_as: str, is_readonly: bool = False,
+        self, kind: Any, *, element: str, item_bytes: int, axes: int, layout: str,
+        read_own: Callable[[Any], Memory | None], passed_as: str, is_readonly: bool = False,
     ) -> None:  # fmt: skip
         self.kind, self.element, self.item_bytes, self.axes, self.layout = kind, element, item_bytes, axes, layout
-        self.own, self.is_readonly = own, is_readonly
+        self.read_own, self.is_readonly = read_own, is_readonly
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
         starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
         pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(
@@ -65,7 +65,7 @@ class ArraySlot(Slot):
         Raises:
             OtherTypes: It is not of this type.
         """
-        return self.values_of(self.own(value) or self._of_others(value, stream_id, call))
+        return self.values_of(self.read_own(value) or self._of_others(value, stream_id, call))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
         """The parameters of an array of this type; its strides may be None if they are no parameters."""
@@ -105,13 +105,16 @@ class NumberSlot(Slot):
 
     Args:
         element: Its type code.
-        own: The NumPy class with this type.
-        python: The class of Python with this type; `own` where there is none.
+        numpy_class: The NumPy class with this type.
+        python_class: The class of Python with this type; `numpy_class` where there is none.
         values: Converts a number to the values that are packed; None if the number itself is packed.
     """
 
-    def __init__(self, element: str, own: type, python: type, values: Callable[[Any], tuple[Any, ...]] | None) -> None:
-        self.element, self.own, self.python, self._values = element, own, python, values
+    def __init__(
+        self, element: str, numpy_class: type, python_class: type, values: Callable[[Any], tuple[Any, ...]] | None
+    ) -> None:
+        self.element, self._values = element, values
+        self.numpy_class, self.python_class = numpy_class, python_class
 
     def settle(self, value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
@@ -120,6 +123,8 @@ class NumberSlot(Slot):
             OtherTypes: It has another class, or is a Python integer beyond 64 bits.
         """
         kind = type(value)
-        if (kind is not self.own and kind is not self.python) or (kind is int and not -(2**63) <= value < 2**63):
+        if (kind is not self.numpy_class and kind is not self.python_class) or (
+            kind is int and not -(2**63) <= value < 2**63
+        ):
             raise OtherTypes
         return (value,) if self._values is None else self._values(value)

@@ -23,7 +23,7 @@ class Day(NamedTuple):
 
 
 class History(NamedTuple):
-    """The counts that have a label.
+    """The counts by day, by entry and by reason: those of counters named `group/label` (store.counters).
 
     Args:
         days: Days with counts, in order of time.

@@ -1,12 +1,13 @@
 """A Redis or Valkey server, or a cluster of them, as a tier.
 
-Promise     An operation ends within `timeout_s`, counted from its start for reads that a launch waits for; no answer
-            above the limit is read into memory. Errors and reports hold neither user nor password. Only the owner of a
-            claimed token can renew and release it.
+Promise     A command that a launch waits for ends within `timeout_s` of its start; in all other operations `timeout_s`
+            bounds the connect and each wait on the socket. Such a command reads no answer above the limit into memory.
+            Errors and reports hold neither user nor password. Only the builder whose token was claimed can renew and
+            release a lease.
 Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE has the
-            server truncate what is too long. Reads of a launch use tiers.resp; all other operations use redis-py,
-            whose import takes longer than a warm launch. In a cluster the first request for each slot is redirected,
-            and the node remembered; redis-py asks for all slots when it connects.
+            server truncate what is too long. Reads and claims of leases use tiers.resp; all other operations use
+            redis-py, whose import takes longer than a warm launch. In a cluster the first request for each slot is
+            redirected, and the node remembered; redis-py asks for all slots when it connects.
 Not here    When to ask, verification, and the protocol of leases (tiers.checked_tier, tiers.breaker, tiers.lease).
 """
 
@@ -151,19 +152,19 @@ class RedisTier:
         if client is not None:
             client.close()
 
-    # -- reads that a launch waits for ------------------------------------------------------------------------------
+    # -- commands that a launch waits for ----------------------------------------------------------------------------
 
     def _ask(self, *words: bytes) -> bytes | None:
         """The answer to a command whose second word is a key, from the node of the cluster that holds it."""
         if self._pid != os.getpid():  # a child must not read its parent's answers
             self._idle, self._pid = {}, os.getpid()
-        deadline_s, server, is_lasting = time.monotonic() + self._timeout_s, self._node(words[1]), True
+        deadline_s, server, needs_asking = time.monotonic() + self._timeout_s, self._node(words[1]), False
         for _ in range(_HOPS):
             try:
-                return self._answer(server, deadline_s, words, is_lasting)
+                return self._answer(server, deadline_s, words, needs_asking)
             except Redirection as redirection:
-                server, is_lasting = redirection.server(server), redirection.is_lasting
-                if is_lasting:
+                server, needs_asking = redirection.server(server), not redirection.is_lasting
+                if redirection.is_lasting:
                     self._slots[int(redirection.slot)] = server
             except OSError:
                 self._slots = {slot: node for slot, node in self._slots.items() if node != server}
@@ -177,9 +178,9 @@ class RedisTier:
 
         return self._slots.get(crc_hqx(key, 0) % _SLOTS, self._server)
 
-    def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
+    def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], needs_asking: bool) -> bytes | None:
         idle = self._idle.setdefault(server, [])
-        asked = (words,) if is_lasting else ((b"ASKING",), words)
+        asked = ((b"ASKING",), words) if needs_asking else (words,)
         with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
             return _last_answer(idle.pop(), idle, deadline_s, asked)
         return _last_answer(Connection(server, deadline_s, self._limit_bytes + 1), idle, deadline_s, asked)
@@ -198,9 +199,9 @@ class RedisTier:
             return work(client)
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
             self._client = None  # reconnect: the password was refused, say, or another node is master now
-            raise ConnectionError(_without_address(error)) from None
+            raise ConnectionError(_first_line(error)) from None
         except redis.RedisError as error:
-            raise RedisError(_without_address(error)) from None
+            raise RedisError(_first_line(error)) from None
 
     def _connected(self) -> Any:
         redis = _redis()
@@ -210,7 +211,7 @@ class RedisTier:
         times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(self._url, **options)
-        with suppress(redis.ResponseError):  # a user who may not ask is treated as one without a cluster
+        with suppress(redis.ResponseError):  # this user may not use INFO: the server is taken for a single one
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
                 return redis.RedisCluster.from_url(self._url, **options)
@@ -248,5 +249,5 @@ def _escaped(pattern: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in pattern)
 
 
-def _without_address(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -3,7 +3,8 @@
 Promise     If the settings name trusted keys or a key to sign with, a file of a tier is unpacked, stored or run only
             after it was verified that one of these keys signed exactly its bytes, its name and its target.
 Method      A record is a signature and the target's name, kept beside the file, whose own bytes are not changed by
-            signing. The statement for a manifest has no target and marks its key, so that it cannot pass for an entry.
+            signing. What is signed is a statement of the file's key, digest, size and target. For a manifest the target
+            is empty and the key has the prefix "manifest ", so that a manifest cannot pass for an entry.
 Not here    Signatures (tiers.signing). A bundle has one signature over all of it (tiers.bundle).
 """
 

@@ -138,7 +138,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             begin = time.perf_counter()
             try:
                 is_stored = each.kernel._count_if_stored(each.target, each.types)
-                each.kernel._session().require_place(f"store {each.kernel._label}", is_found=is_stored)
+                each.kernel._session().require_directory(f"store {each.kernel._label}", is_found=is_stored)
                 if is_stored:
                     done(each, "hit", time.perf_counter() - begin)
                     continue

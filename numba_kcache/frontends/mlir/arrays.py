@@ -116,7 +116,7 @@ class MlirArraySlot(ArraySlot):
 
         super().__init__(
             kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
-            layout=kind.layout, own=own, passed_as="aa0se", is_readonly=not kind.mutable,
+            layout=kind.layout, read_own=own, passed_as="aa0se", is_readonly=not kind.mutable,
         )  # fmt: skip
         self.launcher: MlirLauncher = launcher
 
@@ -126,7 +126,7 @@ class MlirArraySlot(ArraySlot):
         Raises:
             OtherTypes: It is not of this type.
         """
-        memory = self.own(value)
+        memory = self.read_own(value)
         if memory is None:
             if call is None:
                 raise OtherTypes

@@ -178,6 +178,6 @@ def _array_slot(kind: Any) -> Slot:
 
     return ArraySlot(
         kind, element=CODES.get(dtype.name, ""),
-        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, own=own, passed_as=_PASSED_AS,
+        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, read_own=own, passed_as=_PASSED_AS,
         is_readonly=not kind.mutable,
     )  # fmt: skip

@@ -242,7 +242,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
                 f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
             ) from None
 
-    return Source(known, path.name, "", path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+    return Source(known, path.name, "", path.stem, Origin(full, 1, is_whole_file=True), os.path.dirname(full), text)
 
 
 def _checked_text(returned: Any, label: str, kind: str) -> str:
