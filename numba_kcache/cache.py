@@ -66,7 +66,7 @@ class KernelCache(GetOr):
     @property
     def session(self) -> Session:
         """The engine behind this cache."""
-        if IMPORTS:
+        if IMPORTS:  # a signal handler that interrupted an import may have called this
             finish_imports()
         return process_session() if self._session is None else self._session
 

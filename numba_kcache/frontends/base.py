@@ -80,7 +80,7 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     Raises:
         OptionError: No front end recognises it, there is no such kind, or it or an option cannot be used.
     """
-    if IMPORTS:
+    if IMPORTS:  # a signal handler that interrupted an import may have called this
         finish_imports()
     if (kind := options.get("kind")) is not None:
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]

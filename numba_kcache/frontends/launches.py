@@ -77,7 +77,7 @@ class Configurations:
 
     def _bind(self, config: Any) -> Launch:
         """Make the launch of a configuration; keep it if the configuration was used before."""
-        if IMPORTS:
+        if IMPORTS:  # a signal handler that interrupted an import may have called this
             finish_imports()
         count = len(config) if isinstance(config, tuple) else 0
         if count == 5 and (clustered := self._in_clusters(config[4])) is not None:
@@ -168,7 +168,7 @@ class Launches(Configurations):
 
     def _session(self) -> Session:
         """The session of the current cache."""
-        if IMPORTS:
+        if IMPORTS:  # a signal handler that interrupted an import may have called this
             finish_imports()
         return process_session() if self._cache is None else self._cache.session
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # needed for writing only; a hit does not import it
     from .publish import Durability
 
 RECENCY_NS = 3600 * 10**9
-"""Age of a file's time of use, in nanoseconds, from which a hit renews it."""
+"""A hit renews a file's time of use if that is longer ago than this, in nanoseconds."""
 
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not block the reader
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
@@ -90,7 +90,7 @@ class Tree:
         shared: Trust the directory's owner, and the group that may write to it.
         below: Names of the folders between the root and the tree.
         format: Version of the file format, which is in the name of the tree's own folder.
-        trusts_root: Trust a root directory that the superuser owns like the user's own.
+        trusts_superuser: Trust a directory that the superuser owns like the user's own.
 
     Attributes:
         status: The stat of the root, when it was last opened; None before.
@@ -103,14 +103,14 @@ class Tree:
         shared: bool = False,
         below: tuple[str, ...] = (),
         format: int = FORMAT,
-        trusts_root: bool = False,
+        trusts_superuser: bool = False,
     ) -> None:
         self.root, self.shared = root, shared
         self.names = (*below, f"v{format}")
         self.status: os.stat_result | None = None
-        self._trusts_root = trusts_root
+        self._trusts_superuser = trusts_superuser
         self._base: Descriptor | None = None
-        self._is_closed = False  # no other user can write below the root: its files need no check of their own
+        self._is_private = False  # no other user can write below the root: its files need no check of their own
 
     # Opening
 
@@ -137,7 +137,7 @@ class Tree:
             if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
                 at = _above_streams(at)
             status = os.fstat(at)
-            if not self._is_closed:
+            if not self._is_private:
                 self.require_trusted(status, self.names[-1])
         except BaseException:
             os.close(at)
@@ -179,18 +179,18 @@ class Tree:
             fd, exposed = descend(path, shared=self.shared)
         try:
             status = os.fstat(fd)
-            is_closed = status.st_uid == me and not status.st_mode & 0o077
-            if not is_closed:  # otherwise there is nothing to refuse
+            is_private = status.st_uid == me and not status.st_mode & 0o077
+            if not is_private:  # otherwise there is nothing to refuse
                 self._require_root(status, exposed)
         except BaseException:
             os.close(fd)
             raise
-        self.status, self._is_closed = status, is_closed and not self.shared
+        self.status, self._is_private = status, is_private and not self.shared
         return fd
 
     def _require_root(self, status: os.stat_result, exposed: str) -> None:
-        shared, trusts_root = self.shared, self._trusts_root
-        reason = refusal(self.root, status, shared=shared, trusts_root=trusts_root, exposed=exposed)
+        shared, trusts_superuser = self.shared, self._trusts_superuser
+        reason = refusal(self.root, status, shared=shared, trusts_superuser=trusts_superuser, exposed=exposed)
         if reason is not None:
             raise Refused(reason)
 
@@ -198,7 +198,7 @@ class Tree:
         """Raise Refused if a user who is not trusted may have written to this file or folder of the tree."""
         assert self.status is not None
         mode, owners = self.status.st_mode, (0, os.geteuid(), self.status.st_uid)
-        if self._is_closed:
+        if self._is_private:
             return
         if not self.shared:
             is_bad = status.st_uid not in owners or status.st_mode & 0o022
@@ -226,7 +226,7 @@ class Tree:
             finally:
                 if above is not base:
                     os.close(above)
-            if not self._is_closed:
+            if not self._is_private:
                 try:
                     self.require_trusted(os.fstat(at), name)
                 except BaseException:
@@ -270,7 +270,7 @@ class Tree:
         if len(key) != 64 or key.strip("0123456789abcdef"):
             require_key(key)  # raises
         base = self.base()
-        if self._is_closed:  # as `folder` does, in fewer calls
+        if self._is_private:  # as `folder` does, in fewer calls
             above = os.open(FOLDERS[kind], FOLDER, dir_fd=base)
             try:
                 folder = os.open(key[:2], FOLDER, dir_fd=above)
@@ -289,7 +289,7 @@ class Tree:
                 raise OSError(errno.ENXIO, "not a regular file")
             if size > MAX_FILE_BYTES:
                 raise DamagedEntry(f"too large: {size} bytes")
-            if not self._is_closed:
+            if not self._is_private:
                 self.require_trusted(status, key)
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
@@ -301,7 +301,7 @@ class Tree:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file and make missing folders. Anything but a file under its name is moved to the quarantine.
+        """Publish a file and make missing folders. What has its name and is no regular file is quarantined first.
 
         Raises:
             OSError: The file was not published.
@@ -341,7 +341,7 @@ def _above_streams(fd: int) -> int:
 
 
 def refusal(
-    path: str, status: os.stat_result, *, shared: bool, trusts_root: bool = False, exposed: str = ""
+    path: str, status: os.stat_result, *, shared: bool, trusts_superuser: bool = False, exposed: str = ""
 ) -> str | None:
     """The reason why a directory must not be used as a store; None if it may be.
 
@@ -349,18 +349,18 @@ def refusal(
         path: Path of the directory.
         status: Stat of the directory, taken by descriptor.
         shared: The directory's owner and group are trusted.
-        trusts_root: The superuser is trusted like the user.
+        trusts_superuser: The superuser is trusted like the user.
         exposed: A parent folder in which other users may rename entries; "" if there is none.
     """
     mode = status.st_mode & 0o777
     if not stat.S_ISDIR(status.st_mode):
         return f"{path} is not a directory"
     if exposed and (status.st_uid != os.geteuid() or mode & 0o077):
-        use = f"there only a directory of yours that is closed to others is used (mode 700; this has {mode:o})"
+        use = f"below such a folder, a store must be yours and have mode 700 (this one has mode {mode:o})"
         return f"{exposed} can be written by others, who may put another directory in place of {path}: {use}"
     if shared:
         return None
-    if status.st_uid != os.geteuid() and not (trusts_root and status.st_uid == 0):
+    if status.st_uid != os.geteuid() and not (trusts_superuser and status.st_uid == 0):
         return f"{path} belongs to user {status.st_uid}; set shared=True to trust it"
     if mode & 0o022:
         return f"{path} can be written by others (mode {mode:o}); chmod 700 it or set shared=True"

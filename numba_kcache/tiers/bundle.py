@@ -122,7 +122,7 @@ class BundleTier:
         self._bundle: Bundle | BundleError | None = None
 
     def get(self, kind: int, key: str) -> bytes | None:
-        """Read a file; there are no signature records, since the bundle's signature covers all of it."""
+        """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
         return self._opened().get(kind, key)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
@@ -286,8 +286,10 @@ def _row(row: Any, fields: int) -> BundledFile:
     if type(row) is not list or len(row) != fields:
         raise ValueError("its index is malformed")
     key, size_bytes, digest, target, kernels = (*row, "", [])[:5]
-    if type(size_bytes) is not int or not 0 < size_bytes <= MAX_FILE_BYTES or type(kernels) is not list:
-        raise ValueError(f"a file of {size_bytes} bytes is in its index")
+    if type(size_bytes) is not int or type(kernels) is not list:
+        raise ValueError("its index is malformed")
+    if not 0 < size_bytes <= MAX_FILE_BYTES:
+        raise ValueError(f"its index has a file of {size_bytes} bytes; 1 to {MAX_FILE_BYTES} are allowed")
     if not all(type(text) is str for text in (key, digest, target, *kernels)):
         raise ValueError("its index is malformed")
     return BundledFile(require_key(key), size_bytes, require_key(digest), target, tuple(kernels))

@@ -43,8 +43,8 @@ class DirectoryTier:
     ) -> None:
         self.name, self.readonly, self.is_trusted = path, readonly, is_trusted
         self._durability = durability
-        self._tree = Tree(path, shared=shared, trusts_root=True)
-        self._signatures = Tree(path, shared=shared, trusts_root=True, below=("signatures",))
+        self._tree = Tree(path, shared=shared, trusts_superuser=True)
+        self._signatures = Tree(path, shared=shared, trusts_superuser=True, below=("signatures",))
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file as it is."""

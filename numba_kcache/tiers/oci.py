@@ -88,7 +88,7 @@ class _Unpacked:
 def _unpacked(place: LayoutPlace) -> Descriptor:
     root = os.open(place.directory, os.O_RDONLY | DIRECTORY | CLOEXEC)
     try:
-        return _bundle_in(root, _manifest(root, place.tag))
+        return _bundle_in(root, _layer_of(root, place.tag))
     except (NotADirectoryError, FileNotFoundError) as error:
         raise ValueError(f"it is no whole OCI image layout: {error.strerror}: {error.filename}") from None
     finally:
@@ -120,21 +120,21 @@ def tag_of(descriptor: dict[str, Any]) -> str:
     return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 
 
-def _manifest(root: int, tag: str | None) -> dict[str, Any]:
+def _layer_of(root: int, tag: str | None) -> dict[str, Any]:
     manifests = read_index(root)["manifests"]
-    found = manifests if tag is None else [each for each in manifests if tag_of(each) == tag]
-    if tag is None and len(found) > 1:
-        found = [each for each in manifests if tag_of(each) == DEFAULT_TAG]
+    wanted = DEFAULT_TAG if tag is None and len(manifests) > 1 else tag
+    found = manifests if wanted is None else [each for each in manifests if tag_of(each) == wanted]
     if len(found) != 1:
         there = ", ".join(sorted({tag_of(each)[:100] or "(no tag)" for each in manifests})[:20])
-        raise ValueError(f"it has {len(found)} images of that tag" + (f"; there are {there}" if there else ""))
+        tagged = "" if wanted is None else f" with the tag {wanted!r}"
+        raise ValueError(f"it has {len(found)} images{tagged}" + (f"; its tags are {there}" if there else ""))
     if found[0]["mediaType"] not in _MANIFEST_TYPES:
         raise ValueError(f"its image is of the type {found[0]['mediaType'][:100]!r}")
     with _blob(root, found[0], _MAX_JSON_BYTES) as file:
         manifest = read_json(file.read())
     if not fits(manifest, {"config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}) or len(manifest["layers"]) != 1:
         raise ValueError("its image does not consist of a config and one layer")
-    with _blob(root, manifest["config"], _MAX_JSON_BYTES):
+    with _blob(root, manifest["config"], _MAX_JSON_BYTES):  # only to check it
         layer: dict[str, Any] = manifest["layers"][0]
     return layer
 
@@ -145,7 +145,11 @@ def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int) -> IO[bytes]:
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ValueError(f"{digest[:100]!r} in it is not the digest of a blob")
     if not 0 <= size_bytes <= limit_bytes:
-        raise ValueError(f"a blob of {size_bytes} bytes is in it")
+        raise ValueError(
+            f"a blob in it has {size_bytes} bytes; at most {limit_bytes} are allowed"
+            if size_bytes > 0
+            else "a blob in it has a negative size"
+        )
     file = _opened(root, *BLOBS, digest[7:])
     try:
         there = os.fstat(file.fileno()).st_size
@@ -237,7 +241,7 @@ def _copy_bundle(archive: _Archive, copy: IO[bytes]) -> int:
         found += is_bundle
         padded = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
         if padded > archive.left_bytes:
-            raise ValueError(f"a file of {size_bytes} bytes is in its layer")
+            raise ValueError(f"a file of {size_bytes} bytes in its layer is too large")
         while padded:
             chunk = archive.take(min(padded, _CHUNK_BYTES))
             if is_bundle:

@@ -1,7 +1,7 @@
 """Rewrite positions in a compiler's log to lines of the user's file, and add the chain of includes to an error.
 
-Promise     A position is rewritten only if the file has this text of the source at that line; otherwise the log
-            is unchanged.
+Promise     A position names a line of the user's file only where the source was found in that file; otherwise it
+            stays a line of the source.
 Method      Each line of the source is searched for in the file; each match votes for the offset between the two. A line
             gets the offset with most votes among its matches; a line without a match, that of its neighbours. This
             works for plain, raw, indented, dedented, concatenated and formatted strings alike (a placeholder matches
@@ -47,18 +47,18 @@ class _Overlay:
 
     def __init__(self, source: str, origin: Origin) -> None:
         self._file = _index_of(tuple(linecache.getlines(origin.path)) if origin.path else ())
-        self._first = max(origin.line - 1, 0)
+        self._defined_at = max(origin.line - 1, 0)
         lines = [line.strip() for line in source.splitlines()]
         self._wanted = [index for index, line in enumerate(lines) if line]
         shown = self._lines_showing({lines[index] for index in self._wanted})
         offsets = {index: [place - index for place in shown[lines[index]]] for index in self._wanted}
-        self._votes = Counter(each for found in offsets.values() for each in found)
-        telling = [index for index in self._wanted if len(lines[index]) > _SHORT]
-        self._telling = Counter(each for index in telling for each in offsets[index])
-        enough = min(2, len(telling))
+        self._all_votes = Counter(each for found in offsets.values() for each in found)
+        long_lines = [index for index in self._wanted if len(lines[index]) > _SHORT]
+        self._votes = Counter(each for index in long_lines for each in offsets[index])
+        enough = min(2, len(long_lines))
         self.place_of: dict[int, int] = {}
         for index in self._wanted:
-            likely = [each for each in offsets[index] if self._telling[each] >= enough]
+            likely = [each for each in offsets[index] if self._votes[each] >= enough]
             if not likely and len(lines[index]) >= _LONG and len(offsets[index]) == 1:
                 likely = offsets[index]  # no other line votes for this offset, but the line matches nowhere else
             if likely:
@@ -66,9 +66,14 @@ class _Overlay:
         self._fill()
 
     def _likelihood(self, offset: int) -> tuple[bool, int, bool, int]:
-        is_below = offset >= self._first
-        votes = self._telling[offset]
-        return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
+        is_after_definition = offset >= self._defined_at
+        votes = self._votes[offset]
+        return (
+            is_after_definition and self._all_votes[offset] * 2 >= len(self._wanted),
+            votes,
+            is_after_definition,
+            -offset,
+        )
 
     def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
         """Lines of the file that contain each text: alone on a line, beside quotes, or through placeholders."""
@@ -94,9 +99,9 @@ class _Overlay:
 
     def first_line(self) -> int | None:
         """The line of the file for the source's first line, by the offset of at least half of all lines."""
-        likely = [each for each in self._votes if each >= self._first and self._fits(each)]
-        best = max(likely, key=lambda each: (self._votes[each], -each), default=None)
-        return None if best is None or self._votes[best] * 2 < len(self._wanted) else best
+        likely = [each for each in self._all_votes if each >= self._defined_at and self._fits(each)]
+        best = max(likely, key=lambda each: (self._all_votes[each], -each), default=None)
+        return None if best is None or self._all_votes[best] * 2 < len(self._wanted) else best
 
     def _fits(self, offset: int) -> bool:
         return offset + self._wanted[0] < self._file.lines
@@ -111,7 +116,7 @@ class _Index(NamedTuple):
     formatted: dict[str, list[tuple[int, re.Pattern[str]]]]
 
 
-@functools.lru_cache(maxsize=1)  # by the lines themselves; the sources of one file are mostly compiled in turn
+@functools.lru_cache(maxsize=1)  # of one file: its sources are mostly compiled in turn; its lines are the key
 def _index_of(lines: tuple[str, ...]) -> _Index:
     alone: dict[str, set[int]] = {}
     quoted: list[tuple[int, str]] = []
@@ -132,8 +137,8 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
     """Interpret a line of a string literal: `{{` as `{`, two backslashes as one, `{n}` as any text.
 
     Returns:
-        The known start of the text; and the text itself if there is no placeholder, a pattern if there is one,
-        None if it is too short to match.
+        The known start of the text; and the text itself if there is no placeholder, a pattern if there is one, None
+        if the line stands for itself or its pattern is too short to match.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
         return "", None
@@ -161,7 +166,10 @@ def first_line(source: str, origin: Origin) -> int | None:
 
 
 def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
-    """Rewrite a log for the user: positions in files, else in "the source of" the label; and the includes of headers.
+    """Rewrite a log for the user.
+
+    Positions become lines of the user's file or, where these are unknown, "line N of the source of <label>". After an
+    error in a header come the includes that led to that header.
 
     Args:
         log: As the compiler wrote it.

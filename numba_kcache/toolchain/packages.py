@@ -4,9 +4,9 @@ Promise     A package imported from a folder that no installer wrote (an editabl
             is identified by the content of its files, without folders of tests while no test is imported. If a file
             changed since this process began, the imported content is unknown, and the identity is random: no other
             process has the same.
-Method      The record lists folders and files. While the stats of all are unchanged, no file was added, and no folder
-            is listed and no file read: a start takes a stat for each of them, a thousand for Numba and its
-            dependencies.
+Method      The record lists folders and files. If all their stats are unchanged, no file was added either: then no
+            folder is listed and no file is read. A start takes one stat for each of them, a thousand for Numba and
+            its dependencies.
 Not here    Which modules are imported, and the record of what was found (Toolchain).
 Source      PyPA, "Recording installed projects": a `.dist-info` folder is beside the package that it describes.
 """
@@ -90,12 +90,12 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
 
     Args:
         package: Its folder.
-        known: Digests of stats and of bytes, folders and files, from the record: while the stats are the same, no
-            folder is listed and no file is read. A malformed value is ignored.
+        known: From the record: digest of the stats, digest of the contents, paths of the folders, paths of the files.
+            While the stats are the same, no folder is listed and no file is read. A malformed value is ignored.
         began_ns: Time at which this process began: a file changed later may have been imported in its earlier state.
 
     Returns:
-        These four as they are now, and the identity of the package.
+        The four of `known` as they are now, and the identity of the package.
     """
     if type(known) is not list or [type(each) for each in known] != [str] * 4:
         known = None  # written by another version, or forged
@@ -114,24 +114,26 @@ def content_digest(package: str, known: Any, began_ns: int) -> tuple[list[str], 
     return known, f"sha256:{known[1]}"
 
 
-def imported_digest(package: str, known: Any, before_ns: int) -> tuple[list[str], str]:
-    """Digest the files of a package that this process has imported: as `content_digest`, since the process began.
+def imported_digest(package: str, known: Any, running_at_ns: int) -> tuple[list[str], str]:
+    """Digest the files of a package as `content_digest` does, with the start of this process as `began_ns`.
 
     Args:
         package, known: As in `content_digest`.
-        before_ns: A time at which the process was running already.
+        running_at_ns: A time at which the process was running already.
     """
-    return content_digest(package, known, min(before_ns, _started_ns(before_ns)))
+    return content_digest(package, known, min(running_at_ns, _started_ns(running_at_ns)))
 
 
 def _started_ns(otherwise_ns: int) -> int:
     """When this process began, by the wall clock; `otherwise_ns` where the system does not tell.
 
     A package may have been imported, and edited, before the first module of this one was imported. A process that was
-    forked has what its parent imported, so it began with the nearest ancestor that was not; with an unknown one, at 0.
+    forked has what its parent imported, so the start of the nearest ancestor that was not forked counts; if that is
+    unknown, 0.
 
     Source:
-        proc_pid_stat(5): `starttime` is in clock ticks since the boot. Nothing is imported in the first of them.
+        proc_pid_stat(5): `starttime` is in clock ticks since the boot, rounded down. One tick is added:
+        no process imports anything that early.
         `flags` has PF_FORKNOEXEC (0x40, linux/sched.h) from a fork to the next exec.
     """
     unknown_ns, ancestor = otherwise_ns, "self"

@@ -137,7 +137,7 @@ def test_tags_of_one_layout_lead_to_their_images(filled: KernelCache, layout: Pa
     assert entries(f"oci:{layout}:v1") == entries(f"{layout}:v1") == 3
     assert entries(f"{layout}:old") == 2
     assert entries(layout) == entries(f"oci:{layout}") == entries(f"{layout}:latest") == 1
-    with pytest.raises(BundleError, match=r"0 images of that tag; there are latest, old, v1"):
+    with pytest.raises(BundleError, match=r"0 images with the tag 'v2'; its tags are latest, old, v1"):
         entries(f"{layout}:v2")
 
 
@@ -322,17 +322,17 @@ UP = "sha256:" + "../" * 21 + "x"
         ({"row": {"digest": UP}}, "is not the digest of a blob"),
         ({"row": {"digest": "sha512:" + "0" * 128}}, "is not the digest of a blob"),
         ({"row": {"digest": "sha256:" + "0" * 64}}, "it is no whole OCI image layout"),
-        ({"row": {"size": 1 << 40}}, "a blob of 1099511627776 bytes is in it"),
-        ({"row": {"size": -1}}, "a blob of -1 bytes is in it"),
+        ({"row": {"size": 1 << 40}}, "a blob in it has 1099511627776 bytes; at most"),
+        ({"row": {"size": -1}}, "a blob in it has a negative size"),
         ({"row": {"size": 3}}, "bytes where 3 were written"),
         ({"row": {"size": "3"}}, "index.json is malformed"),
         ({"row": {"mediaType": "application/vnd.oci.image.index.v1+json"}}, "its image is of the type"),
-        ({"index": {"manifests": []}}, "it has 0 images of that tag"),
+        ({"index": {"manifests": []}}, "it has 0 images"),
         ({"index": {"manifests": {}}}, "index.json is malformed"),
         ({"manifest": {"layers": []}}, "a config and one layer"),
         ({"manifest": {"config": None}}, "a config and one layer"),
         ({"layer_row": {"digest": UP}}, "is not the digest of a blob"),
-        ({"layer_row": {"size": 1 << 62}}, "a blob of"),
+        ({"layer_row": {"size": 1 << 62}}, "a blob in it has"),
         ({"kind": TAR + "+zstd"}, "neither tar nor tar"),
         ({"layer": b"no gzip"}, "Not a gzipped file"),
         ({"layer": gzip.compress(b"no tar" * 200)}, "no tar archive"),
@@ -366,7 +366,7 @@ def test_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pyte
     layout = forged(tmp_path, layer=packed.getvalue())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    assert "a file of 1073741824 bytes is in its layer" in why_refused(layout, tmp_path)
+    assert "a file of 1073741824 bytes in its layer is too large" in why_refused(layout, tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 

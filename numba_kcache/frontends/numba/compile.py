@@ -62,7 +62,7 @@ class NumbaBuild(NamedTuple):
 
 def build(
     definition: NumbaDefinition,
-    found: Fingerprint | Uncapturable,
+    fingerprint: Fingerprint | Uncapturable,
     types: tuple[Any, ...],
     target: Target,
     ptx_target: Target | None,
@@ -72,14 +72,17 @@ def build(
     """Compile the artifact of a request.
 
     Args:
-        definition, found, types, target, ptx_target: As for `kernel_request`.
+        definition, types, target, ptx_target: As for `kernel_request`.
+        fingerprint: The fingerprint of the kernel, `found` of `kernel_request`.
         runtime_build: Build of the device runtime in the key; None for none.
         headers: As for `compile_numba`.
 
     Raises:
         UncacheableError: The result is only valid in this process, or a link input changed since it was keyed.
     """
-    functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
+    functions, links = (
+        ((), ()) if isinstance(fingerprint, Uncapturable) else (fingerprint.device_functions(), fingerprint.links)
+    )
     try:
         with CompilerLock():
             made = compile_numba(
@@ -186,8 +189,9 @@ def _forget_stale(
 ) -> None:
     """Drop code that Numba compiled earlier in this process for another target, other globals or other flags.
 
-    Nothing is known of the code that a compile leaves until it has succeeded, nor of implementations that kernels of
-    others brought along, which are not counted.
+    The records of the last compile are removed here, and `_remember` writes them after success: so the next compile
+    drops what a failed one leaves. The code of functions under `@overload` and `@intrinsic` is always dropped: kernels
+    outside this package add some too, which this package cannot count.
     """
     for function, digest in functions:
         on_device = _on_device(function)

@@ -66,9 +66,9 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         wanted, compiled = _compile(request, toolkit_dirs, headers)
     else:
-        from .made_code import made_before  # here: not needed for CUDA C++
+        from .made_code import given_code  # here: not needed for CUDA C++
 
-        compiled = Compiled(made_before(request), _types_of_signature(request, toolkit_dirs))
+        compiled = Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result
     cubin, link_log = linked(request, result, toolkit_dirs, headers)
     described = read_cubin(cubin)
@@ -85,7 +85,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
 
 
 def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
-    """Link an artifact of PTX for a device, with the same result as a compile by way of that PTX.
+    """Link a stored PTX artifact for a device: the cubin is the one that a compile with the same `ptx_target` makes.
 
     Raises:
         LinkError: nvJitLink refused it.
@@ -127,7 +127,7 @@ def check_target(target: Target) -> None:
         raise UnknownTargetError(
             f"cannot compile for {target}",
             f"the installed NVRTC compiles for {', '.join(f'sm_{each}' for each in known)}",
-            "an older one needs the cu12 extra, a newer one a newer NVRTC",
+            "older targets need the cu12 extra, newer targets a newer NVRTC",
             Target(*divmod(max(known), 10)),
         )
 
@@ -142,8 +142,10 @@ def _compile(
     wanted = request.name
     if wanted is None:
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    asked = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
-    compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask([wanted], declared), asked)
+    types_wanted = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
+    compiled = compile_asking(
+        request, toolkit_dirs, headers, declared, symbols_wanted([wanted], declared), types_wanted
+    )
     if compiled.refusal and "<" in (wanted or ""):
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
@@ -153,7 +155,7 @@ def _compile(
     return wanted, compiled
 
 
-def names_to_ask(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
+def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
     """Choose the names whose symbols NVRTC must report: template instances, and names without a declaration found."""
     known = {name for each in declared if each.is_kernel for name in (each.name, each.own_name)}
     return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
@@ -184,7 +186,7 @@ def compile_asking(
     headers: Folders | None,
     declared: tuple[Declaration, ...],
     names: Iterable[str],
-    asked: Iterable[Declaration],
+    types_wanted: Iterable[Declaration],
 ) -> Compiled:
     """Compile a source, with name expressions for symbols and types in the same run.
 
@@ -194,32 +196,35 @@ def compile_asking(
         headers: The include folders to use in place of the user's; None for the user's own.
         declared: All declarations found in the text.
         names: The user's name expressions.
-        asked: Kernels and variables whose types are requested.
+        types_wanted: Kernels and variables whose types are requested.
 
     Raises:
         CompileError, OptionError: NVRTC refused the source, an option or the signature.
     """
-    probe = make_probe(names, asked, has_decltype=has_decltype(request), signature=request.signature)
+    probe = make_probe(names, types_wanted, has_decltype=has_decltype(request), signature=request.signature)
     first = result = run_once(request, toolkit_dirs, headers, probe)
-    rest = probe
+    current = probe
     while not result.ok:
         of_source, of_probe = _faults(result.log)
-        if not rest.expressions or (of_source and not of_probe):
+        if not current.expressions or (of_source and not of_probe):
             from .refusals import refused
 
             raise refused(request, program_name(request), result.log, toolkit_dirs or installed_include_dirs())
-        left = rest.without(result.log)
-        rest = Probe() if of_source or rest is not probe or left.expressions == rest.expressions else left
-        result = run_once(request, toolkit_dirs, headers, rest)
-    if request.signature is not None and SIGNATURE not in rest.asked:
+        # try again without the rejected expressions; if that cannot help or did not, without any
+        accepted = current.without(result.log)
+        current = (
+            Probe() if of_source or current is not probe or accepted.expressions == current.expressions else accepted
+        )
+        result = run_once(request, toolkit_dirs, headers, current)
+    if request.signature is not None and SIGNATURE not in current.asked:
         from .refusals import no_signature
 
         raise no_signature(request, first.log)
-    if set(probe.names) <= set(rest.names):
-        return Compiled(result, rest.types(result.lowered), declared)
+    if set(probe.names) <= set(current.names):
+        return Compiled(result, current.types(result.lowered), declared)
     from ...toolchain.diagnostics import summary
 
-    return Compiled(result, rest.types(result.lowered), declared, summary(first.log))
+    return Compiled(result, current.types(result.lowered), declared, summary(first.log))
 
 
 def _faults(log: str) -> tuple[bool, bool]:
@@ -334,9 +339,9 @@ def _linkable(
     if item.kind != "cu":
         return item
     headers = headers or Folders()
-    flags = nvrtc_flags(
-        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs, headers
-    )
+    options = request.options._replace(base_dir=item.folder)
+    relocatable = request._replace(options=options, link=(item,))  # `link` is not empty: relocatable code
+    flags = nvrtc_flags(relocatable, toolkit_dirs, headers)
     kind = "ltoir" if request.options.lto else "cubin"
     program = os.path.join(headers.folder(item.folder), item.name) if request.asks_files else item.name
     result = headers.run(item, decoded(item.data), program, flags, (kind,))
@@ -350,7 +355,7 @@ def _linkable(
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     """The flags of nvJitLink for these options."""
-    level = 0 if options.debug and options.opt == 3 else options.opt  # not with debug information
+    level = 0 if options.debug and options.opt == 3 else options.opt  # with debug information the default becomes 0
     flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # nvJitLink's own -O has these two levels
     for wanted, flag in (
         (lto, "-lto"),

@@ -14,7 +14,7 @@ from ...model.text import encoded
 from ...toolchain.nvrtc import NvrtcResult
 
 
-def made_before(request: SourceRequest) -> NvrtcResult:
+def given_code(request: SourceRequest) -> NvrtcResult:
     """Take the request's compiled code as if NVRTC had returned it.
 
     Raises:

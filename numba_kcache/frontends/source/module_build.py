@@ -23,7 +23,7 @@ from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
-from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, names_to_ask
+from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, symbols_wanted
 from .declarations import declarations
 from .entries import choose_kernel, describe_kernel, no_choice
 from .prototype import kernel_name, overload_name, read_variable, variable_name
@@ -70,9 +70,9 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         check_target(request.target)
         compiled = _compile(request, module, toolkit_dirs, headers)
     else:
-        from .made_code import made_before  # here: not needed for CUDA C++
+        from .made_code import given_code  # here: not needed for CUDA C++
 
-        compiled = Compiled(made_before(request))
+        compiled = Compiled(given_code(request))
     if module.lazy:
         made = _lazy(request, module, compiled)
     else:
@@ -85,8 +85,10 @@ def _compile(
 ) -> Compiled:
     """Compile the source, with name expressions for the types of all declarations found."""
     declared = declared_in(request)
-    asked = [each for each in declared if each.has_c_name or not each.is_kernel]
-    compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask(module.names, declared), asked)
+    types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
+    compiled = compile_asking(
+        request, toolkit_dirs, headers, declared, symbols_wanted(module.names, declared), types_wanted
+    )
     instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
     if compiled.refusal and instances:
         names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)
