@@ -384,7 +384,7 @@ def row(
         (f'{{"entries":[{row()}]}}', "malformed"),
         (f'{{"entries":[{row()}],"manifests":[["{key_of(2)}",1]]}}', "malformed"),
         (f'{{"entries":[{row(names="[1]")}],"manifests":[]}}', "malformed"),
-        (f'{{"entries":[{row(names="null")}],"manifests":[]}}', "a file of"),
+        (f'{{"entries":[{row(names="null")}],"manifests":[]}}', "its index is malformed"),
         (f'{{"entries":[3,{row()}],"manifests":[]}}', "malformed"),
         ('{"entries":{},"manifests":[]}', "malformed"), ('{"entries":3,"manifests":[]}', "malformed"),
         ('{"entries":[],"manifests":null}', "malformed"),

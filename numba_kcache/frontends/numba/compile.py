@@ -72,8 +72,8 @@ def build(
     """Compile the artifact of a request.
 
     Args:
-        definition, types, target, ptx_target: As for `kernel_request`.
-        fingerprint: The fingerprint of the kernel, `found` of `kernel_request`.
+        definition, types, target, ptx_target: As for `python.definition.kernel_request`.
+        fingerprint: The kernel's fingerprint, or the reason why it has none.
         runtime_build: Build of the device runtime in the key; None for none.
         headers: As for `compile_numba`.
 
