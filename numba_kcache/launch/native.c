@@ -21,8 +21,7 @@
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
-/* Limits: bytes of all parameters, axes of an array, types and dtypes in the table, DLPack capsules of a launch, parts of a
- * `Known`, Numba types of a slot. */
+/* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot. */
 enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4 };
 /* Type codes in the order of `NUMPY_NAMES` in arguments.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
@@ -37,13 +36,11 @@ static int element_of(char letter, int bytes) {
     return UNKNOWN;
 }
 
-/* The structs of dlpack.h. */
 typedef struct { void *data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
                  int64_t *shape, *strides; uint64_t byte_offset; } DLTensor;
 typedef struct { uint32_t major, minor; void *manager, *deleter; uint64_t flags; DLTensor tensor; } DLVersioned;
 typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object, *to_object;
                  int (*tensor_of)(void *, DLTensor *); int (*stream_of)(int, int32_t, void **); } DLExchange;
-/* Interned names of attributes and keywords: `n_stream` is "stream". */
 #define NAMES(X) X(_numba_type_) X(stream) X(gpu_data) X(device_ctypes_pointer) X(value) X(_view) X(context) X(shape) \
     X(strides) X(size) X(ndim) X(dtype) X(_c_contiguous) X(_f_contiguous) X(data) X(ptr) X(device_id) X(handle) X(real) X(imag) \
     X(mask) X(typestr) X(__cuda_array_interface__) X(__dlpack__) X(max_version)
@@ -55,18 +52,15 @@ static PyObject *n_numba_cuda, *export_names, *export_version;
  *          'I' __cuda_array_interface__, 'D' __dlpack__, 'P' ctypes.c_void_p, 'H' buffer of cuda.core, 'w' address or unsigned
  *          integer of 64 bits, 'i' other integers, 'b' bool, 'f' float, 'c' complex, 's' bytes and structs.
  *   more   the exchange API of a tensor, or CuPy's C function for the current stream of a device.
- *   parts  callables, descriptors of attributes, or the address of a C function, in the order of the enum below; `get` is
+ *   parts  callables, descriptors of attributes, or the address of a C function, in the order of the enum below for N and P, T, C; `get` is
  *          the getter of a data descriptor, which no instance can override, so it replaces the look-up of the attribute.
- * recognition.py holds the references to all of these and to the types in plans: the garbage collector could not see
- * references from here, and could not free their libraries at exit. */
+ * recognition.py holds the references to all of these: the garbage collector could not see references from here. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { PyObject *object; int what; void *more;
                  struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
-/* Indices of `parts`: of N and P; of T; of C. */
 enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count, is_over;  /* is_over: the program is ending, and the interpreted path makes every launch */
-/* Return the place of an object in the hash table, or the free place for it: half of the table always stays free. */
 static Known *known_place(PyObject *object) {
     size_t at = ((uintptr_t)object >> 4) % MOST_KNOWN;
     for (;; at = (at + 1) % MOST_KNOWN) {
@@ -76,13 +70,11 @@ static Known *known_place(PyObject *object) {
     }
 }
 
-/* Return `what` of a registered type or dtype; 0 for others. */
 static inline int what_is(void *object, Known **place) {
     return (*place = known_place(object))->object ? __atomic_load_n(&(*place)->what, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* Register a type or dtype, unless it is registered already or the table is half full. */
-static PyObject *know(PyObject *module, PyObject *args) {
+static PyObject *know(PyObject *module, PyObject *args) {  /* keeps the table half empty */
     PyObject *object, *capsule, *parts, *expected = NULL;
     int what;
     if (!PyArg_ParseTuple(args, "OiOO!", &object, &what, &capsule, &PyTuple_Type, &parts))
@@ -102,18 +94,15 @@ static PyObject *know(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Return an attribute of an object (NULL gives NULL), by the getter of the part if it has one. */
-static inline PyObject *get(const Known *type, int part, PyObject *object, PyObject *name) {
+static inline PyObject *get(const Known *type, int part, PyObject *object, PyObject *name) {  /* NULL gives NULL */
     Getter getter = type->parts[part].get;
     if (object && getter)
         return getter(type->parts[part].object, object, (PyObject *)Py_TYPE(object));
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
-/* Flags of a `Row`, described in recognition.py. */
 enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };
-/* One slot, as `_row` in recognition.py packs it. */
-typedef struct {
+typedef struct {  /* one slot, as `_row` in recognition.py packs it */
     char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout: 'C', 'A', or 'F' (only arrays of Numba) */
     uint8_t element, flags, axes, alignment_mask;
     uint16_t offset, field_count;
@@ -177,28 +166,24 @@ static bool word_of(PyObject *number, uint64_t *found) {
     return is_word || number == Py_None;
 }
 
-/* Read an address (steals the reference); false also if the driver reports that it belongs to another device. */
-static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {
+static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {  /* false for another device; steals the reference */
     int (*ask)(int *, int, uint64_t) = (int (*)(int *, int, uint64_t))(uintptr_t)plan->ask_pointer, device;
     return word_of(number, found) &&
            (plan->is_alone || !*found || ask(&device, 9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */, *found) || device == plan->ordinal);
 }
 
-/* Return an attribute of an object. Steals the reference to the object. */
-static PyObject *of(PyObject *object, PyObject *name) {
+static PyObject *of(PyObject *object, PyObject *name) {  /* an attribute; steals the reference to the object */
     PyObject *found = object ? PyObject_GetAttr(object, name) : NULL;
     Py_XDECREF(object);
     return found;
 }
 
-/* Compare by identity. Steals the reference to `found`, which may be NULL. */
-static bool is_it(PyObject *found, PyObject *object) {
+static bool is_it(PyObject *found, PyObject *object) {  /* steals the reference */
     Py_XDECREF(found);
     return found && found == object;
 }
 
-/* Read extents or strides. Steals the reference. */
-static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
+static bool axes_of(PyObject *tuple, int64_t *found, int *count) {  /* steals the reference to extents or strides */
     bool is_read = tuple && PyTuple_Check(tuple) && (*count = (int)PyTuple_Size(tuple)) <= MOST_AXES;
     for (int axis = 0; is_read && axis < *count; axis++)
         is_read = integer_of(PyTuple_GetItem(tuple, axis), &found[axis]);
@@ -206,8 +191,7 @@ static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
     return is_read;
 }
 
-/* Return a new reference, or NULL if the item is missing or None. */
-static PyObject *item_of(PyObject *dict, PyObject *name) {
+static PyObject *item_of(PyObject *dict, PyObject *name) {  /* a new reference; NULL for None */
     PyObject *found = NULL;
 #ifdef Py_GIL_DISABLED
     PyDict_GetItemRef(dict, name, &found);
@@ -219,8 +203,7 @@ static PyObject *item_of(PyObject *dict, PyObject *name) {
     return found;
 }
 
-/* Check that the elements are contiguous in C or Fortran order; `expected` is the size of one. */
-static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
+static bool is_packed(const View *view, int64_t expected, bool is_fortran) {  /* expected: size of an element */
     bool fits = true;
     for (int each = 0; each < view->axes; each++) {
         int axis = is_fortran ? each : view->axes - 1 - each;
@@ -258,8 +241,7 @@ static bool read_axes(View *view, PyObject *array, PyObject *dict, PyObject *sha
     return is_read && axes_of(own_of(array, dict, n_strides), view->strides, &stride_count) && stride_count == view->axes;
 }
 
-/* Read a tensor of DLPack in memory that the launch's device reaches. */
-static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
+static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {  /* in memory that the device reaches */
     int code = tensor->code, bytes = tensor->bits / 8;
     /* type codes of DLPack: 4 is bfloat, 10 and 12 are fp8; devices: 2 is CUDA, 3 pinned, 13 managed memory */
     view->element = code == 4 ? BF : code == 10 ? E4 : code == 12 ? E5 : element_of(code < 7 ? "iuf??cb"[code] : '?', bytes);
@@ -277,7 +259,6 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     return true;
 }
 
-/* Read a device array of Numba; the Numba type that it stores gives element, axes and layout at once. */
 static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
     PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
     bool fits = false, is_exact = slot->row.flags & IS_EXACT;
@@ -292,7 +273,6 @@ static bool read_numba(View *view, PyObject *value, const Known *kind, const Slo
     PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;
     if (memory && !launch->plan->is_alone)
         fits = is_it(of(PyObject_GetAttr(memory, n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
-    /* PyObject_GenericGetAttr does not call the __getattr__ of the memory object */
     PyObject *pointer = fits && memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
     fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
     if (fits && is_exact)
@@ -381,14 +361,12 @@ static bool read_exporter(View *view, PyObject *value, Launch *launch) {
     return managed && managed->major == 1 && read_tensor(view, &managed->tensor, launch->plan);
 }
 
-/* Check and pack an array or an address. */
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     View view;  /* 430 bytes: not cleared, since most arguments use few of them */
     const Plan *plan = launch->plan;
     Known *type;
     int what = what_is(Py_TYPE(value), &type);
-    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false;
-    bool is_described = true;  /* elements, layout and writability were read, and are compared below */
+    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false, is_described = true;
     view.element = view.axes = UNKNOWN, view.layout = slot->row.layout, view.is_readonly = view.is_strided = false;
     PyObject *number = NULL;  /* an object that converts to an address */
     switch (what) {
@@ -444,8 +422,7 @@ static bool small_float(double value, int exponent_bits, int mantissa_bits, uint
     return exponent_bits == 4 ? steps < 0x7f : steps < most;
 }
 
-/* Write a float in the format of an element; false if that cannot hold it. */
-static bool put_real(char *at, int element, double value) {
+static bool put_real(char *at, int element, double value) {  /* false if the element cannot hold it */
     static const uint8_t exponent_and_mantissa[ELEMENTS][2] = {[F2] = {5, 10}, [BF] = {8, 7}, [E4] = {4, 3}, [E5] = {5, 2}};
     const uint8_t *bits = exponent_and_mantissa[element];
     uint64_t found;
@@ -461,8 +438,7 @@ static bool real_of(PyObject *number, double *found) {
     return number && !(*found == -1 && PyErr_Occurred());
 }
 
-/* Check and pack a number; the interpreted path converts those of other types (scalars.py). */
-static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {
+static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {  /* scalars.py converts those of other types */
     int element = slot->row.element, size = element_bytes[element], half = size == 8 ? F4 : F8;
     char *at = launch->buffer + slot->row.offset, letter = elements[2 * element];
     PyObject *type = (PyObject *)Py_TYPE(value), *whole;
@@ -503,8 +479,7 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 }
 
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
-/* Check that the current streams of PyTorch and of CuPy, where seen, are the stream of the launch. */
-static bool is_in_stream(const Launch *launch) {
+static bool is_in_stream(const Launch *launch) {  /* by the current streams of PyTorch and CuPy, if their arrays were seen */
     const Known *tensor = launch->tensor, *cupy = launch->cupy;
     uint64_t tensor_stream = launch->identity, cupy_stream = tensor_stream;
     if (tensor && ((const DLExchange *)tensor->more)->stream_of(2, launch->plan->ordinal, (void **)&tensor_stream))
@@ -516,10 +491,8 @@ static bool is_in_stream(const Launch *launch) {
     return (tensor_stream == 1 ? 0 : tensor_stream) == launch->identity && (cupy_stream == 1 ? 0 : cupy_stream) == launch->identity;
 }
 
-/* A driver function: its parameters are integers and pointers, at most eleven. */
 typedef int (*DriverFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-/* Launch and return the CUresult, or -1 if the interpreted path has to launch. */
-static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
+static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {  /* -1: the interpreted path has to launch */
     const Plan *plan = launch->plan;
     int here, capturing = 0, code;
     /* the module was unloaded, Numba was imported after it was loaded, or another device is current */
@@ -538,8 +511,7 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
         return -1;
     const unsigned *to = launch->extents;
     size_t size = plan->bytes;
-    /* CU_LAUNCH_PARAM_...: the driver copies one buffer faster than parameters by a pointer each */
-    enum { END, BUFFER_POINTER, BUFFER_SIZE };
+    enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_...: one buffer is faster than a pointer per parameter */
     uintptr_t packed[] = {BUFFER_POINTER, (uintptr_t)launch->buffer, BUFFER_SIZE, (uintptr_t)&size, END}, extra = (uintptr_t)packed;
     Py_BEGIN_ALLOW_THREADS
     code = launch->config ? ((DriverFunction)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
@@ -573,8 +545,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
-/* Called at exit, before recognition.py releases the types. */
-static PyObject *end(PyObject *module, PyObject *nothing) {
+static PyObject *end(PyObject *module, PyObject *nothing) {  /* called at exit, before recognition.py releases the types */
     is_over = 1;
     Py_RETURN_NONE;
 }
@@ -624,7 +595,6 @@ static PyObject *fill(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Make the function that launches with this shape and stream. */
 static PyObject *bind(PyObject *module, PyObject *args) {
     Launch launch = {0};
     unsigned *to = launch.extents;
@@ -642,8 +612,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     return function;
 }
 
-/* Record that arrays of a Numba type fit a slot, unless it has four such types already. */
-static PyObject *fits(PyObject *module, PyObject *args) {
+static PyObject *fits(PyObject *module, PyObject *args) {  /* adds a Numba type to a slot, which takes up to four */
     int position, each = 0;
     PyObject *capsule, *type, *there = Py_None;
     if (!PyArg_ParseTuple(args, "OiO", &capsule, &position, &type))
@@ -656,8 +625,7 @@ static PyObject *fits(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* A driver function; `outs` is the number of its outputs. */
-typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
+typedef struct { uint64_t address; int outs; char pattern[16]; } Function;  /* a driver function with so many outputs */
 
 /* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `_PATTERNS` in devices.py. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {
