@@ -38,7 +38,7 @@ _COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
 _MOST_BYTES, _MOST_FIELDS = 4096, 40  # the limits of native.c
 _ROW_FORMAT = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
 _VIEW_WORDS = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 20, "e": 36}
-"""Where the C struct `View` has the fields of an array, by the letters of typed.py; counted in words of 8 bytes."""
+"""Offsets of an array's fields in the C struct `View`, by the letters of typed.py, in words of 8 bytes."""
 
 _NUMBA_ARRAYS = tuple(f"{package}.cudadrv.devicearray" for package in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
 """The modules of the two Numbas that define `DeviceNDArray`."""

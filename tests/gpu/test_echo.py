@@ -22,7 +22,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> KernelCache:
 
 
 FILLED = (0xAA, 0x55)
-"""What is in the output before a launch: a byte that the kernel does not write shows under one of them."""
+"""Bytes of the output before a launch: a byte that the kernel does not write shows under one of them."""
 
 
 def check_echo(kernel: Any, cases: list[Case], filled: int) -> None:

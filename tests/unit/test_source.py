@@ -1,4 +1,4 @@
-"""What a user wraps, and what source it means."""
+"""Each kind of object that a user wraps, and the source that it yields."""
 
 from __future__ import annotations
 
