@@ -13,6 +13,18 @@ from numba_kcache import ArgumentError, KernelCache, cached_kernel
 cache = KernelCache(sys.argv[1])
 """
 
+START_EITHER = (
+    START
+    + """
+decorate = cached_kernel
+numba_kcache.configure(directory=sys.argv[1])
+if sys.argv[2] == "installed":
+    decorate = cuda.jit
+    numba_kcache.install(all=True)
+"""
+)
+"""`decorate` is `cached_kernel`, or `cuda.jit` under `install()` if the second argument is "installed"."""
+
 PARITY = (
     START
     + """
@@ -101,14 +113,8 @@ for _ in range(12):
 """Arguments that numba-cuda-mlir's own launcher passes wrongly, without an error; by `cached_kernel` or `cuda.jit`."""
 
 STREAMS = (
-    START
+    START_EITHER
     + """
-decorate = cached_kernel
-numba_kcache.configure(directory=sys.argv[1])
-if sys.argv[2] == "installed":
-    decorate = cuda.jit
-    numba_kcache.install(all=True)
-
 class Foreign:
     def __init__(self, array):
         self.__cuda_array_interface__ = array.__cuda_array_interface__
@@ -131,14 +137,8 @@ for stream in (None, one):
 """Print the arrays' streams that the host waits for in a launch by `cached_kernel` or `cuda.jit`."""
 
 WARNS = (
-    START
+    START_EITHER
     + """
-decorate = cached_kernel
-numba_kcache.configure(directory=sys.argv[1])
-if sys.argv[2] == "installed":
-    decorate = cuda.jit
-    numba_kcache.install(all=True)
-
 names = {}
 exec("def kernel(x): pass", {}, names)
 kernel = decorate(debug=True, opt=False)(names["kernel"])

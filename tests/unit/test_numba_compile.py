@@ -59,6 +59,21 @@ def kernel(x, out):
     SPACE,
 )
 
+OVERLOADED = """
+from numba.cuda.extending import overload
+def gained(x):
+    return x
+@overload(gained)
+def implement_gained(x):
+    def implementation(x):
+        return x * GAIN
+    return implementation
+@cuda.jit
+def kernel(x):
+    x[0] = gained(x[0])
+"""
+"""A kernel that calls an overload, which multiplies by the global GAIN."""
+
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_90", "sm_90a", "sm_100a", "sm_120"])
 def test_any_target_compiles_without_a_device(arch: str) -> None:
@@ -401,24 +416,15 @@ def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
     """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
     exec(
-        """
-from numba.cuda.extending import intrinsic, overload
-def gained(x):
-    return x
-@overload(gained)
-def implement_gained(x):
-    def implementation(x):
-        return x * GAIN
-    return implementation
+        OVERLOADED
+        + """
+from numba.cuda.extending import intrinsic
 @intrinsic
 def constant(context):
     from llvmlite import ir
     from numba.cuda import types
     value = GAIN
     return types.float64(), lambda context, builder, signature, arguments: ir.Constant(ir.DoubleType(), value)
-@cuda.jit
-def kernel(x):
-    x[0] = gained(x[0])
 @cuda.jit
 def second(x):
     x[0] = constant()
@@ -542,22 +548,7 @@ def test_failed_compile_leaves_no_code_of_other_globals() -> None:
 def test_implementation_that_another_kernel_brought_along_is_not_trusted() -> None:
     """A kernel without a key had an overload compiled for a new type, with other globals."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
-    exec(
-        """
-from numba.cuda.extending import overload
-def gained(x):
-    return x
-@overload(gained)
-def implement_gained(x):
-    def implementation(x):
-        return x * GAIN
-    return implementation
-@cuda.jit
-def kernel(x):
-    x[0] = gained(x[0])
-""",
-        space,
-    )
+    exec(OVERLOADED, space)
     built(space["kernel"], (float64[::1],))
     space["GAIN"] = 5.0
     compile_numba(Declared(space["kernel"].py_func, space["kernel"].targetoptions), (int64[::1],), SM_80)
