@@ -105,6 +105,7 @@ def run(
     backup = project.root.with_name(project.root.name + ".backup")
     shutil.copytree(project.root, backup, symlinks=True)
     caches = _compiled_caches(project, library, tally)
+    assert project.read, f"no header of {project.root.name} was learned: {tally.refused}"
     kinds = [kind for kind, (weight, _step) in steps.items() for _ in range(weight)]
     while tally.steps.total() < count:
         if tally.steps.total() % rest_every == rest_every - 1:
