@@ -119,7 +119,7 @@ class KernelCache(GetOr):
         """
         self.session.save_counts()
         if not self.session.local.counters.clear():
-            what, why = f"cannot forget the statistics of {self.directory}", "they cannot be written to"
+            what, why = f"cannot reset the statistics of {self.directory}", "they cannot be written to"
             raise KCacheError(what, why, "see `numba-kcache doctor`")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:

@@ -193,12 +193,12 @@ def _shown_tiers(value: Any) -> str:
 
 SETTINGS = (
     Setting("directory", "NUMBA_KCACHE_DIR", _path, "where entries are kept"),
-    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "bytes on disk before the least recently used go"),
-    Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "entries on disk before the least recently used go"),
+    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "limit of the bytes on disk (LRU eviction)"),
+    Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "limit of the entries on disk (LRU eviction)"),
     Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
-    Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
+    Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "the compilers whose code counts as a hit"),
     Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
-    Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
+    Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may lose"),
     Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for what another process builds"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),

@@ -122,7 +122,7 @@ def _form(value: Any, operators: list[Fingerprint], *, by_value: bool = False) -
         if not is_contiguous(value):
             raise Unkeyed("an array is not contiguous")
         return ["array", dtype_form(get_dtype(value))]
-    raise Unkeyed(f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content")
+    raise Unkeyed(f"a {kind.__module__}.{kind.__qualname__} has no content that a key could hold")
 
 
 def _operator_form(value: Any, operators: list[Fingerprint]) -> Plain:

@@ -83,7 +83,7 @@ def serve(session: Session, original: Any, instance: Any, arguments: dict[str, A
     except Exception as error:  # on any failure of the cache, cuda.compute builds the algorithm
         if session.settings.mode == "frozen":
             raise FrozenCacheError(
-                f"cannot build {label}", f"the cache is frozen: {error}", "warm it up where it is not frozen"
+                f"cannot build {label}", f"the cache is frozen: {error}", "build it with a cache that is not frozen"
             ) from error
         if isinstance(error, Unkeyed):
             fields = {"kernel": label, "target": NO_TARGET.name, "key": "", "reason": str(error)}

@@ -117,7 +117,7 @@ def _named(folder: str, name: str) -> list[str]:
 
 def _checked(name: str) -> str:
     if "/" in name or name in ("", ".", "..") or "\0" in name:
-        raise ValueError(f"{name!r:.80} is no name of a file")
+        raise ValueError(f"{name!r:.80} is not a file name")
     return name
 
 

@@ -102,7 +102,7 @@ class CacheManager:
         turn, self._turn = self._turn, None
         payloads = {name: self._files[name] for name in group if name in self._files}
         if turn is not None:
-            why = f"of {len(group)} files {len(payloads)} were put" if len(payloads) != len(group) else ""
+            why = f"only {len(payloads)} of its {len(group)} files were put" if len(payloads) != len(group) else ""
             why = why or _mismatch(self.key, filename, payloads)
             if why:
                 process_session().events.emit(trouble("triton", f"cannot store {filename} of {self.key}: {why}"))
@@ -212,12 +212,12 @@ def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
     try:
         metadata = read_json(payloads[filename])
         if not fits(metadata, {"hash": str, "name": str, "target": {"backend": str}}):
-            return "its metadata does not say what it is"
+            return "its metadata lacks the hash, name or target"
         with contextlib.suppress(ValueError):
             if key == base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("="):
                 key = metadata["hash"]
         if key != metadata["hash"]:
-            return "its metadata is of another key"
+            return "its metadata has another key"
         for name, data in payloads.items():
             if host_files.is_host_code(name, data):
                 return f"its file {name} is code for the host"

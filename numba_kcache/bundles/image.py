@@ -105,7 +105,7 @@ def _first(texts: Sequence[str]) -> str:
 def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> None:
     there = os.listdir(root)
     if there and LAYOUT_MARK not in there:
-        raise OSError(errno.EEXIST, "the directory is not empty, and no OCI image layout")
+        raise OSError(errno.EEXIST, "the directory is neither empty nor an OCI image layout")
     publish_in(root, lambda: LAYOUT_MARK, [oci.LAYOUT_VERSION])
     manifests = oci.read_index(root)["manifests"] if oci.INDEX in there else []
     others = [each for each in manifests if oci.tag_of(each) != tag]

@@ -166,8 +166,8 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         files = ((each.key, bundle.get(ENTRY, each.key) or b"") for each in new)
         session.local.put_all(files, sum(each.size_bytes for each in new))
     except (ValueError, OSError, MemoryError) as error:
-        why = getattr(error, "strerror", None) or str(error) or "no memory for it"
-        raise BundleError(cannot, why, "nothing of it was added") from None
+        why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
+        raise BundleError(cannot, why, "nothing was imported") from None
     for each in bundle.manifests:
         session.local.add_variant(each.key, *reversed(_variants(bundle, each)))
     return bundle.report
@@ -191,7 +191,7 @@ def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
     variants = entry_format.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
     held = {each.key for each in bundle.entries}
     if any(variant["key"] not in held for variant in variants):
-        raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
+        raise DamagedEntry(f"the manifest {file.key} names an entry that the bundle lacks")
     return variants
 
 
@@ -280,7 +280,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
         if tier.takes or not writes:
             return tier
     what = "cannot push" if writes else "cannot pull"
-    why = "no tier is set that is written to" if writes else "no tier is set"
+    why = "no writable tier is set" if writes else "no tier is set"
     raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")
 
 
@@ -291,5 +291,5 @@ def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
         return set()  # a directory that does not exist yet: the first put makes it
     except Exception as error:  # servers and their clients may raise anything
         raise KCacheError(
-            f"cannot {what} {tier.tier.name}", str(error), "`numba-kcache doctor` looks at tiers"
+            f"cannot {what} {tier.tier.name}", str(error), "`numba-kcache doctor` tests the tiers"
         ) from None

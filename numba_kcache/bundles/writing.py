@@ -80,7 +80,7 @@ def assemble(
             for each in chosen:
                 data = read(is_entry, each.key)
                 if data is None or sha256(data).hexdigest() != each.sha256:
-                    raise BundleError(cannot, f"{each.key} went or changed meanwhile", "export once more")
+                    raise BundleError(cannot, f"{each.key} was removed or changed meanwhile", "export once more")
                 yield data
 
     def parts() -> Iterator[bytes]:
@@ -151,7 +151,7 @@ def _require_file(folder: int, name: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EEXIST, "something is there that is no regular file, and is not replaced")
+        raise OSError(errno.EEXIST, "a file exists there that is not regular, and only regular files are replaced")
 
 
 def _encode_index(entries: Sequence[BundledFile], manifests: Sequence[BundledFile]) -> bytes:

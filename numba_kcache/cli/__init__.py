@@ -31,7 +31,7 @@ _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels tha
 
 The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
 
-_EPILOG = """exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage"""
+_EPILOG = """exit codes: 0 success, 1 a problem was found or the command failed, 2 wrong usage"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _failed(f"cannot {parsed.name}: {named}\n  hint: name a file or folder that is there and may be used")
+        return _failed(f"cannot {parsed.name}: {named}\n  hint: name an existing file or folder that this user may use")
     except KeyboardInterrupt:
         return 130
     except (Exception, SystemExit) as error:  # raised by a module of the user, or a bug of this package

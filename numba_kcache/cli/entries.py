@@ -33,7 +33,7 @@ def _info(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     return Result(found.to_dict(), str(found))
 
 
-_ORDERS = "used last first (default), largest, longest to compile, or most hits first"
+_ORDERS = "most recently used first (default), largest, longest to compile, or most hits first"
 
 
 @verb(
@@ -41,7 +41,7 @@ _ORDERS = "used last first (default), largest, longest to compile, or most hits 
     argument("--limit", help="how many: 50, or all with --json; 0 for all", metavar="N", type=count),
     argument("--kernel", help="only those with a kernel of this name: saxpy, 'gemm*'", metavar="PATTERN"),
     argument("--target", help="only those for this target: sm_90, 'sm_9*'", metavar="PATTERN"),
-    argument("--older-than", help="only what was not used for: 30d, 12h", metavar="AGE", type=seconds),
+    argument("--older-than", help="only entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """List the entries in the cache.
@@ -168,7 +168,7 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 @verb(
     argument("--max-size", help="get down to this size: 512MB, 2GiB", metavar="SIZE"),
-    argument("--older-than", help="remove what was not used for: 30d, 12h", metavar="AGE", type=seconds),
+    argument("--older-than", help="remove entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove the least recently used entries.

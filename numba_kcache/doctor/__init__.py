@@ -267,7 +267,7 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
         yield Finding("directory", WRONG, says, advice)
     elif is_network(there, status):
         says = f"{directory}, on a network filesystem: a private local copy is kept in front of it"
-        yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what holds there")
+        yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what it guarantees there")
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
     if not reason or is_made:
@@ -291,7 +291,7 @@ def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Fi
     says = f"{bytes_text(free_bytes)} free, {bytes_text(info.size_bytes)} used of {bytes_text(info.max_size_bytes)}"
     if free_bytes < _LEAST_FREE_BYTES or (free_files is not None and free_files < _LEAST_FREE_FILES):
         says += "" if free_files is None else f", {free_files} more files can be made"
-        advice = "make room: `numba-kcache prune --older-than 30d` removes what was not used for a month"
+        advice = "make room: `numba-kcache prune --older-than 30d` removes entries unused for 30 days"
         return Finding("space", WRONG, says, advice)
     if info.size_bytes + free_bytes < info.max_size_bytes:
         advice = f"lower max_size_bytes (NUMBA_KCACHE_MAX_SIZE) below {bytes_text(info.size_bytes + free_bytes)}"
@@ -344,4 +344,4 @@ def judged_past(info: CacheInfo) -> Iterable[Finding]:
     if info.errors:
         advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which logs each trouble; "
         advice += "`numba-kcache info --zero` resets the counters"
-        yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counts began", advice)
+        yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counters were last reset", advice)

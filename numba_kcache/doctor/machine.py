@@ -60,7 +60,7 @@ def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
     cuda.cuDriverGetVersion(ctypes.byref(number))
     driver = number.value // 1000, number.value % 1000 // 10
     if status:
-        return driver, [], f"the driver answered {_name_of(cuda, status)}"
+        return driver, [], f"the driver returned {_name_of(cuda, status)}"
     cuda.cuDeviceGetCount(ctypes.byref(count))
     return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
 

@@ -85,7 +85,7 @@ def frozen_error(lookup: Lookup, request: Request, components: Sequence[Componen
     return FrozenCacheError(
         f"cannot compile {request.title}",
         why,
-        "warm it up where it is not frozen: numba-kcache warm MODULE --arch sm_90",
+        "compile it with a cache that is not frozen: numba-kcache warm MODULE --arch sm_90",
     )
 
 

@@ -206,7 +206,7 @@ class Lookup:
                 if artifact is None:
                     continue
                 if artifact.target != request.target:
-                    self.set_aside(key, f"it is for {artifact.target}, and {request.target} was asked for")
+                    self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
                     continue
                 if tier is not None:
                     source, family = "tier", family_of(candidate.components)

@@ -177,7 +177,7 @@ _ALONE: Mapping[ReasonKind, str] = {
     ReasonKind.EVICTED_OR_CLEARED: "it was stored before, and its entry is not there any more",
     ReasonKind.DAMAGED: "its entry is damaged: {new}",
     ReasonKind.HEADER_SHADOWED: "{name} is there now, and is found before the header that was read",
-    ReasonKind.MODE: "mode={new} does not look for it",
+    ReasonKind.MODE: "mode={new} does not look up entries",
     ReasonKind.UNCACHEABLE: "it cannot be keyed: {new}",
 }
 

@@ -92,6 +92,6 @@ def not_source(thing: object) -> OptionError:
     """Make the error for an object that no front end recognises."""
     return OptionError(
         f"cannot make a kernel of {thing!r}",
-        f"it is of type {type(thing).__name__}, which is no source",
+        f"it is of type {type(thing).__name__}, which is not a source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",
     )

@@ -289,7 +289,7 @@ class Resolutions:
             if not definition.runs_as_ptx or choice.ptx_target is not None or error.newest >= device.plain:
                 raise
             name = definition.name or definition.label
-            reason = f"the compiler does not know {device}; {name} is compiled to {newest} for the driver to finish"
+            reason = f"the compiler does not know {device}: the driver compiles PTX of {name} for {newest}"
             fields = {"kernel": definition.label, "target": device.name, "reason": reason}
             self.session().events.emit(Event(EventKind.FALLBACK, fields))
             return self.exactly(newest)

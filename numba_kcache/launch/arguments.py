@@ -341,7 +341,7 @@ def _word(number: Any, what: str) -> int:
     """Read an unsigned number of 64 bits; None means 0."""
     found = 0 if number is None else operator.index(number)
     if not 0 <= found < _WORDS:
-        raise ValueError(f"{found} is no {what}")
+        raise ValueError(f"{found} is not a valid {what}")
     return found
 
 

@@ -43,7 +43,7 @@ def watched(
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
-            f"work that was queued before it failed: the driver answered {bindings().name_of(code)}",
+            f"work that was queued before it failed: the driver returned {bindings().name_of(code)}",
             "it was not launched by a cached kernel with debug_launches, which would have named it",
         )
     queued = launch()
@@ -54,7 +54,7 @@ def watched(
             grid, block, shared_bytes = shape
             raise LaunchError(
                 f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
-                f"the driver answered {bindings().name_of(code)}",
+                f"the driver returned {bindings().name_of(code)}",
                 "run it under compute-sanitizer, with lineinfo=True, to see the line",
             )
     return queued

@@ -136,7 +136,7 @@ def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
         LaunchError: The driver refused.
     """
     if answer[0] != 0:
-        raise LaunchError(f"cannot {action}", f"the driver answered {bindings().name_of(answer[0])}", hint)
+        raise LaunchError(f"cannot {action}", f"the driver returned {bindings().name_of(answer[0])}", hint)
     return answer[1] if len(answer) > 1 else None
 
 
@@ -224,7 +224,7 @@ def check_interpreter() -> None:
 def device_attribute(ordinal: int, name: str) -> int:
     """An attribute of a device, by the end of its CU_DEVICE_ATTRIBUTE name."""
     answer = bindings().cuDeviceGetAttribute(_DEVICE_ATTRIBUTES[name], ordinal)
-    return int(answer[1] if answer[0] == 0 else done(answer, f"ask device {ordinal}"))
+    return int(answer[1] if answer[0] == 0 else done(answer, f"query device {ordinal}"))
 
 
 def context_id() -> int | None:
@@ -272,13 +272,13 @@ def _enter_primary_context() -> int:
     except RuntimeError as problem:  # the driver's library is missing
         raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:
-        raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
+        raise NoDeviceError(_NO_DEVICE, f"the driver returned {driver.name_of(status)}", _WITHOUT_ONE)
     ordinal = int(device)
     if ordinal in _retained and not lacks_context:  # without a current context, the retained one may have been reset
         driver.cuDevicePrimaryCtxRelease_v2(device)
     _retained.add(ordinal)
     answer = driver.cuCtxGetCurrent()
-    current = answer[1] if answer[0] == 0 else done(answer, "ask for the current context")
+    current = answer[1] if answer[0] == 0 else done(answer, "query the current context")
     if not current:
         done(driver.cuCtxSetCurrent(context), f"enter the context of device {ordinal}")
     elif current != context:

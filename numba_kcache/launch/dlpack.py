@@ -89,7 +89,7 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
         tensor, readonly = _DLTensor.from_address(_pointer_of(capsule, b"dltensor")), False
     else:
         if managed.major != 1:
-            raise ValueError(f"it speaks DLPack {managed.major}")
+            raise ValueError(f"it uses DLPack version {managed.major}")
         tensor, readonly = managed.tensor, bool(managed.flags & _READ_ONLY)
     item_bytes = tensor.bits * tensor.lanes // 8
     memory = Memory(
@@ -126,7 +126,7 @@ def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -
     codes |= {name: code for code, name in _SMALL_FLOATS.items()}
     code = codes.get(element, codes.get(element[:1]))
     if code is None:
-        raise BufferError("DLPack has no word for its elements")
+        raise BufferError("DLPack has no type for its elements")
     extents = (ctypes.c_int64 * len(shape))(*shape)
     bits = 8 * SCALAR_SIZES[element]
     return _Managed(_DLTensor(address, _CUDA, ordinal, len(shape), code, bits, 1, extents, None, 0), None, _NO_DELETER)

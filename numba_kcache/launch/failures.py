@@ -28,13 +28,13 @@ _HINTS = {
     201: "make a device current first, for example with cuda.select_device()",
     209: "compile for this device: arch='auto'",
     218: "the driver is older than the compiler that made the PTX",
-    400: "the stream or the context it belongs to is gone",
+    400: "the stream or its context was destroyed",
     701: "use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory",
-    709: "the context is gone; a new launch loads the kernel again",
+    709: "the context was destroyed; a new launch loads the kernel again",
     720: "its blocks must all fit on the device at once: see .max_cooperative_grid_blocks()",
     **dict.fromkeys(
         (700, 714, 715, 716, 717, 718, 719),
-        "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel",
+        "an earlier kernel failed and left the context unusable; NUMBA_KCACHE_DEBUG=1 names the kernel",
     ),
     900: "a stream that is being captured cannot do this",
     906: "the legacy default stream cannot be used while another is being captured: name the stream",
@@ -55,7 +55,7 @@ def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: int) -> Launc
     grid, block, shared_bytes = shape
     return LaunchError(
         f"cannot launch {kernel} with grid {grid}, block {block}, sharedmem {shared_bytes}",
-        f"the driver answered {bindings().name_of(code)}",
+        f"the driver returned {bindings().name_of(code)}",
         _HINTS.get(code, ""),
     )
 

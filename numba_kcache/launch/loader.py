@@ -197,7 +197,7 @@ class Loader:
             start, driver, code = time.perf_counter(), bindings(), (artifact, dict[str, Any]())
             _require_fit(code, entry, [])
             answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
-            before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
+            before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
             try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
                 if self._dropped:
                     from .unloading import unload_dropped
@@ -284,7 +284,7 @@ class LoadedModule:
         if device.numba is None:
             status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
             if status != 0:
-                raise self._refused(f"the driver answered {driver.name_of(status)}")
+                raise self._refused(f"the driver returned {driver.name_of(status)}")
             self._context_id = self.loaded_in
             self.stays[0] = False
             return
@@ -382,7 +382,7 @@ class LoadedModule:
                     status, function = driver.cuKernelGetFunction(kernel)
             if status != 0:
                 answered = driver.name_of(status)
-                raise self._refused(f"the driver answered {answered} to the kernel {entry.symbol}")
+                raise self._refused(f"the driver returned {answered} for the kernel {entry.symbol}")
             found = LoadedKernel(entry, self.device, function, self)
             self._kernels[entry.symbol] = weakref.ref(found)
         return found

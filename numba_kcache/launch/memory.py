@@ -64,13 +64,18 @@ def _tensor(value: Any, torch: Any) -> Memory:
         raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
     element = _element_of(value.dtype)
     if value.is_neg() or (element[:1] in ("c", "") and value.is_conj()):
-        raise Unfit("it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first")
+        raise Unfit(
+            "its conjugation or negation is still pending, so its memory has other values",
+            "call .resolve_conj() or .resolve_neg() first",
+        )
     try:
         address = int(value.data_ptr())
     except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
         raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
     if not address and 0 not in value.shape:  # true of wrappers as well, such as a DTensor
-        raise Unfit("the tensor has no memory: its storage was freed, or it wraps others", "pass the tensor in it")
+        raise Unfit(
+            "the tensor has no memory: its storage was freed, or it wraps other tensors", "pass the wrapped tensor"
+        )
     index, item_bytes = value.get_device(), SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
     stream = torch_stream(torch)(index)
@@ -112,7 +117,7 @@ def element_of_typestr(typestr: str) -> tuple[str, int]:
     """
     order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # "<M8[ns]"
     if order not in "<>|=" or not digits.isdecimal():
-        raise Unfit(f"its array interface calls its elements {typestr!r}", "'<f4' is a typestr")
+        raise Unfit(f"the typestr of its array interface is {typestr!r}", "a valid one is '<f4'")
     item_bytes = int(digits) * (4 if kind == "U" else 1)
     if kind == "V":
         return "o", item_bytes

@@ -49,7 +49,7 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
             "pass a contiguous copy, or decorate with strided=True and pass the strides too",
         )
     if memory.address % alignment_of(pointee):
-        why = f"its address is no multiple of the {alignment_of(pointee)} bytes that {_elements(pointee)} need"
+        why = f"its address is not a multiple of the {alignment_of(pointee)} bytes that {_elements(pointee)} need"
         hint = "pass a copy, or a part that begins at a whole vector"
         raise slot.refuse(value, why, hint)
 
@@ -83,8 +83,8 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
         try:
             borrowed = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
-            why = f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            raise slot.refuse(value, why, "pass an array on this device, as its library makes it") from error
+            why = f"its __dlpack__ raised: {str(error).partition(chr(10))[0]}"
+            raise slot.refuse(value, why, "pass an array on this device that DLPack can export") from error
     if borrowed is None:
         raise misfit(slot, value)
     memory, capsule = borrowed

@@ -61,18 +61,22 @@ def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
         if not below < number < above:
             wider = "long long" if code[0] == "i" or number < 0 else "unsigned long long"
             hint = (
-                "use a number that it holds" if code[1] == "8" else f"declare it {wider} in the source, or pass another"
+                "use a number in its range"
+                if code[1] == "8"
+                else f"declare it {wider} in the source, or pass another number"
             )
-            raise slot.refuse(value, f"the parameter holds {below + 1} to {above - 1}", hint)
+            raise slot.refuse(value, f"the parameter takes {below + 1} to {above - 1}", hint)
         return int(number)
     if isinstance(number, complex):
         raise slot.refuse(value, "the parameter is real", "pass .real or abs() of it")
     try:
         real = float(number)
     except OverflowError:
-        raise slot.refuse(value, "it is too large for the parameter", "declare it double, or pass less") from None
+        raise slot.refuse(
+            value, "it is too large for the parameter", "declare it double, or pass a smaller number"
+        ) from None
     if abs(real) >= above and (math.isfinite(real) or code == "e4"):
-        raise slot.refuse(value, "it is too large for the parameter", "declare it double, or pass less")
+        raise slot.refuse(value, "it is too large for the parameter", "declare it double, or pass a smaller number")
     return small_float_bits(real, *_SMALL_FLOATS[code]) if code in _SMALL_FLOATS else real
 
 

@@ -53,6 +53,6 @@ class StreamWaits:
             raise LaunchError(
                 f"cannot {action}",
                 "an argument is produced on the default stream, which nothing can wait for while another is captured",
-                "make the stream that is captured the current one of the library the argument is from",
+                "in the argument's library, make the captured stream the current one",
             )
         return not capturing

@@ -59,7 +59,7 @@ class DeviceArray:
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("a variable of a module is lent where it lies")
+            raise BufferError("a module's variable is exported only in place, on its own device")
         from .dlpack import lend
 
         return lend(self._address, self._layout.element, self.shape, self._ordinal)
@@ -123,9 +123,9 @@ def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
         shape = (variable.size_bytes // item_bytes,) if item_bytes else (0,)
     if math.prod(shape) * item_bytes != variable.size_bytes:
         raise OptionError(
-            f"cannot see {variable.name} as {dtype}",
-            f"{item_bytes} bytes do not divide its {variable.size_bytes}",
-            "name a smaller type, or its own",
+            f"cannot view {variable.name} as {dtype}",
+            f"its {variable.size_bytes} bytes are not a multiple of {item_bytes}",
+            "name a smaller type, or the declared one",
         )
     return _Layout(shape, element, typestr, item_bytes)
 
@@ -143,7 +143,7 @@ def _read_dtype(dtype: Any) -> tuple[str, str, int]:
             return element, f"|V{item_bytes}" if element == "o" else _typestr(element), item_bytes
         found = numpy.dtype(dtype)
     except (Unfit, KeyError):
-        why = "in a program without NumPy the type of elements is a name"
+        why = "without NumPy in the program, the dtype must be a name"
         raise OptionError(f"cannot use dtype={dtype!r}", why, "write 'float32' or 'f4'") from None
     except TypeError as error:
         raise OptionError(f"cannot use dtype={dtype!r}", str(error), "write 'float32'") from None

@@ -267,7 +267,7 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     names = ", ".join(each.name for each in arch)
     raise LaunchError(
         f"cannot launch {kernel} on a device of {device}",
-        f"it is built for {names} alone",
+        f"it is built only for {names}",
         "leave arch= out, or add this device's",
     )
 

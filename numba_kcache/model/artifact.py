@@ -191,7 +191,7 @@ class Artifact(NamedTuple):
         if len(named) == 1:
             return named[0]
         there_are = ", ".join(each.name for each in named or self.entries)
-        hint = "names are those of the source, template arguments and all"
+        hint = "give names as in the source, including template arguments"
         raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", hint)
 
 
@@ -343,7 +343,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
         if place is None:
             magic, width, abi, machine, table, flags, count, names_at = _ELF.unpack_from(cubin)
             if magic != b"\x7fELF" or width != 2 or machine != 190:
-                return "its code is no cubin"
+                return "its code is not a cubin"
             sm = flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF
             is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
             if sm != major * 10 + minor and not is_earlier:

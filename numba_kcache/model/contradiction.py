@@ -34,7 +34,7 @@ def contradiction_of(artifact: Artifact) -> str:
             return _of_lto(artifact)
         return _of_ptx(artifact) if artifact.target.virtual else _of_cubin(artifact)
     except (ValueError, OverflowError) as error:
-        return f"its code is no cubin: {error}"
+        return f"its code is not a cubin: {error}"
 
 
 def _of_cubin(artifact: Artifact) -> str:

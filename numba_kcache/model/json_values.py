@@ -26,7 +26,7 @@ def read_json(text: bytes) -> Any:
         ValueError: It is not JSON, or exceeds the limits.
     """
     if len(text) > MAX_TEXT_BYTES or text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
-        raise ValueError("it holds too much")
+        raise ValueError("it holds too many values")
     try:
         value = json.loads(text)
     except RecursionError:

@@ -180,7 +180,7 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
         why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)
         if why:
-            raise _refuse(name, flag, "this flag is not taken", why)
+            raise _refuse(name, flag, "this flag is not accepted", why)
     return tuple(value)
 
 

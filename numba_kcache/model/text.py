@@ -57,5 +57,5 @@ def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
     if found[0] == "\0":
         why = f"{where} is NUL, at which the compiler would stop reading"
     else:
-        why = f"{where} is {found[0]!a}, a lone surrogate, which is no character"
+        why = f"{where} is {found[0]!a}, a lone surrogate, which is not a character"
     raise OptionError(f"cannot use {what}", why, "remove it")

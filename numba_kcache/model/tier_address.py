@@ -93,7 +93,7 @@ def parse_tier(text: str) -> TierAddress:
                 "a URL's host cannot be read; in user and password write %2C %2F %3A %3F %40 for , / : ? @"
             )
         if scheme not in SCHEMES:
-            raise ValueError(f"{scheme}:// is not among the tiers that are known: {', '.join(SCHEMES) or 'none'}")
+            raise ValueError(f"{scheme}:// is not one of the known kinds of tiers: {', '.join(SCHEMES) or 'none'}")
         return TierAddress(scheme, place, _checked(shown_place(place), options))
     if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
         raise ValueError(f"{place} takes readonly=1 or readonly=0 after the ?, unsigned=1, and nothing else")
@@ -104,7 +104,7 @@ def parse_tier(text: str) -> TierAddress:
     else:
         kind = "bundle" if place.endswith(BUNDLE_SUFFIX) else "directory"
     if kind != "directory" and options.get("readonly") == "0":
-        raise ValueError(f"{place} is a bundle, which is never written to")
+        raise ValueError(f"{place} is a bundle, and bundles are read-only")
     return TierAddress(kind, place, options)
 
 

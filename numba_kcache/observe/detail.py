@@ -87,7 +87,7 @@ class EntryDetail(NamedTuple):
             ("target", artifact.target.name),
             ("size", f"{bytes_text(self.size_bytes)} ({sizes})"),
             ("compiled", f"in {seconds_text(artifact.compile_time_s)}{created}"),
-            ("built", built or "it does not say on what"),
+            ("built", built or "the entry does not say where"),
             ("last used", _time(self.used_s)),
             ("hits", str(self.hits)),
         ]

@@ -82,11 +82,11 @@ class CacheInfo(NamedTuple):
             verb = "was" if self.evictions == 1 else "were"
             found.append(
                 f"{entries_text(self.evictions)} {verb} removed to keep the limits: raise max_size_bytes "
-                "(NUMBA_KCACHE_MAX_SIZE) or max_entries (NUMBA_KCACHE_MAX_ENTRIES) if compiled again"
+                "(NUMBA_KCACHE_MAX_SIZE) or max_entries (NUMBA_KCACHE_MAX_ENTRIES) if they are compiled again"
             )
         if self.errors:
             times = "once" if self.errors == 1 else f"{self.errors} times"
-            after = "; `numba-kcache info --zero` forgets it" if self.scope == "lifetime" else ""
+            after = "; `numba-kcache info --zero` resets this count" if self.scope == "lifetime" else ""
             found.append(f"the cache had trouble {times}: `numba-kcache doctor` looks for the cause{after}")
         return tuple(found)
 

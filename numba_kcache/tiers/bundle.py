@@ -90,7 +90,7 @@ class Bundle:
             if trusted:
                 signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
         except (ValueError, OSError, MemoryError) as error:
-            why = str(error) or "no memory for it"
+            why = str(error) or "not enough memory to read it"
             raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}
@@ -127,11 +127,11 @@ class BundleTier:
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Raise OSError: a bundle is never written to."""
-        raise OSError(f"{self.name} is a bundle, which is never written to")
+        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Raise OSError: a bundle is never written to."""
-        raise OSError(f"{self.name} is a bundle, which is never written to")
+        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""

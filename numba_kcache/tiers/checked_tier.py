@@ -276,7 +276,7 @@ class CheckedTier:
         """Charge the time of a miss, and report it if the tier is not asked for a while as a result."""
         if self._allowance is not None and self._allowance.charge(seconds):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
-            self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches do not ask it for a while")
+            self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
     # -- counting ----------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def open_layout(place: LayoutPlace, trusted: TrustedKeys) -> Bundle:
         file = _Unpacked(unpack)
         size_bytes = os.fstat(file.descriptor).st_size
     except (ValueError, OSError, EOFError, MemoryError) as error:
-        why = getattr(error, "strerror", None) or str(error) or "no memory for it"
+        why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
         raise BundleError(f"cannot use the bundle {place}", why, "build or fetch it again") from None
     return Bundle(str(place), file.read, size_bytes, trusted)
 
@@ -90,7 +90,7 @@ def _unpacked(place: LayoutPlace) -> Descriptor:
     try:
         return _bundle_in(root, _layer_of(root, place.tag))
     except (NotADirectoryError, FileNotFoundError) as error:
-        raise ValueError(f"it is no whole OCI image layout: {error.strerror}: {error.filename}") from None
+        raise ValueError(f"it is not a complete OCI image layout: {error.strerror}: {error.filename}") from None
     finally:
         os.close(root)
 
@@ -235,7 +235,7 @@ def _copy_bundle(archive: _Archive, copy: IO[bytes]) -> int:
     found = 0
     while (header := archive.take(_BLOCK_BYTES)).strip(b"\0"):
         if header[257:262] != b"ustar" or _octal(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:
-            raise ValueError("its layer is no tar archive")
+            raise ValueError("its layer is not a tar archive")
         size_bytes, is_file = _octal(header[124:136]), header[156:157] in (b"0", b"\0")
         is_bundle = is_file and header[:100].partition(b"\0")[0].endswith(BUNDLE_SUFFIX.encode())
         found += is_bundle
@@ -253,5 +253,5 @@ def _copy_bundle(archive: _Archive, copy: IO[bytes]) -> int:
 def _octal(field: bytes) -> int:
     digits = field.strip(b" \0")
     if not re.fullmatch(rb"[0-7]*", digits):
-        raise ValueError("its layer is no tar archive")
+        raise ValueError("its layer is not a tar archive")
     return int(digits or b"0", 8)

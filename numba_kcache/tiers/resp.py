@@ -23,7 +23,7 @@ from ..model import NamedTuple
 
 _REPLY_BYTES = 1 << 16
 _LINE_BYTES = 1 << 10
-_NO_REDIS = "what answers does not speak the protocol of Redis"
+_NO_REDIS = "the answer is not in the protocol of Redis"
 
 
 class RedisError(ValueError):
@@ -200,13 +200,13 @@ class Connection:
         self._socket.settimeout(self._left())
         data = self._socket.recv(most)
         if not data:
-            raise ConnectionResetError("the server hung up in the middle of its answer")
+            raise ConnectionResetError("the server closed the connection within its answer")
         return data
 
     def _left(self) -> float:
         left = self._deadline_s - time.monotonic()
         if left <= 0:
-            raise TimeoutError("no answer within its time")
+            raise TimeoutError("no answer within the time limit")
         return left
 
 

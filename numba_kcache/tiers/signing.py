@@ -80,14 +80,14 @@ class TrustedKeys:
         if not public and self._signing_key is not None:
             name, public = signature[:8].hex(), _key_pair(self._signing_key)[1]
         if not public or _key_id(public) != signature[:8]:
-            raise Unsigned(f"it is signed by the key {signature[:8].hex()}, which is not among the trusted")
+            raise Unsigned(f"it is signed by the key {signature[:8].hex()}, which is not a trusted key")
         _, ed25519 = _cryptography()
         from cryptography.exceptions import InvalidSignature
 
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature[8:], said)
         except (InvalidSignature, ValueError):
-            raise Unsigned(f"the signature of {name} is not over these bytes") from None
+            raise Unsigned(f"the signature of {name} does not match these bytes") from None
         return name
 
 
@@ -103,7 +103,7 @@ def _key_pair(path: str) -> tuple[Any, bytes]:
     except (OSError, ValueError, TypeError) as error:
         raise SettingsError(f"cannot use signing_key = {path!r}", _first_line(error), _MAKE_ONE) from None
     if not isinstance(secret, ed25519.Ed25519PrivateKey):
-        raise SettingsError(f"cannot use signing_key = {path!r}", "it is no Ed25519 key", _MAKE_ONE)
+        raise SettingsError(f"cannot use signing_key = {path!r}", "it is not an Ed25519 key", _MAKE_ONE)
     raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
     return secret, secret.public_key().public_bytes(*raw)
 

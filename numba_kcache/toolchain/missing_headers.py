@@ -84,10 +84,10 @@ def _for_header(
     names = (_OTHER_NAMES.get(name, name), f"c{stem}") if name.endswith(".h") else (_OTHER_NAMES.get(name, name),)
     device = next((f"cuda/std/{each}" for each in names if _has(toolkit_folders, f"cuda/std/{each}")), None)
     if device is not None:
-        without = f"; {known} {'are' if ' and ' in known else 'is'} there without it" if known else ""
+        without = f"; {known} {'are' if ' and ' in known else 'is'} available without it" if known else ""
         return f"write #include <{device}>, whose names are in cuda::std{without}"
     if known is not None:
-        return f"leave the line out: {known} {'are' if ' and ' in known else 'is'} there without it"
+        return f"leave the line out: {known} {'are' if ' and ' in known else 'is'} available without it"
     has_cccl = _has(toolkit_folders, "cuda/std/cstdint")
     if has_cccl and re.match(_OF_THE_HOST, name):
         return "leave the line out: this header is for host code, and NVRTC compiles device code alone"

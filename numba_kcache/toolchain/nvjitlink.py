@@ -44,7 +44,9 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
     try:
         handle = nvjitlink.create(len(words), words)
     except nvjitlink.nvJitLinkError as error:
-        raise LinkError(f"cannot link for {arch}", f"nvJitLink says {error} to {' '.join(words)}") from None
+        raise LinkError(
+            f"cannot link for {arch}", f"nvJitLink returned {error} for the options {' '.join(words)}"
+        ) from None
     try:
         kinds = {
             "ptx": nvjitlink.InputType.PTX, "ltoir": nvjitlink.InputType.LTOIR, "cubin": nvjitlink.InputType.CUBIN,

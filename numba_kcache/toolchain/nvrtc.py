@@ -67,7 +67,7 @@ def run_nvrtc(
         text_log = log.rstrip(b"\0").decode("utf-8", "replace").rstrip()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             if status not in _SOURCE_FAULTS:
-                raise CompileError("cannot compile", f"NVRTC says {status.name}", "see .log", text_log)
+                raise CompileError("cannot compile", f"NVRTC returned {status.name}", "see .log", text_log)
             return NvrtcResult(False, text_log or status.name)
         code = {kind: fetch(*_getters(nvrtc, kind), program) for kind in outputs}
         names = {each: _checked(nvrtc.nvrtcGetLoweredName(program, each.encode())).decode() for each in expressions}
@@ -135,5 +135,5 @@ def fetch(size_of: Any, get: Any, program: Any) -> bytes:
 def _checked(result: tuple[Any, ...]) -> Any:
     """The value of a bindings call, which returns (status, value) or (status,)."""
     if int(result[0]) != 0:
-        raise CompileError("cannot compile", f"NVRTC says {result[0].name}")
+        raise CompileError("cannot compile", f"NVRTC returned {result[0].name}")
     return result[1] if len(result) > 1 else None

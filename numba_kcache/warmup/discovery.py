@@ -122,7 +122,7 @@ def load_module(module_or_file: Any) -> ModuleType:
     if name.endswith(".py") or os.sep in name:
         return _load_file(os.path.abspath(name))
     if not all(map(str.isidentifier, name.split("."))):
-        raise EntryError(f"cannot import {name!r}", "it is no module's name", _HINT)
+        raise EntryError(f"cannot import {name!r}", "it is not a module's name", _HINT)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

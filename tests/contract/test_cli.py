@@ -474,7 +474,7 @@ def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str
             main([verb, "--help"])
         text = capsys.readouterr().out
         assert ended.value.code == 0
-        assert "exit codes: 0 fine" in text
+        assert "exit codes: 0 success" in text
         assert "--json" in text
 
 

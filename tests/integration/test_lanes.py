@@ -126,7 +126,7 @@ print(imported())
     *reasons, imported = said.splitlines()
     assert imported == "[]"
     assert reasons[:2] == ["the kernel takes float64 there"] * 2
-    assert reasons[2] == "its array interface calls its elements 'what'"
+    assert reasons[2] == "the typestr of its array interface is 'what'"
     assert [each["result"] for each in launches] == [0] * 12
 
 
@@ -170,13 +170,13 @@ print(imported())
         "counter () int32 <i4 4 i4 True True 0",
         "points (2, 2) float32 <f4 16 f4 True True 0",
         "pair (8,) uint8 |u1 8 u1 True True 0",
-        "pair (1,) V8 |V8 8 DLPack has no word for its elements",
+        "pair (1,) V8 |V8 8 DLPack has no type for its elements",
         "coeffs (30,) float32 <f4 120 f4 True True 0",
         "coeffs (120,) uint8 |u1 120 u1 True True 0",
         "small (2,) bfloat16 <u2 4 bf True True 0",
         "7",
-        "cannot use dtype='nope': in a program without NumPy the type of elements is a name",
-        "cannot see pair as V7: 7 bytes do not divide its 8",
+        "cannot use dtype='nope': without NumPy in the program, the dtype must be a name",
+        "cannot view pair as V7: its 8 bytes are not a multiple of 7",
         "[]",
     ]
 

@@ -141,7 +141,7 @@ for use in (lambda: m.symbol("nope"), lambda: m.symbol("pair", "3f8"), lambda: m
     unknown, unfit, no_dtype, none = said.splitlines()
     assert "EntryError cannot find the variable 'nope'" in unknown
     assert unknown.endswith("there are coeffs, counter, pair, ns::vector")
-    assert "24 bytes do not divide its 8" in unfit
+    assert "its 8 bytes are not a multiple of 24" in unfit
     assert "OptionError cannot use dtype='nope'" in no_dtype
     assert none.endswith("there are none that its kernels use")
 

@@ -231,7 +231,7 @@ def test_failed_launch_is_named_with_its_arguments(tmp_path: Path, way: str, x: 
     said, _ = seen(tmp_path, FAILS.format(start=start(way, ""), which=2))
 
     assert said.startswith(f"{way}({x} = numba.DeviceNDArray of float32 (8,), n")
-    assert "= 1 (int)) failed with grid (2, 1, 1), block (64, 1, 1), sharedmem 0: the driver answered" in said
+    assert "= 1 (int)) failed with grid (2, 1, 1), block (64, 1, 1), sharedmem 0: the driver returned" in said
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said
 
 

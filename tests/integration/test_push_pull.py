@@ -149,7 +149,7 @@ def test_info_verb_shows_whether_each_tier_answers(
 def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
     """It is an error if no tier is set or named, if it is read-only or unreachable, or if the mode forbids writing."""
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
-    with pytest.raises(KCacheError, match="cannot push: no tier is set that is written to"):
+    with pytest.raises(KCacheError, match="cannot push: no writable tier is set"):
         cache.push()
     with pytest.raises(KCacheError, match="cannot pull: no tier is set"):
         KernelCache(tmp_path / "a").pull()

@@ -125,8 +125,8 @@ REFUSED = {
     "too large an int": (
         lambda n: (2.0, n.array(), n.array(), 1 << 31),
         ("cannot pass 2147483648 (int) as argument 4 of saxpy (int n): "
-        "the parameter holds -2147483648 to 2147483647\n"
-        "  hint: declare it long long in the source, or pass another"),
+        "the parameter takes -2147483648 to 2147483647\n"
+        "  hint: declare it long long in the source, or pass another number"),
     ),
     "float for int": (
         lambda n: (2.0, n.array(), n.array(), 7.0),
@@ -141,7 +141,7 @@ REFUSED = {
     "too large a float": (
         lambda n: (1e39, n.array(), n.array(), 7),
         ("cannot pass 1e+39 (float) as argument 1 of saxpy (float a): it is too large for the parameter\n"
-        "  hint: declare it double, or pass less"),
+        "  hint: declare it double, or pass a smaller number"),
     ),
     "text": (
         lambda n: ("2", n.array(), n.array(), 7),
@@ -224,7 +224,7 @@ def test_vectors_are_read_at_aligned_addresses_only(numba: Numba, address: int, 
     if address % 16 == 0:
         launch(numba.array(address))
     else:
-        with pytest.raises(ArgumentError, match="no multiple of the 16 bytes that vectors of 4 x float32 need"):
+        with pytest.raises(ArgumentError, match="not a multiple of the 16 bytes that vectors of 4 x float32 need"):
             launch(numba.array(address))
 
     assert len(kernel.driver.launches) == (address % 16 == 0)
@@ -268,7 +268,7 @@ def test_masked_array_is_refused(native: bool) -> None:
     ("v2f4", b"1234567", "it has 7 bytes, the parameter 8"), ("v2i4", (1, 2.5), "the parameter is an integer"),
     ("f2", 65520.0, "too large"), ("bf", 3.4e38, "too large"), ("e4", 465.0, "too large"), ("e5", 61440.0, "too large"),
     ("e4", float("inf"), "too large"), ("f4", 3.4028235677973366e38, "too large"), ("f4", 1 << 2000, "too large"),
-    ("c4", 1e39j, "too large"), ("u4", -1, "holds 0 to 4294967295"), ("i1", 128, "holds -128 to 127"),
+    ("c4", 1e39j, "too large"), ("u4", -1, "takes 0 to 4294967295"), ("i1", 128, "takes -128 to 127"),
 ])  # fmt: skip
 def test_value_that_does_not_fit_is_refused(code: str, argument: Any, why: str, native: bool) -> None:
     """Bools, components, sizes and the ends of every float format."""
@@ -486,7 +486,7 @@ def test_driver_error_names_kernel_and_cause(numba: Numba, native: bool) -> None
         launch(2.0, numba.array(), numba.array(), 7)
 
     assert str(refused.value) == (
-        "cannot launch saxpy with grid (3, 2, 1), block (32, 4, 1), sharedmem 16: the driver answered 701\n"
+        "cannot launch saxpy with grid (3, 2, 1), block (32, 4, 1), sharedmem 16: the driver returned 701\n"
         "  hint: use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory"
     )
     assert not asked, "a launch that is too large is as large elsewhere"

@@ -80,7 +80,7 @@ def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda header, payloads: payloads.update(cubin=b"no code" * 99), "its code is no cubin"),
+        (lambda header, payloads: payloads.update(cubin=b"no code" * 99), "its code is not a cubin"),
         (lambda header, payloads: header["entries"][0].__setitem__(1, "other"), "its cubin has no kernel other"),
         (lambda header, payloads: header["entries"][0][4].clear(), "its cubin has other parameters"),
         (lambda header, payloads: header.update(target="sm_80"), "its cubin is for sm_90"),

@@ -49,7 +49,7 @@ def test_failed_launch_is_named_with_its_arguments(monkeypatch: pytest.MonkeyPat
         "float* y = numba.DeviceNDArray of float32 (1024,), int n = 1024 (int)) failed with grid (3, 2, 1), "
         "block (32, 4, 1), sharedmem 16"
     )
-    assert caught.value.why == "the driver answered CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert caught.value.why == "the driver returned CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
 def test_earlier_failure_is_not_blamed_on_the_launch() -> None:

@@ -297,7 +297,7 @@ def test_diagnosis_ends_with_what_to_do() -> None:
     [
         ((90, 80), 13000, 0, ["CUDA 13.0", "compute capability 9.0", "device 1", "compute capability 8.0"]),
         ((90,), 12080, 1, ["which does not run what NVRTC", "update the driver"]),
-        ((), 13000, 1, ["the driver answered CUDA_ERROR_NO_DEVICE", "run nvidia-smi"]),
+        ((), 13000, 1, ["the driver returned CUDA_ERROR_NO_DEVICE", "run nvidia-smi"]),
     ],
     ids=["two devices", "old driver", "no device"],
 )

@@ -343,7 +343,11 @@ def test_failed_compile_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "line"),
     [
-        (EventKind.WAITED, {**KERNEL, "waited_s": 2.5}, "waited 2.5 s for another's compile of app.saxpy for sm_90"),
+        (
+            EventKind.WAITED,
+            {**KERNEL, "waited_s": 2.5},
+            "waited 2.5 s for another process's compile of app.saxpy for sm_90",
+        ),
         (EventKind.EVICTED, {"entries": 3, "size_bytes": 2048}, "removed 3 entries (2.0 KiB) to keep the limits"),
         (EventKind.UNCACHEABLE, {**KERNEL, "reason": "it uses __TIME__"}, "app.saxpy is not cached: it uses __TIME__"),
         (EventKind.TROUBLE, {"where": "put", "error": "full"}, "the kernel cache continues after a failure: full"),

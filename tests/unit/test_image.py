@@ -145,7 +145,7 @@ def test_directory_with_something_else_is_left_as_it_is(filled: KernelCache, tmp
     """Files of others; a folder of blobs that is a link; a name that is taken by no regular file."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("dear")
-    with pytest.raises(BundleError, match="not empty, and no OCI image layout"):
+    with pytest.raises(BundleError, match="neither empty nor an OCI image layout"):
         filled.export_bundle(f"oci:{tmp_path / 'mine'}")
     assert files_of(tmp_path / "mine") == {"letter.txt": b"dear"}
 
@@ -321,7 +321,7 @@ UP = "sha256:" + "../" * 21 + "x"
     [
         ({"row": {"digest": UP}}, "is not the digest of a blob"),
         ({"row": {"digest": "sha512:" + "0" * 128}}, "is not the digest of a blob"),
-        ({"row": {"digest": "sha256:" + "0" * 64}}, "it is no whole OCI image layout"),
+        ({"row": {"digest": "sha256:" + "0" * 64}}, "it is not a complete OCI image layout"),
         ({"row": {"size": 1 << 40}}, "a blob in it has 1099511627776 bytes; at most"),
         ({"row": {"size": -1}}, "a blob in it has a negative size"),
         ({"row": {"size": 3}}, "bytes where 3 were written"),
@@ -335,7 +335,7 @@ UP = "sha256:" + "../" * 21 + "x"
         ({"layer_row": {"size": 1 << 62}}, "a blob in it has"),
         ({"kind": TAR + "+zstd"}, "neither tar nor tar"),
         ({"layer": b"no gzip"}, "Not a gzipped file"),
-        ({"layer": gzip.compress(b"no tar" * 200)}, "no tar archive"),
+        ({"layer": gzip.compress(b"no tar" * 200)}, "not a tar archive"),
         ({"layer": gzip.compress(archive_of(("a", tarfile.REGTYPE, random.randbytes(5000))))[:-3000]}, "ended before"),
         ({"layer": gzip.compress(archive_of(("a", tarfile.REGTYPE, b"x")))}, "holds no files .kcache"),
         ({"layer": gzip.compress(archive_of(("a.kcache", tarfile.SYMTYPE, b"/etc/passwd")))}, "holds no files .kcache"),
@@ -400,7 +400,7 @@ def test_layout_without_one_is_said(tmp_path: Path) -> None:
     """No directory, an empty one, one of another version."""
     assert "No such file" in why_refused(tmp_path / "nowhere", tmp_path)
     (tmp_path / "empty").mkdir()
-    assert "it is no whole OCI image layout" in why_refused(tmp_path / "empty", tmp_path)
+    assert "it is not a complete OCI image layout" in why_refused(tmp_path / "empty", tmp_path)
     (tmp_path / "empty/oci-layout").write_text('{"imageLayoutVersion":"2"}')
     assert "not of version 1.0.0" in why_refused(tmp_path / "empty", tmp_path)
 

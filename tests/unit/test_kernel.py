@@ -114,7 +114,7 @@ def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: 
 
     assert source_on("sm_90") == "disk"
     assert source_on("sm_90a") == "disk"
-    with pytest.raises(LaunchError, match="it is built for compute_80 alone"):
+    with pytest.raises(LaunchError, match="it is built only for compute_80"):
         source_on("sm_75")
 
 

@@ -141,7 +141,7 @@ def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(devices.Driver, "name_of", lambda _self, code: names[code])
     driver.cuStreamWaitEvent = lambda *_: (905,)  # type: ignore[method-assign]
 
-    with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
+    with pytest.raises(LaunchError, match="stream 0x9: the driver returned CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
         StreamWaits(driver).enqueue_wait(7, 9)
 
 
@@ -167,6 +167,8 @@ def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:
     driver = Driver()
     driver.capturing = {9}
 
-    with pytest.raises(LaunchError, match=r"(?s)wait for stream 0x1 on stream 0x9: .*hint: make the stream that is"):
+    with pytest.raises(
+        LaunchError, match=r"(?s)wait for stream 0x1 on stream 0x9: .*hint: in the argument's library, make"
+    ):
         StreamWaits(driver).enqueue_wait(1, 9)
     assert not driver.events

@@ -73,7 +73,7 @@ def test_block_size_that_the_driver_refuses_is_an_error(monkeypatch: pytest.Monk
     kernel: Any = SimpleNamespace(function=1, entry=SimpleNamespace(name="saxpy"), allow_shared=lambda size: None)
 
     with pytest.raises(
-        LaunchError, match="cannot ask for a block size of saxpy: the driver answered CUDA_ERROR_INVALID_"
+        LaunchError, match="cannot query a block size for saxpy: the driver returned CUDA_ERROR_INVALID_"
     ):
         potential_block_size(kernel, 0)
 

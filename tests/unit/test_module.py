@@ -524,9 +524,15 @@ REFUSED = {
     "a name of cached_kernel": ({"name": "count"}, "a module has many kernels"),
     "a signature": ({"signature": "int"}, "a module has many kernels"),
     "lazy of another type": ({"lazy": 1}, "it is a int"),
-    "lazy with lto": ({"lazy": True, "lto": True}, "a lazy module always does that"),
-    "lazy with link": ({"lazy": True, "link": ["a.cu"]}, "kernels are linked one by one without it"),
-    "lazy with fast_compile": ({"lazy": True, "fast_compile": "max"}, "kernels are linked one by one without it"),
+    "lazy with lto": ({"lazy": True, "lto": True}, "a lazy module is always linked from LTO-IR"),
+    "lazy with link": (
+        {"lazy": True, "link": ["a.cu"]},
+        "the kernels are linked one by one, which does not support it",
+    ),
+    "lazy with fast_compile": (
+        {"lazy": True, "fast_compile": "max"},
+        "the kernels are linked one by one, which does not support it",
+    ),
     "an unknown option": ({"fastmaths": True}, "does not take it"),
 }
 
@@ -542,7 +548,7 @@ def test_option_that_means_nothing_is_refused_at_once(cache: KernelCache, case: 
 def test_lazy_needs_something_to_link_from(cache: KernelCache) -> None:
     """PTX and cubins are refused when the module is made, a virtual target when it is requested."""
     for given in (compiled(SAXPY, "ptx").decode(), compiled(SAXPY)):
-        with pytest.raises(OptionError, match="nothing to link kernels from"):
+        with pytest.raises(OptionError, match="cannot be linked one by one"):
             module(cache, given, lazy=True)
     with pytest.raises(OptionError, match="makes no PTX"):
         module(cache, lazy=True).compile("compute_90")

@@ -424,7 +424,7 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
 
     texts = [
         "nothing of this kernel was stored here before", "option fastmath: true is new",
-        "mode=refresh does not look for it",
+        "mode=refresh does not look up entries",
     ]  # fmt: skip
     assert [each["reason"] for each in misses] == texts
     assert [each["reasons"][0].kind for each in misses] == [

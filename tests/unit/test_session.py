@@ -158,7 +158,7 @@ def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
     ("source", "wrong", "reason"),
     [
         (SAXPY, {"target": parse_target("sm_80")}, "cannot store saxpy for sm_80: its cubin is for sm_90"),
-        (SAXPY, {"cubin": b"\x7fELF"}, "its code is no cubin"),
+        (SAXPY, {"cubin": b"\x7fELF"}, "its code is not a cubin"),
         (SAXPY.replace("saxpy", "axpy"), {}, "its cubin has no kernel saxpy"),
     ],
 )

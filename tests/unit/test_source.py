@@ -192,7 +192,7 @@ def test_function_that_raises() -> None:
     with pytest.raises(RuntimeError, match="no source today") as caught:
         kernel.compile("sm_90")
 
-    assert "while numba_kcache asked" in caught.value.__notes__[0]
+    assert "while numba_kcache called" in caught.value.__notes__[0]
     kernel.compile("sm_90")
 
 

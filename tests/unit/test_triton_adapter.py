@@ -102,7 +102,7 @@ def test_group_of_which_a_file_is_missing_is_not_stored() -> None:
     manager = CacheManager(KEY)
     assert manager.get_group("k.json") is None
     group = {name: manager.put(data, name) for name, data in files_of().items()}
-    with pytest.warns(KCacheWarning, match="of 6 files 5 were put"):
+    with pytest.warns(KCacheWarning, match="only 5 of its 6 files were put"):
         manager.put_group("k.json", {**group, "k.llir": "/elsewhere"})
 
     assert list(numba_kcache.entries()) == []
@@ -131,10 +131,10 @@ def test_another_key_or_kernel_is_another_group() -> None:
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        (lambda: files_of(metadata={"hash": "0" * 64}), "its metadata is of another key"),
+        (lambda: files_of(metadata={"hash": "0" * 64}), "its metadata has another key"),
         (lambda: files_of(metadata={"name": "other"}), "its cubin has no kernel other"),
         (lambda: files_of(metadata={"target": {"backend": "cuda", "arch": 80}}), "its cubin is for sm_90"),
-        (lambda: {**files_of(), "k.json": "[]"}, "its metadata does not say what it is"),
+        (lambda: {**files_of(), "k.json": "[]"}, "its metadata lacks the hash, name or target"),
         (lambda: {**files_of(), "k.json": "{"}, "it cannot be read"),
         (lambda: {**files_of(), "k.cubin": b"rubbish"}, "it cannot be read: not a 64-bit CUDA ELF"),
         (lambda: {**files_of(), "stub.so": b"anything"}, "its file stub.so is code for the host"),
@@ -318,7 +318,7 @@ def refuse(*_arguments: object, **_options: object) -> NoReturn:
 @pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])
 def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
     """A file of a manager is in its folder."""
-    with pytest.raises(ValueError, match="is no name of a file"):
+    with pytest.raises(ValueError, match="is not a file name"):
         CacheManager("module").put(b"", name)
 
 

@@ -253,7 +253,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
             fits = False
         if not fits:
             raise ArgumentError(
-                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which does not hold it",
+                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
                 "convert it, or change the signature",
             )  # fmt: skip
         found: tuple[Any, ...] = exact.settle(own(number), stream_id, call)

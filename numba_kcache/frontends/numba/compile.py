@@ -291,11 +291,11 @@ def why_uncacheable(
     """The reason why this kernel is only valid in this process; None if it consists of its cubin and attributes."""
     library = result.library
     if attributes["debug"] and attributes["exceptions"] is None:
-        return "it raises an exception that is not built in, or with arguments that are no constants"
+        return "it raises an exception that is not built in, or one with arguments that are not constants"
     if (getattr(result, "metadata", None) or {}).get("launch_config_sensitive"):
         return "its code depends on the launch configuration"
     if any(hasattr(each, "__cuda_array_interface__") for each in library.referenced_objects.values()):
-        return "it uses a device array from its surroundings, whose address is in the code"
+        return "it uses a global or captured device array, whose address is in the code"
     if parts.cuda_target.target_context.enable_nrt and parts.config.CUDA_NRT_STATS:
         return "statistics of Numba's runtime are on"
     callbacks = [*library._setup_functions, *library._teardown_functions]

@@ -152,7 +152,7 @@ def scalar_form(value: Any) -> Plain:
         return "complex", struct.pack("<dd", value.real, value.imag)
     if value is Ellipsis or value is NotImplemented:
         return (str(value),)
-    raise TypeError(f"{kind.__name__} is no constant")
+    raise TypeError(f"{kind.__name__} is not a constant")
 
 
 def all_names(code: CodeType) -> Iterator[str]:

@@ -280,7 +280,7 @@ def _refusal(value: Any) -> Refused:
         return Refused("it is a module that is used as a value, not by its attributes alone")
     if isinstance(value, BuiltinFunctionType):
         return Refused("it is compiled code of an extension module")
-    return Refused(f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content")
+    return Refused(f"a {kind.__module__}.{kind.__qualname__} has no content that a key could hold")
 
 
 def shown(value: Any) -> Plain:

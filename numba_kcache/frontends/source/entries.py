@@ -169,7 +169,7 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
         return EntryError(
             f"cannot choose a kernel in {request.label}",
             f"the source has {candidates}",
-            f"say which with name={names[0]!r}",
+            f"choose one with name={names[0]!r}",
         )
     return EntryError(
         f"cannot find the kernel {wanted!r} in {request.label}",

@@ -50,12 +50,16 @@ class ModuleDefinition(SourceDefinition):
         if module.lazy and source.kind not in _LAZY_KINDS:
             raise OptionError(
                 f"cannot use lazy=True with {source.kind}",
-                "there is nothing to link kernels from one by one",
+                "its kernels cannot be linked one by one",
                 "give CUDA C++ or LTO-IR, or leave out lazy=True",
             )
         for unfit in ("link", "lto", "fast_compile") if module.lazy else ():
             if options.get(unfit):
-                why = "a lazy module always does that" if unfit == "lto" else "kernels are linked one by one without it"
+                why = (
+                    "a lazy module is always linked from LTO-IR"
+                    if unfit == "lto"
+                    else "the kernels are linked one by one, which does not support it"
+                )
                 raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
 
     def find(self, artifact: Artifact, name: str) -> Entry:

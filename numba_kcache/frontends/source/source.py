@@ -120,7 +120,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         except KCacheError:
             raise
         except Exception as error:
-            error.add_note(f"while numba_kcache asked {label} for its source")
+            error.add_note(f"while numba_kcache called {label} for its source")
             raise
         finally:
             IN_USER_CODE[me] = depth - 1
@@ -161,13 +161,13 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     for name in names:
         if name not in defaults:
             raise OptionError(
-                f"cannot ask {function.__qualname__} for its source",
+                f"cannot call {function.__qualname__} for its source",
                 f"its parameter {name} has no default",
                 f"give {name} a default; instantiate() replaces it with other values",
             )
     if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
         raise OptionError(
-            f"cannot ask {function.__qualname__} for its source",
+            f"cannot call {function.__qualname__} for its source",
             "values are given to a template by their names alone",
             "give it plain parameters, each with a default",
         )
