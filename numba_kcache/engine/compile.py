@@ -16,8 +16,9 @@ from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
 from ..model import EventKind, trouble
-from ..model.artifact import BUILT, Artifact, artifact_header
+from ..model.artifact import BUILT, Artifact
 from ..model.contradiction import contradiction_of
+from ..model.header import artifact_header
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
 from ..toolchain.diagnostics import bounded

@@ -15,8 +15,8 @@ Method      Grammar of a parameter's type code:
 
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
-Not here    The file that holds it (store.entry), the key that names it (keys), and the check of a whole artifact
-            against its code (contradiction).
+Not here    The header as it is written (header), the file that holds it (store.entry), the key that names it (keys),
+            and the check of a whole artifact against its code (contradiction).
 """
 
 from __future__ import annotations
@@ -200,32 +200,10 @@ def _bare(name: str) -> str:
     return name.partition("<")[0].partition("(")[0].split("::")[-1]
 
 
-def artifact_header(artifact: Artifact) -> dict[str, Any]:
-    """The artifact without its payloads, as plain JSON values."""
-    variables = {"variables": [list(each) for each in artifact.variables]} if artifact.variables else {}
-    return {
-        "kind": artifact.kind,
-        "target": artifact.target.name,
-        "entries": [
-            [
-                entry.name,
-                entry.symbol,
-                entry.typed,
-                [*entry[4:8], *([entry.safe_threads] if entry.safe_threads else [])],
-                [[p.offset, p.size, p.code, p.c_type, p.name] for p in entry.parameters],
-            ]
-            for entry in artifact.entries
-        ],
-        "compile_time_s": artifact.compile_time_s,
-        "attributes": dict(artifact.attributes),
-        **variables,
-    }
-
-
 def artifact_from_header(
     header: Mapping[str, Any], payloads: Mapping[str, bytes], *, is_launched: bool = False
 ) -> Artifact:
-    """The artifact that `artifact_header` described, with its payloads: `"cubin"` and the extras.
+    """The artifact that `model.header` described, with its payloads: `"cubin"` and the extras.
 
     Args:
         header: JSON values.
@@ -255,7 +233,7 @@ def artifact_from_header(
         cubin = payloads.get("cubin", b"")
         if not cubin and not target.virtual and "ltoir" not in payloads:
             raise ValueError("a real target without a cubin")
-        read = tuple([_entry(each) for each in entries])
+        read = _entries(entries)
         variables = tuple([_variable(each) for each in header["variables"]]) if "variables" in header else ()
         artifact = _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
         if is_launched and len(read) == 1 and (wrong := misfit(artifact, read[0])):
@@ -269,28 +247,37 @@ _new = tuple.__new__
 """Constructs a named tuple faster than its own constructor; a warm start makes one for each parameter."""
 
 
-def _entry(fields: Any) -> Entry:
-    name, symbol, typed, resources, parameters = fields
-    if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
-        raise ValueError("entry")
-    registers, shared, local, const, threads = resources if len(resources) == 5 else (*resources, 0)
-    for amount in resources:
-        if type(amount) is not int or not 0 <= amount < 1 << 32:
-            raise ValueError("resources")
-    read, end = [], 0
-    for offset, size, code, c_type, label in parameters:
-        if not (type(offset) is type(size) is int and type(c_type) is type(label) is str):
-            raise ValueError("parameter")
-        own_size = CODE_SIZES.get(code, 0)  # 0: an unknown code
-        if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES):
-            raise ValueError("parameter out of bounds")
-        if own_size != size and own_size is not None:
-            raise ValueError("parameter of another size than its type, or of no type that is known")
-        end = offset + size
-        read.append(_new(Parameter, (offset, size, code, c_type, label)))
-    if threads > _MOST_THREADS:
-        raise ValueError("threads of a block")
-    return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const, threads))
+def _entries(rows: Any) -> tuple[Entry, ...]:
+    """Read the kernels; the parameters of one may be those of another before it, given by its number."""
+    read: list[Entry] = []
+    for name, symbol, typed, resources, parameters in rows:
+        if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
+            raise ValueError("entry")
+        registers, shared, local, const, threads = resources if len(resources) == 5 else (*resources, 0)
+        for amount in resources:
+            if type(amount) is not int or not 0 <= amount < 1 << 32:
+                raise ValueError("resources")
+        if threads > _MOST_THREADS:
+            raise ValueError("threads of a block")
+        if type(parameters) is int:
+            if not 0 <= parameters < len(read):
+                raise ValueError("parameters of no kernel before it")
+            taken = read[parameters].parameters
+        else:
+            found, end = [], 0
+            for offset, size, code, c_type, label in parameters:
+                if not (type(offset) is type(size) is int and type(c_type) is type(label) is str):
+                    raise ValueError("parameter")
+                own_size = CODE_SIZES.get(code, 0)  # 0: an unknown code
+                if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES):
+                    raise ValueError("parameter out of bounds")
+                if own_size != size and own_size is not None:
+                    raise ValueError("parameter of another size than its type, or of no type that is known")
+                end = offset + size
+                found.append(_new(Parameter, (offset, size, code, c_type, label)))
+            taken = tuple(found)
+        read.append(_new(Entry, (name, symbol, taken, typed, registers, shared, local, const, threads)))
+    return tuple(read)
 
 
 def _variable(fields: Any) -> Variable:

@@ -293,7 +293,7 @@ import numba_kcache.engine.compile as compiling
 true_header = compiling.artifact_header
 def lying_header(artifact):
     found = true_header(artifact)
-    found["entries"][1][4] = found["entries"][1][4][:2]
+    found["entries"][1][4] = found["entries"][0][4][:2]  # it has the first one's
     return found
 compiling.artifact_header = lying_header
 m.k0[1, 32](2.0, x, y)

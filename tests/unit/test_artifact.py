@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from numba_kcache.errors import EntryError
 from numba_kcache.model import Target, parse_target
-from numba_kcache.model.artifact import (
-    MAX_PARAMETERS_BYTES,
-    Artifact,
-    Entry,
-    Parameter,
-    Variable,
-    artifact_from_header,
-    artifact_header,
-)
+from numba_kcache.model.artifact import MAX_PARAMETERS_BYTES, Artifact, Entry, Parameter, Variable, artifact_from_header
+from numba_kcache.model.header import artifact_header
 
 PARAMETERS = (
     Parameter(0, 4, "f4", "float", "a"),
@@ -53,6 +46,34 @@ def test_artifact_comes_back_through_json() -> None:
     assert type(read.entries) is tuple
     assert type(read.entries[0].parameters[0]) is Parameter
     assert (read.ptx, read.log) == (b".version 8.0", "größer\n")
+
+
+def module_header(count: int) -> dict[str, Any]:
+    """The stored header of a module whose kernels have equal parameters, but for the last one, which has none."""
+    kernels = [Entry(f"k{number}", f"k{number}", PARAMETERS, True) for number in range(count - 1)]
+    artifact = ARTIFACT._replace(entries=(*kernels, Entry("empty", "empty")))
+    stored: dict[str, Any] = json.loads(json.dumps(artifact_header(artifact)))
+    assert artifact_from_header(stored, PAYLOADS).entries == artifact.entries
+    return stored
+
+
+def test_equal_parameters_of_a_module_are_written_once() -> None:
+    """Each further kernel with them takes a few dozen bytes, and gets the same tuple when the header is read."""
+    few, many = module_header(3), module_header(303)
+    read = artifact_from_header(many, PAYLOADS).entries
+
+    assert len(json.dumps(many)) - len(json.dumps(few)) < 300 * 45
+    assert all(each.parameters is read[0].parameters for each in read[:-1])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, -1, True, 0.0, "0", None])
+def test_parameters_are_those_of_an_earlier_kernel_or_refused(number: Any) -> None:
+    """A kernel cannot refer to itself, to a later one or to one that is not there."""
+    stored = module_header(3)
+    stored["entries"][1][4] = number
+
+    with pytest.raises(ValueError):
+        artifact_from_header(stored, PAYLOADS)
 
 
 names = st.text(max_size=20)

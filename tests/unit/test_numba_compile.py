@@ -23,8 +23,9 @@ from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.internals import assumed_device
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.model import Target, parse_target
-from numba_kcache.model.artifact import artifact_from_header, artifact_header
+from numba_kcache.model.artifact import artifact_from_header
 from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.header import artifact_header
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)

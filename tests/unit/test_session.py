@@ -19,7 +19,7 @@ from numba_kcache.engine import lookup, session
 from numba_kcache.engine.lookup import Lookup
 from numba_kcache.errors import FrozenCacheError, KCacheError, SettingsError, UncacheableError
 from numba_kcache.model import parse_target
-from numba_kcache.model.artifact import artifact_header
+from numba_kcache.model.header import artifact_header
 from numba_kcache.observe.text import bytes_text, seconds_text
 from numba_kcache.store import fallback
 from numba_kcache.store.entry import StoredEntry
