@@ -19,11 +19,10 @@ from ..model import EventKind, trouble
 from ..model.artifact import BUILT, Artifact
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
+from ..model.reason import Reason
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from ..toolchain.diagnostics import bounded
-from .explain import subject_of
-from .lookup import Lookup, family_of, variant_of
+from .lookup import LOOKING, Lookup, family_of, variant_of
 from .request import Request
 
 
@@ -35,6 +34,27 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     loaded.load_compilers(request.libraries)
     cache.forget_compilers()
     return cache.components(request)
+
+
+def subject_of(request: Request) -> history.Subject:
+    """The subject of an explanation for a request."""
+    return history.Subject(
+        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
+    )
+
+
+def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
+    """Find the reasons for which a request missed, and put them into words.
+
+    The modules that compare and describe are imported only for a kernel of which something was stored.
+    """
+    if cache.settings.mode in LOOKING and not history.has_history(subject_of(request), cache.local):
+        return (history.NEVER_STORED,), history.NEVER_STORED_TEXT
+    from ..explanation.text import summary
+    from .explain import missed
+
+    reasons = missed(cache, request, components).reasons
+    return reasons, summary(reasons)
 
 
 def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersRead]:
@@ -59,6 +79,8 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     finally:
         cache.toolchain.settle()
     if "log" in artifact.extras:
+        from ..toolchain.diagnostics import bounded
+
         artifact = artifact._replace(extras={**artifact.extras, "log": bounded(artifact.extras["log"])})
     cache.emit(EventKind.COMPILE_END, request, key, compile_time_s=artifact.compile_time_s)
     return artifact, headers

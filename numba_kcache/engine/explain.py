@@ -10,23 +10,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import EntryError, FrozenCacheError
-from ..explanation.history import Evidence, Subject, peek, stored_of
+from ..explanation.history import Evidence, peek
 from ..explanation.nearest import Missed, explain_entry, why_missed
+from ..explanation.report import stored_of
 from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
 from . import candidates
+from .compile import subject_of
 from .request import Request, Wanted
 
 if TYPE_CHECKING:
     from .lookup import Lookup
-
-
-def subject_of(request: Request) -> Subject:
-    """The subject of an explanation for a request."""
-    return Subject(
-        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
-    )
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:

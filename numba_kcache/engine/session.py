@@ -103,8 +103,7 @@ class Session(Lookup):
         from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
         begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
-        from .compile import build, load_compilers, publish
-        from .explain import missed
+        from .compile import build, load_compilers, publish, reasons_of_miss
 
         loaded = load_compilers(self, request)
         if loaded != tuple(components):  # the compilers that were loaded are not those on record
@@ -113,8 +112,8 @@ class Session(Lookup):
             if found is not None:
                 return found
         key = derive(components)
-        reasons = missed(self, request, components).reasons
-        self.emit(EventKind.MISS, request, key, **_explained(reasons))
+        reasons, why = reasons_of_miss(self, request, components)
+        self.emit(EventKind.MISS, request, key, reason=why, reasons=reasons)
         artifact, headers = build(self, request, key)
         untracked = headers.untracked or request.changed()
         if untracked:
@@ -277,12 +276,6 @@ _WITHOUT_KEY = itertools.count()
 def _without_key(artifact: Artifact, why: str) -> Resolution:
     """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
     return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
-
-
-def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
-    from ..explanation.text import summary
-
-    return {"reason": summary(reasons), "reasons": reasons}
 
 
 def all_of(users: weakref.WeakSet[Any]) -> list[Any]:

@@ -17,28 +17,7 @@ from typing import Any
 from ..keys import Difference, diff
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
-
-Record = tuple[str, str, Any]
-
-KINDS: Mapping[str, ReasonKind] = {
-    "kind": ReasonKind.SOURCE_CHANGED,
-    "source": ReasonKind.SOURCE_CHANGED,
-    "entry": ReasonKind.ENTRY,
-    "options": ReasonKind.OPTIONS,
-    "flag files": ReasonKind.OPTIONS,
-    "target": ReasonKind.TARGET,
-    "signature": ReasonKind.SIGNATURE,
-    "link": ReasonKind.LINK_INPUT,
-    "module": ReasonKind.SOURCE_CHANGED,
-    "environment": ReasonKind.ENVIRONMENT,
-    "lines": ReasonKind.PLACE,
-    "headers": ReasonKind.HEADER_CHANGED,
-    "paths": ReasonKind.HEADER_SEARCH,
-    "depends": ReasonKind.DEPENDS,
-    "compilers": ReasonKind.COMPILER,
-    "versions": ReasonKind.VERSION,
-}
-"""The kind of reason for each component of a key. docs/keys.md has a row for each."""
+from .history import KINDS, Record
 
 _WITH_PARTS = frozenset((
     "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",

@@ -17,15 +17,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, component, derive, sha256
 from ..model import NamedTuple
-from ..model.artifact import BUILT
-from ..model.json_values import read_json
-from ..model.reason import ReasonKind
-from .diff import KINDS, Record
-from .text import Stored
+from ..model.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from ..headers.search import HeaderQuery
@@ -35,14 +32,39 @@ if TYPE_CHECKING:
     from ..store.memory import MemoryStore
     from ..toolchain import Toolchain
 
+Record = tuple[str, str, Any]
+"""Name, digest and value of a component."""
+
+KINDS: Mapping[str, ReasonKind] = {
+    "kind": ReasonKind.SOURCE_CHANGED,
+    "source": ReasonKind.SOURCE_CHANGED,
+    "entry": ReasonKind.ENTRY,
+    "options": ReasonKind.OPTIONS,
+    "flag files": ReasonKind.OPTIONS,
+    "target": ReasonKind.TARGET,
+    "signature": ReasonKind.SIGNATURE,
+    "link": ReasonKind.LINK_INPUT,
+    "module": ReasonKind.SOURCE_CHANGED,
+    "environment": ReasonKind.ENVIRONMENT,
+    "lines": ReasonKind.PLACE,
+    "headers": ReasonKind.HEADER_CHANGED,
+    "paths": ReasonKind.HEADER_SEARCH,
+    "depends": ReasonKind.DEPENDS,
+    "compilers": ReasonKind.COMPILER,
+    "versions": ReasonKind.VERSION,
+}
+"""The kind of reason for each component of a key. docs/keys.md has a row for each."""
+
 SOURCE_LIMIT_BYTES = 64 << 10
 """Limit of the source and functions stored with an entry to show changed lines; larger ones are kept as digests."""
 
 LOOKED_AT = 8
 """Most entries of a kernel that are read to find the nearest one."""
 
+NEVER_STORED = Reason(ReasonKind.NEVER_STORED)
+NEVER_STORED_TEXT = "nothing of this kernel was stored here before"
+
 _DIGITS = 16
-_MAX_TIME_S = 1e11
 
 
 class Subject(NamedTuple):
@@ -125,7 +147,7 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "created_s": time.time(),
         "built": built_here(),
         "kinds": subject.kinds,
-        "module": _module_of(subject.file),
+        "module": module_of(subject.file),
         "components": [each.record() for each in components],
     }
     texts = {name: text for name, (text, _) in subject.texts().items()}
@@ -163,6 +185,13 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
         return []
 
 
+def has_history(subject: Subject, store: DiskStore | MemoryStore) -> bool:
+    """Check whether the store may have entries of a kernel; if not, `NEVER_STORED` is why it misses."""
+    with suppress(Exception):  # a store may contain anything
+        return bool(store.peek_manifest(history_name(subject)))
+    return True
+
+
 def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
     """Read the history of a kernel: that of its own file, else that of the same module in other checkouts."""
     records, file = read_history(history_name(subject), evidence), _digest(subject.file)
@@ -177,72 +206,6 @@ def peek(key: str, evidence: Evidence) -> StoredEntry | None:
         return None
 
 
-def _json(entry: StoredEntry, name: str) -> dict[str, Any]:
-    try:
-        found = read_json(entry.payloads[name])
-    except (KeyError, ValueError, MemoryError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def report_of(entry: StoredEntry) -> dict[str, Any]:
-    """Read the report that `payloads_of` put into an entry; empty if the entry has none."""
-    return _json(entry, "report")
-
-
-def texts_of(entry: StoredEntry) -> dict[str, str]:
-    """Read the user's texts in an entry, by component."""
-    texts, module = _json(entry, "source"), report_of(entry).get("module")
-    return {_as_imported(name, module): text for name, text in texts.items() if isinstance(text, str)}
-
-
-def records_of(report: Mapping[str, Any]) -> list[Record]:
-    """Read the component records of a report; malformed ones are left out."""
-    rows = report.get("components")
-    return [
-        (_as_imported(row[0], report.get("module")), row[1], row[2])
-        for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str)
-    ]
-
-
-def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
-    """Make the records of a request's components, as they are read from a report."""
-    report = {"module": _module_of(subject.file), "components": [each.record() for each in components]}
-    return records_of(json.loads(json.dumps(report, default=bytes.hex)))
-
-
-def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
-    """Read the user's texts by component, each with its place."""
-    module = _module_of(subject.file)
-    return {_as_imported(name, module): text for name, text in subject.texts().items()}
-
-
-def _module_of(file: str) -> str:
+def module_of(file: str) -> str:
     """The module name of a file when the shell's `explain` imports it; "" for no file."""
     return ".".join([*_packages_of(file), os.path.basename(file).removesuffix(".py")])
-
-
-def _as_imported(name: str, module: Any) -> str:
-    """Replace `__main__` in a component's name by the module name that the file has when the shell imports it."""
-    name = name.replace("__mp_main__", "__main__")
-    return name.replace("__main__", module) if module and isinstance(module, str) else name
-
-
-def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
-    """Read the kinds of a report's components; unknown kinds are left out."""
-    rows = report.get("kinds")
-    known = {each.value: each for each in ReasonKind}
-    return {
-        name: known[str(kind)] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if str(kind) in known
-    }
-
-
-def stored_of(entry: StoredEntry) -> Stored:
-    """Describe an entry for an explanation."""
-    report, header = report_of(entry), entry.header
-    numbers = [report.get("created_s"), header.get("compile_time_s")]
-    is_known = [isinstance(each, (int, float)) and 0 <= each < _MAX_TIME_S for each in numbers]
-    created_s, seconds = (float(each or 0) if known else 0.0 for each, known in zip(numbers, is_known, strict=True))
-    size = next((len(entry.payloads[name]) for name in ("cubin", BUILT) if name in entry.payloads), 0)
-    return Stored(entry.key, str(report.get("kernel", "")), str(header.get("target", "")), created_s, seconds, size)

@@ -20,22 +20,8 @@ from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .diff import compare, with_line
-from .history import (
-    LOOKED_AT,
-    Evidence,
-    Subject,
-    digests_of,
-    history_of,
-    kinds_of,
-    peek,
-    read_history,
-    records_here,
-    records_of,
-    report_of,
-    stored_of,
-    texts_here,
-    texts_of,
-)
+from .history import LOOKED_AT, NEVER_STORED, Evidence, Subject, digests_of, history_of, peek, read_history
+from .report import kinds_of, records_here, records_of, report_of, stored_of, texts_here, texts_of
 from .text import Explanation, Stored
 
 if TYPE_CHECKING:
@@ -79,7 +65,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     ranked = [(distance_of(each["digests"]), each) for each in history_of(subject, evidence)]
     ranked.sort(key=lambda pair: pair[0])
     if not ranked:
-        return Missed((Reason(ReasonKind.NEVER_STORED),))
+        return Missed((NEVER_STORED,))
     records = [each for each in records_here(subject, components) if is_compared(each[0])]
     has_all_digests = not subject.headers and len(now) == len(components)  # then the ranking is exact
     texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
@@ -195,7 +181,7 @@ def explain_entry(key: str, evidence: Evidence) -> Explanation:
     entry = peek(key, evidence)
     if entry is None:
         why = evidence.store.damage(key)
-        reason = Reason(ReasonKind.DAMAGED, new=why) if why else Reason(ReasonKind.NEVER_STORED)
+        reason = Reason(ReasonKind.DAMAGED, new=why) if why else NEVER_STORED
         return Explanation("", "", key, "not stored", reasons=(reason,))
     report, stored = report_of(entry), stored_of(entry)
     others: list[tuple[Stored, tuple[Reason, ...]]] = []

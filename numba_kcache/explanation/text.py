@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import plain
 from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
+from .history import NEVER_STORED_TEXT
 
 _SHOWN = 5
 """Reasons that a log line names; an explanation names all."""
@@ -173,7 +174,7 @@ WORDS: Mapping[ReasonKind, str] = {
 """The words for the subject of each kind."""
 
 _ALONE: Mapping[ReasonKind, str] = {
-    ReasonKind.NEVER_STORED: "nothing of this kernel was stored here before",
+    ReasonKind.NEVER_STORED: NEVER_STORED_TEXT,
     ReasonKind.EVICTED_OR_CLEARED: "it was stored before, and its entry is not there any more",
     ReasonKind.DAMAGED: "its entry is damaged: {new}",
     ReasonKind.HEADER_SHADOWED: "{name} is there now, and is found before the header that was read",

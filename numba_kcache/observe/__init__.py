@@ -24,6 +24,9 @@ from ..model import IN_USER_CODE, Event, EventKind
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
 """Events of ordinary work: sent to subscribers, not logged."""
 
+_ORDINARY = frozenset((EventKind.COMPILE_END, EventKind.COMPILE_FAILED, EventKind.EVICTED, EventKind.WAITED))
+"""Events that are logged, and of which nobody is warned."""
+
 KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
@@ -227,10 +230,14 @@ class Events:
         if event.kind is EventKind.MISS:
             self._missed.reason = event.fields.get("reason")  # for the log line of this thread's next compile
             return
-        from .log import INFO, line_of, record, warn, warning_of
-
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
+            from .log import INFO, line_of, record
+
             record(INFO, line_of(event, getattr(self._missed, "reason", None)))
+        if event.kind in _ORDINARY:
+            return
+        from .log import warn, warning_of
+
         subject, text = warning_of(event)
         token = object()
         if text and self._warned.setdefault(subject, token) is token:

@@ -17,8 +17,6 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ..errors import plain
-from .log import INFO, record
-from .text import seconds_text
 
 _EVERY_S = 1.0
 _ERASE_LINE = "\x1b[K"
@@ -54,6 +52,9 @@ class _Line(threading.Thread):
     def run(self) -> None:
         if self._is_done.wait(self._after_s):
             return
+        from .log import INFO, record  # here: few compiles last this long
+        from .text import seconds_text
+
         if not _is_terminal(self._stream):
             record(INFO, f"compiling {self._what}, {seconds_text(self._after_s)} so far")
             return
@@ -71,6 +72,8 @@ class _Line(threading.Thread):
         if self.is_alive():
             self.join(_EVERY_S)  # a blocked terminal must not hold up the compile
         if self._is_live:
+            from .text import seconds_text
+
             took = seconds_text(time.perf_counter() - self._since_s)
             if self.has_succeeded:
                 self._write(f"compiled {self._what} in {took}", "\n")

@@ -284,10 +284,12 @@ def encode_manifest(family: str, variants: list[Variant]) -> bytes:
 
     Lines that variants have in common (header files that did not change between them) are written once.
     """
-    from .shared_lines import share
-
     while True:
-        header = share(variants) if len(variants) > 1 else {"variants": variants}
+        header: Header = {"variants": variants}
+        if len(variants) > 1:
+            from .shared_lines import share  # here: a kernel's first entry shares nothing
+
+            header = share(variants)
         size = len(json_of(header))
         if size <= MAX_MANIFEST_BYTES:
             return encode_entry(StoredEntry(family, header, {}), MANIFEST)

@@ -6,7 +6,7 @@ Promise     After a pass the tree is within its limits, except for files that ot
 Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each file's stat
             is read again before it is removed. One pass per node at a time: a process that does not get the lock at
             once leaves the pass to the process that has it.
-Not here    When to run (store.limits).
+Not here    When to run, and which files to remove (store.limits).
 Faults      eviction.walked, .removing, .removed (tests/crash kills here).
 Source      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache compares stats too.
 """
@@ -15,27 +15,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 
-from . import try_flock, unlock
+from . import unlock
 from .entry import ENTRY, MANIFEST
 from .faults import reached
 from .folders import LOCKS, PRIVATE, Folder
+from .limits import begin_pass, choose, try_lock
 from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
-from .tree import Found, Tree, touch
+from .tree import Found, Tree
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
 LOW_WATER = 0.85
 """Share of a limit down to which a pass removes."""
-
-_LOCK = "evict.lock"
-
-PASS_EVERY_S = 24 * 3600
-"""Longest time between passes while entries are stored: a pass also removes what killed processes left."""
 
 STALE_S = 3600
 """Age from which a private file, or a lock file that no process has locked, is removed."""
@@ -69,7 +64,7 @@ def evict(
     Raises:
         OSError: The tree cannot be used.
     """
-    lock = _begin(tree, now_s)
+    lock = begin_pass(tree, now_s)
     if lock is None:
         return Removed(0, 0)
     try:
@@ -106,42 +101,6 @@ def sum_of(files: Iterable[Found]) -> Removed:
     return Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone))
 
 
-def is_due(tree: Tree, now_s: float) -> bool:
-    """Check whether the last pass began a day ago or earlier. A new tree, with nothing to remove, is not due."""
-    try:
-        return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
-    except FileNotFoundError:
-        lock = _begin(tree, now_s)
-        if lock is not None:
-            unlock(lock)
-            os.close(lock)
-        return False
-
-
-def _begin(tree: Tree, now_s: float) -> int | None:
-    """Lock the file whose time is that of the last pass, and set its time; None if another pass is running."""
-    lock = _try_lock(Folder(tree), _LOCK)
-    if lock is not None:
-        touch(lock, int(now_s * 1e9))
-    return lock
-
-
-def choose(
-    files: list[Found], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
-) -> list[Found]:
-    """Choose the files to remove; `files` are sorted from the least recently used."""
-    size, count = sum(file.size_bytes for file in files), Counter(file.kind for file in files)
-    size_goal = max_size_bytes * (low_water if size > max_size_bytes else 1.0)
-    goals = {kind: max_entries * (low_water if number > max_entries else 1.0) for kind, number in count.items()}
-    doomed = []
-    for file in files:
-        if file.used_ns < before_ns or size > size_goal or count[file.kind] > goals[file.kind]:
-            doomed.append(file)
-            size -= file.size_bytes
-            count[file.kind] -= 1
-    return doomed
-
-
 def reap(tree: Tree) -> None:
     """Remove temporary files and lock files whose processes have ended, and unused trees of older formats.
 
@@ -159,7 +118,7 @@ def reap(tree: Tree) -> None:
         return
     for name in (each for each in locks.names() if re.fullmatch(PATTERNS[LOCKS], each)):
         try:
-            lock = _try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
+            lock = try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
             if lock is not None:
                 try:
                     locks.unlink(name)  # while it is locked: a process that waits for it starts over
@@ -170,19 +129,3 @@ def reap(tree: Tree) -> None:
     for old in old_formats(tree):
         if last_change_s(old) < now_s - OLD_FORMAT_S:
             remove_all(old)
-
-
-def _try_lock(folder: Folder, name: str) -> int | None:
-    """Lock the file of this name, made if need be; None if another process has locked it.
-
-    On a filesystem without locks the file is returned unlocked.
-    """
-    fd = folder.open(name, os.O_RDWR | os.O_CREAT)
-    try:
-        try_flock(fd)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        pass
-    return fd

@@ -7,7 +7,7 @@ Method      The size of the tree is not recorded. Keys are digests, so each of t
             the put starts a pass, which walks the whole tree and sums its files. Folders are of unequal size, so passes
             also start early: every second put starts one in a tree at its limit, and every twelfth in a tree of 20,000
             entries at 85 % of the limit.
-Not here    What a pass does (store.eviction).
+Not here    What a pass does (store.eviction, which a put imports only if it starts one).
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind
-from . import renewed_in_children
+from . import renewed_in_children, try_flock, unlock
 from .entry import ENTRY, MANIFEST
-from .eviction import LOW_WATER, choose, evict, is_due, sum_of
-from .folders import QUARANTINE
-from .names import remove, remove_named
-from .report import Removed
-from .tree import SHARDS
+from .folders import QUARANTINE, Folder
+from .tree import SHARDS, Found, Tree, touch
 
-if TYPE_CHECKING:  # writing imports this module, and disk imports writing
+if TYPE_CHECKING:  # writing imports this module, and disk imports writing; a put that starts no pass needs no report
     from .disk import DiskStore
+    from .report import Removed
 
 LEFT_FREE_BYTES = 512 << 20
 """Bytes to leave free on the filesystem; if it has less than 10 GiB, a twentieth of it is left free."""
 
 _LEFT_FREE_SHARE = 20
+
+PASS_EVERY_S = 24 * 3600
+"""Longest time between passes while entries are stored: a pass also removes what killed processes left."""
+
+_LOCK = "evict.lock"
 
 
 class Limits:
@@ -105,6 +109,9 @@ class Limits:
             max_size_bytes: Size to reach; None: the low-water mark of the limit, if the limit is exceeded.
             older_than_s: Also remove files that were not used for this many seconds.
         """
+        from .eviction import LOW_WATER, evict
+        from .report import Removed
+
         try:
             removed = evict(
                 self._tree,
@@ -124,6 +131,61 @@ class Limits:
 
     def clear(self) -> Removed:
         """Remove every entry, manifest and damaged file."""
+        from .eviction import sum_of
+        from .names import remove, remove_named
+
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             remove_named(folder, QUARANTINE)
         return sum_of(file for file in self._tree.walk(MANIFEST, ENTRY) if remove(file))
+
+
+def is_due(tree: Tree, now_s: float) -> bool:
+    """Check whether the last pass began a day ago or earlier. A new tree, with nothing to remove, is not due."""
+    try:
+        return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
+    except FileNotFoundError:
+        lock = begin_pass(tree, now_s)
+        if lock is not None:
+            unlock(lock)
+            os.close(lock)
+        return False
+
+
+def begin_pass(tree: Tree, now_s: float) -> int | None:
+    """Lock the file whose time is that of the last pass, and set its time; None if another pass is running."""
+    lock = try_lock(Folder(tree), _LOCK)
+    if lock is not None:
+        touch(lock, int(now_s * 1e9))
+    return lock
+
+
+def choose(
+    files: list[Found], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
+) -> list[Found]:
+    """Choose the files to remove; `files` are sorted from the least recently used."""
+    size, count = sum(file.size_bytes for file in files), Counter(file.kind for file in files)
+    size_goal = max_size_bytes * (low_water if size > max_size_bytes else 1.0)
+    goals = {kind: max_entries * (low_water if number > max_entries else 1.0) for kind, number in count.items()}
+    doomed = []
+    for file in files:
+        if file.used_ns < before_ns or size > size_goal or count[file.kind] > goals[file.kind]:
+            doomed.append(file)
+            size -= file.size_bytes
+            count[file.kind] -= 1
+    return doomed
+
+
+def try_lock(folder: Folder, name: str) -> int | None:
+    """Lock the file of this name, made if need be; None if another process has locked it.
+
+    On a filesystem without locks the file is returned unlocked.
+    """
+    fd = folder.open(name, os.O_RDWR | os.O_CREAT)
+    try:
+        try_flock(fd)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        pass
+    return fd

@@ -25,8 +25,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ..model import NamedTuple
 from ..waiting import is_reentered, wait
 from . import renewed_in_children, try_flock
 

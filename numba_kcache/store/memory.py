@@ -18,7 +18,8 @@ from typing import Any
 from . import Store, renewed_in_children
 from . import entry as entry_format
 from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
-from .eviction import LOW_WATER, choose, sum_of, time_before_ns
+from .eviction import LOW_WATER, sum_of, time_before_ns
+from .limits import choose
 from .locks import KeyLocks, Turn
 from .report import Problem, Removed
 from .tree import Found

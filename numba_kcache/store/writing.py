@@ -17,11 +17,11 @@ from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
 from .folders import LOCKS, PRIVATE, Folder
 from .limits import Limits
 from .locks import KeyLocks
-from .report import Removed
 
 if TYPE_CHECKING:  # disk imports this module
     from .disk import DiskStore
     from .memory import MemoryStore
+    from .report import Removed
 
 PAUSE_S = 60.0
 """Time without writing after the disk was found full, or nearly so."""
@@ -147,6 +147,8 @@ class Writer:
 
     def removed(self, work: Callable[[Limits | DiskStore | MemoryStore], Removed]) -> Removed:
         """The sum of what `work` removes from the tree and from the private store."""
+        from .report import Removed
+
         store = self._store
         if store.readonly:
             return Removed(0, 0)

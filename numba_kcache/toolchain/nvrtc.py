@@ -18,7 +18,6 @@ from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
 from .loaded import mapped_handle
-from .locating import missing
 from .nvrtc_calls import NvrtcCalls
 
 PRECOMPILED_BYTES = 512 << 20
@@ -112,6 +111,8 @@ def _bindings() -> Any:
         nvrtc = imported("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
+        from .locating import missing
+
         raise missing("compile CUDA C++", "NVRTC") from error
     return nvrtc
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
-from numba_kcache.explanation.diff import KINDS, kind_of
+from numba_kcache.explanation.diff import kind_of
+from numba_kcache.explanation.history import KINDS
 from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.frontends.numba.request import component_kinds

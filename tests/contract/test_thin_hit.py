@@ -152,3 +152,26 @@ print(len(found) > 20, [each.__name__ for each in found if each.__new__.__code__
 def test_warm_start_compiles_no_constructor() -> None:
     """Each named tuple that it makes has few enough fields to share the code of a constructor."""
     assert in_python(CONSTRUCTORS).split(maxsplit=1) == ["True", "[]\n"]
+
+
+FIRST_COMPILE = """
+import sys
+from numba_kcache import cached_kernel
+cached_kernel('extern "C" __global__ void k(int *x) { *x = 1; }', arch="sm_90").compile()
+print(*(each.removeprefix("numba_kcache.") for each in sys.modules if each.startswith("numba_kcache.")))
+"""
+
+
+@pytest.mark.slow
+def test_first_compile_imports_nothing_for_what_did_not_happen(tmp_path: Path) -> None:
+    """No differences from an earlier entry, eviction, log, or description of errors; all of it takes milliseconds."""
+    modules = set(in_python(FIRST_COMPILE, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split())
+
+    begins = ("explanation.", "store.", "observe.", "toolchain.", "headers.")
+    assert {each for each in modules if each.startswith(begins)} <= {
+        "explanation.history", "headers.folders", "observe.progress",
+        "store.cores", "store.descent", "store.disk", "store.entry", "store.faults", "store.folders", "store.limits",
+        "store.locks", "store.publish", "store.tree", "store.writing",
+        "toolchain.build_id", "toolchain.loaded", "toolchain.locating", "toolchain.nvrtc", "toolchain.nvrtc_calls",
+        "toolchain.packages",
+    }  # fmt: skip

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.explanation.diff import KINDS as COMMON_KINDS
-from numba_kcache.explanation.diff import Record, kind_of, with_line
 from numba_kcache.explanation.diff import compare as compare_with
+from numba_kcache.explanation.diff import kind_of, with_line
+from numba_kcache.explanation.history import KINDS as COMMON_KINDS
+from numba_kcache.explanation.history import Record
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
 from numba_kcache.frontends.numba.request import component_kinds
 from numba_kcache.keys import component
