@@ -199,13 +199,13 @@ SETTINGS = (
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "the compilers whose code counts as a hit"),
     Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may lose"),
-    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for what another process builds"),
-    Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
+    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for another process's compile"),
+    Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch; errors name the launch"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
-    Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "who must have signed what tiers hold"),
-    Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the key to sign with"),
-    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
+    Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "public keys of accepted signatures"),
+    Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the secret key that signs entries"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "report compiles that take longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 

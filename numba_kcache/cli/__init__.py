@@ -1,9 +1,9 @@
-"""The command line: parses, calls, prints; decides nothing.
+"""The command line: parses the arguments, calls the public functions and prints their results.
 
-Promise     Exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage. `--json` prints one JSON value
-            and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the arguments and
-            the cache contain, a verb ends with a result or a message, without control characters; on a terminal the
-            output is coloured and wrapped.
+Promise     Exit codes: 0 success, 1 a problem was found or the command failed, 2 wrong usage. `--json` prints one JSON
+            value and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the
+            arguments and the cache contain, a verb ends with a result or a message, without control characters. On a
+            terminal the output is coloured and wrapped.
 Method      A verb (a subcommand) is a function under `@verb` in entries, warm or installation. Modules that few verbs
             need are imported inside these.
 """
@@ -24,10 +24,10 @@ from ..errors import KCacheError, SettingsError, plain_lines
 from ..observe.console import Help, Parser, fill_streams, json_text, put, say
 from ..observe.text import table
 from ..version import __version__
-from . import entries, installation, warm  # noqa: F401  in the order of the help: each adds its verbs
+from . import entries, installation, warm  # noqa: F401  each registers its verbs; the help lists them in this order
 from .verb import DIAGNOSING, VERBS, in_shell_words
 
-_DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
+_DESCRIPTION = """List, check and prune the compiled CUDA kernels in a cache of numba_kcache.
 
 The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _info(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show what the cache holds and what it has saved.
 
-    The counts are over all processes since the cache began. A hit or a miss is counted once for
+    The counts cover all processes since the cache was made or they were reset. A hit or a miss is counted once for
     each kernel, target and signature in a process; launches count nothing.
     """
     if arguments.zero:
@@ -38,15 +38,15 @@ _ORDERS = "most recently used first (default), largest, longest to compile, or m
 
 @verb(
     argument("--sort", help=_ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
-    argument("--limit", help="how many: 50, or all with --json; 0 for all", metavar="N", type=count),
-    argument("--kernel", help="only those with a kernel of this name: saxpy, 'gemm*'", metavar="PATTERN"),
-    argument("--target", help="only those for this target: sm_90, 'sm_9*'", metavar="PATTERN"),
+    argument("--limit", help="most entries shown; 0 for all; default: 50, or all with --json", metavar="N", type=count),
+    argument("--kernel", help="only entries with a kernel of this name: saxpy, 'gemm*'", metavar="PATTERN"),
+    argument("--target", help="only entries for this target: sm_90, 'sm_9*'", metavar="PATTERN"),
     argument("--older-than", help="only entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """List the entries in the cache.
 
-    Key, kernels, target, size, time since it was last used (to the hour), compile time and hits.
+    The columns are key, kernels, target, size, time since the last use (to the hour), compile time and hits.
     """
     limit = arguments.limit if arguments.limit is not None else 0 if arguments.json else 50
     is_filtered = any(each is not None for each in (arguments.kernel, arguments.target, arguments.older_than))
@@ -94,8 +94,8 @@ def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) ->
 def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show all that is known of one entry.
 
-    Kernels with their parameters, registers and memory; what is in its key; where and when it was
-    compiled; what the compilers said.
+    That is: its kernels with their parameters, registers and memory; the components of its key; where and
+    when it was compiled; the log of the compilers.
     """
     found = cache.entry(arguments.key)
     for path, name, what in (arguments.cubin, "cubin", "machine code"), (arguments.ptx, "ptx", "PTX"):
@@ -116,14 +116,14 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 @verb(
     argument("what", help="a key of `list`, or a kernel of a module or .py file", metavar="KEY|MODULE:KERNEL"),
     arch_argument("the target: sm_90, or native; default: the kernel's own, or the device"),
-    argument("--signature", help="of a Numba kernel: 'void(float32[:])'", metavar="TYPES"),
+    argument("--signature", help="the signature of a Numba kernel: 'void(float32[:])'", metavar="TYPES"),
 )
 def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Explain why a kernel is, or is not, served from the cache.
 
-    Of a kernel: a hit, or every difference from the nearest entry that is stored, with what to do. The
-    module is imported, and nothing is compiled. Of a key: what it is and how other entries of its kernel
-    differ from it. Exits with 1 if the kernel is not in the cache.
+    For a kernel: a hit, or every difference from the nearest stored entry, each with the next step. The
+    module is imported, and nothing is compiled. For a key: its entry, and how the other entries of the
+    same kernel differ from it. Exits with 1 if the kernel is not in the cache.
     """
     targets = targets_of(arguments) or []
     if len(targets) > 1:
@@ -154,9 +154,9 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Read every file in full and quarantine damaged ones.
 
     Each file is checked against its digest, its key and the digests of its parts, and each entry against its
-    own code: target, kernels, parameters and variables. Damaged files go to the quarantine folder, and the
-    next launch compiles them again. What is not the cache's own (links, devices, files of other names) is
-    listed and left. Exits with 1 if any was found.
+    own code: target, kernels, parameters and variables. Damaged files are moved to the quarantine folder, and
+    the next launch compiles their kernels again. Files that the cache did not make (links, devices, files of
+    other names) are listed and not removed. Exits with 1 if a file of either sort was found.
     """
     problems = cache.verify()
     lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]
@@ -167,13 +167,13 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb(
-    argument("--max-size", help="get down to this size: 512MB, 2GiB", metavar="SIZE"),
+    argument("--max-size", help="remove entries until the cache has this size: 512MB, 2GiB", metavar="SIZE"),
     argument("--older-than", help="remove entries unused for this long: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove the least recently used entries.
 
-    Without options: down to the cache's own limits.
+    Without options, entries are removed until the cache is within its limits.
     """
     from ..settings import size_bytes
 
@@ -193,8 +193,8 @@ def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove one entry by its key, or all that have a kernel of a name.
 
-    A pattern is matched against whole names of kernels: * matches anything, ? one letter. What
-    could be both is a name if there is such a kernel. Exits with 1 if nothing matches.
+    A pattern must match the whole name of a kernel: * matches any text, ? one character. A word that could be
+    a key or a name is a name if there is such a kernel. Exits with 1 if nothing matches.
     """
     which = arguments.which
     found = [each.key for each in cache.listing() if any(fnmatchcase(name, which) for name in each.kernels)]
@@ -213,7 +213,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _clear(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove every entry.
 
-    The counts that `info` shows stay. Kernels compile again when used.
+    The counts that `info` shows are kept. Kernels are compiled again at their next use.
     """
     return _removed(cache, cache.clear())
 
@@ -226,16 +226,16 @@ def _removed(cache: KernelCache, entries: int) -> Result:
 
 @verb(
     argument("file", help="the bundle to write: kernels.kcache", metavar="FILE", nargs="?"),
-    argument("--oci", help="write it as an image into an OCI image layout", metavar="DIRECTORY[:TAG]"),
-    argument("--kernels", help="only the kernels of these", metavar="MODULE|FILE", action="append"),
+    argument("--oci", help="write it as an image into this OCI image layout", metavar="DIRECTORY[:TAG]"),
+    argument("--kernels", help="only the kernels of these modules", metavar="MODULE|FILE", action="append"),
     arch_argument("only code for these targets: sm_80,sm_90, or native"),
-    argument("--sign", help="refuse to write it without a signature", action="store_true"),
+    argument("--sign", help="fail if it cannot be signed", action="store_true"),
 )
 def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Write entries into one file, or an OCI image, to be shipped.
+    """Write entries into a bundle: one file, or an OCI image.
 
-    The same entries give the same bytes. Signed if a signing key is set. With --kernels the modules are
-    imported; without, neither CUDA nor Numba is needed.
+    The same entries give the same bytes. The bundle is signed if a signing key is set. With --kernels the
+    modules are imported; without it, neither CUDA nor Numba is needed.
     """
     if (arguments.file is None) is (arguments.oci is None):
         raise SettingsError("cannot export", "it takes either FILE or --oci DIRECTORY[:TAG]", "give one of them")
@@ -249,7 +249,7 @@ def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Verify a bundle and add its entries, all or none.
 
-    An entry that the cache has under the same key is not replaced.
+    An entry whose key the cache already has is not replaced.
     """
     cache.session.require_lasting("import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
@@ -268,8 +268,8 @@ _TIER = argument("tier", help="redis://host/0, s3://bucket/path, a directory", m
 def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Copy entries to a tier that lacks them.
 
-    TIER is what the setting `tiers` takes; without it, the first that is set and written to.
-    Every entry is verified on its way. Exits with 1 if some could not be copied.
+    TIER is an address as in the setting `tiers`; the default is the first writable tier of the setting.
+    Every entry is verified before it is copied. Exits with 1 if some could not be copied.
     """
     return _moved("to", cache.push(arguments.tier))
 
@@ -278,8 +278,8 @@ def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Copy the entries of a tier into the cache.
 
-    TIER is what the setting `tiers` takes; without it, the first that is set.
-    Every entry is verified on its way. Exits with 1 if some could not be copied.
+    TIER is an address as in the setting `tiers`; the default is the first tier of the setting.
+    Every entry is verified before it is copied. Exits with 1 if some could not be copied.
     """
     cache.session.require_lasting("pull")
     return _moved("from", cache.pull(arguments.tier))
@@ -295,8 +295,8 @@ def _moved(way: str, moved: Any) -> Result:
 def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Write an HTML report about the cache, with charts.
 
-    Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
-    of HTML that needs nothing else, no network either.
+    It shows the time saved on each day, hits, misses and their reasons, the kernels that cost most, sizes and
+    evictions. The file is complete in itself and loads nothing from the network.
     """
     text = cache.report()
     if arguments.file == "-":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Print the cache's directory.
 
-    For scripts: du -sh "$(numba-kcache dir)". It need not be there yet.
+    For scripts: du -sh "$(numba-kcache dir)". The directory need not exist yet.
     """
     directory = cache.session.settings.directory or default_directory()
     if directory is None:
@@ -33,8 +33,8 @@ def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show each setting, its value, and the value's origin.
 
-    From --directory, from a variable of the environment, or the default. Exits with 1 if there is a
-    variable NUMBA_KCACHE_... that names no setting.
+    The origin is --directory, an environment variable, or the default. Exits with 1 if there is a variable
+    NUMBA_KCACHE_... that names no setting.
     """
     overrides = configured()
     settings = read_settings(overrides)
@@ -60,7 +60,7 @@ def _query(options: Mapping[str, str]) -> str:
 
 
 def _shown(name: str, value: Any) -> tuple[Any, str]:
-    """A setting's value for `--json` and for people, without the secrets of an address."""
+    """A setting's value for `--json`, and its text without `--json`; neither has the secrets of an address."""
     if name == "directory":
         value = value or default_directory()
     elif name == "tiers":
@@ -77,22 +77,23 @@ def _shown(name: str, value: Any) -> tuple[Any, str]:
 def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Diagnose driver, compilers, versions, directory and tiers.
 
-    Driver and devices; compilers, each loaded, and headers; versions that do not fit together; variables
-    that are misspelt; rights, space and clock of the directory; tiers, by a round trip. Ends with what to
-    do. Exits with 1 if something is wrong; what is merely absent is a note.
+    Checks driver and devices; headers, and compilers, each of which is loaded; the versions of packages that
+    must fit together; misspelt variables; permissions, free space and clock of the directory; each tier, by a
+    round trip. Lists the next steps at the end. Exits with 1 if something is wrong; a part that is only absent,
+    such as the driver, is a note.
     """
     found = cache.doctor()
     return Result(found.to_dict(), str(found), 0 if found.is_well else 1)
 
 
 @verb(
-    argument("shell", help="of which shell", choices=("bash", "zsh", "fish")),
+    argument("shell", help="the shell that the script is for", choices=("bash", "zsh", "fish")),
     is_diagnosing=True,
 )
 def _completion(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Print a script for tab completion of verbs, options and keys.
 
-    bash: source <(numba-kcache completion bash), in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc, after
+    bash: put source <(numba-kcache completion bash) in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc after
     compinit. fish: numba-kcache completion fish > ~/.config/fish/completions/numba-kcache.fish
     """
     from . import make_parser

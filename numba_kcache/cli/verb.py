@@ -24,10 +24,10 @@ class Result(NamedTuple):
 
     Args:
         value: Printed with `--json`.
-        text: For people.
+        text: Printed without it.
         code: Exit code of the process.
         rows: A table above the text: names of columns, rows, and the columns that are aligned at their right edge.
-        is_verbatim: The text is for a shell or a file: on a terminal too it keeps its lines and gets no colours.
+        is_verbatim: The text is for a shell or a file: even on a terminal it is neither wrapped nor coloured.
     """
 
     value: Any
@@ -71,11 +71,11 @@ def arch_argument(help: str) -> Argument:
 
 
 def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
-    """The targets that `--arch` names, those of the devices for `native`; None if it was not given.
+    """The targets that `--arch` names; `native` stands for those of the devices. None if it was not given.
 
     Raises:
-        SettingsError: A word of it is no target.
-        NoDeviceError: `native`, and there is no device.
+        SettingsError: `--arch` contains a word that is not a target.
+        NoDeviceError: `--arch` is `native`, and there is no device.
     """
     if arguments.arch is None:
         return None
@@ -103,7 +103,7 @@ def _device_targets() -> list[Target]:
 
 
 def import_from_here() -> None:
-    """Put the working directory on `sys.path`, as `python -m` does and the installed command does not."""
+    """Put the working directory on `sys.path`, as `python -m` does; the installed command lacks it."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Compile the kernels of modules ahead.
 
-    The modules are imported, from the working directory too, and what they decorate with cached_kernel or
-    cached_module is compiled for each target and stored; what is there already is left. Kernels are found
-    under names of the module, in its classes, and in lists, tuples, sets and dicts. With --arch no GPU is
-    needed, unless it is native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
+    The modules are imported, also from the working directory. Their kernels (cached_kernel, cached_module) are
+    compiled for each target and stored, unless they are stored already. Kernels are found under names of the
+    module, in its classes, and in lists, tuples, sets and dicts. With --arch no GPU is needed, unless it is
+    native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
     """
     targets, error = targets_of(arguments), ""
     cache.session.require_lasting("warm up")

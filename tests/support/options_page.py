@@ -52,8 +52,8 @@ OF_NUMBA = {
     "launch_bounds": ("threads per block at most, and blocks per multiprocessor at least",
                       "cached_kernel(add, launch_bounds=(256, 2))"),
     "shared_memory_carveout": ("Numba's name for `carveout`", "cached_kernel(add, shared_memory_carveout=50)"),
-    "extensions": ("objects that prepare arguments, as Numba's", "cached_kernel(add, extensions=[])"),
-    "opt_level": ("0 to 3, in place of `opt`", "cached_kernel(add, kind='mlir', opt_level=2)"),
+    "extensions": ("objects that prepare arguments, as in `cuda.jit`", "cached_kernel(add, extensions=[])"),
+    "opt_level": ("level of optimisation, 0 to 3, in place of `opt`", "cached_kernel(add, kind='mlir', opt_level=2)"),
     "ptxas_options": ("flags for ptxas", "cached_kernel(add, kind='mlir', ptxas_options=['--verbose'])"),
     "capi": ("the C calling convention", "cached_kernel(add, kind='mlir', capi=False)"),
     "features": ("PTX features of the target", "cached_kernel(add, kind='mlir', features='+ptx80')"),
@@ -83,7 +83,7 @@ OF_SETTINGS = {
 
 HEAD = """# Options and settings, one by one
 
-Types are those that mypy and pyright read. `None` stands for the default everywhere. The examples share these lines:
+The types are those that mypy and pyright check. `None` always stands for the default. The examples share these lines:
 
 ```python
 from pathlib import Path
@@ -100,12 +100,12 @@ def add(x, y):
 
 ## Options of `cached_kernel`
 
-`cached_module` and `get_or_compile` take them too; [what each kind of kernel takes](kernel.md#options).
+`cached_module` and `get_or_compile` take them too; [kernel.md](kernel.md#options) has a table.
 """
 SETTINGS_HEAD = """## Settings
 
-Of `configure(...)`, of `KernelCache(...)` as keywords, and of the environment: [their table, and what each value
-means](settings.md).
+Keywords of `configure(...)` and `KernelCache(...)`, and environment variables: [table, and meaning of each
+value](settings.md).
 """
 _PLAIN = {
     "Arch": 'str | tuple[int, int] | list', "Kind": None, "Standard": None, "Cache": "KernelCache",
