@@ -60,8 +60,7 @@ _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 RAW, _ZSTD = 0, 1
 _NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
 _LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
-_LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1  # a hit unpacks it: below this, without zstandard
-_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # below this, importing zstandard would take most of a hit
+_LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks it: importing zstandard would take most of the time
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -181,8 +180,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     for name, payload in entry.payloads.items():
         if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
-        least_first = _LEAST_BUILT_TO_COMPRESS_BYTES if name == "built" else _LEAST_FIRST_TO_COMPRESS_BYTES
-        least = _LEAST_TO_COMPRESS_BYTES if table else least_first
+        least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))

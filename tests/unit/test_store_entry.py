@@ -88,7 +88,7 @@ def test_forged_file_without_faults_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, 511, 512, 4096, 1 << 16, (1 << 16) + 1, 1 << 20])
+@pytest.mark.parametrize("size_bytes", [0, 1, 511, 512, 4096, 1 << 16, (1 << 16) + 1, 1 << 20, (1 << 20) + 1])
 def test_entry_comes_back_as_it_was(size_bytes: int) -> None:
     """Key, header and every payload, at sizes on both sides of each threshold."""
     entry = entry_of(7, size_bytes)
@@ -107,11 +107,13 @@ def test_header_keeps_every_json_value() -> None:
     assert decode_entry(encode_entry(StoredEntry(KEY, header, {})), KEY).header == header
 
 
-def test_first_payload_up_to_64_kib_is_stored_as_it_is() -> None:
-    """The bytes a hit needs cost no unpacking where compression would not let the store hold more."""
-    records = payload_records(decode_entry(encode_entry(entry_of(1, 1 << 16)), KEY))
-
-    assert [(record.name, record.codec) for record in records] == [("cubin", 0), ("ptx", 1)]
+@pytest.mark.parametrize("name", ["cubin", "built"])
+def test_first_payload_is_stored_as_it_is_up_to_a_mebibyte(name: str) -> None:
+    """Reading a module of hundreds of kernels takes less than importing what would unpack it."""
+    for size, codec in ((1 << 20, 0), ((1 << 20) + 1, 1)):
+        payloads = {name: bytes(size), "ptx": bytes(5000)}
+        records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY))
+        assert [(each.name, each.codec) for each in records] == [(name, codec), ("ptx", 1)]
 
 
 def test_further_payloads_below_4_kib_are_stored_as_they_are() -> None:
@@ -122,23 +124,11 @@ def test_further_payloads_below_4_kib_are_stored_as_they_are() -> None:
     assert [(record.name, record.codec) for record in records] == [("cubin", 0), ("ptx", 0), ("report", 1)]
 
 
-def test_large_first_payload_is_compressed() -> None:
-    """Above 64 KiB the bytes bind before the number of entries does."""
-    assert len(encode_entry(entry_of(1, 1 << 20))) < 1 << 16
-
-
-def test_what_others_compile_is_stored_as_it_is_up_to_a_mebibyte() -> None:
-    """Reading an algorithm of 200 KB takes less than importing what would unpack it."""
-    for size, codec in ((1 << 20, 0), ((1 << 20) + 1, 1)):
-        records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, {"built": bytes(size)})), KEY))
-        assert [each.codec for each in records] == [codec]
-
-
 def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
     """Less than a tenth is not worth unpacking."""
     import random
 
-    noise = random.Random(1).randbytes(1 << 17)
+    noise = random.Random(1).randbytes(1 << 21)
     records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, {"cubin": noise})), KEY))
 
     assert records[0].codec == 0
@@ -146,12 +136,12 @@ def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
 
 def test_broken_zstandard_costs_disk_space_and_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without zstandard payloads are stored as they are, and an entry compressed before is damaged: a miss."""
-    entry = entry_of(1, 100_000)
+    entry = entry_of(1, (1 << 20) + 1)
     compressed = encode_entry(entry)
     monkeypatch.delitem(sys.modules, "numba_kcache.store.compression", raising=False)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     stored = encode_entry(entry)
-    assert len(stored) > 100_000 > len(compressed)
+    assert len(stored) > 1 << 20 > len(compressed)
     assert decode_entry(stored, entry.key).payloads["cubin"] == entry.payloads["cubin"]
     with pytest.raises(DamagedEntry, match="zstandard"):
         _ = decode_entry(compressed, entry.key).payloads["cubin"]
