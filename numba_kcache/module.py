@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .engine.session import Session
 from .errors import EntryError, OptionError
 from .frontends.base import Variant
-from .frontends.source import define_module
-from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked
+from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .kernel import Kernel
 from .keys import Component
 from .model import Target

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
-from numba_kcache.frontends.source.request import link_request
+from numba_kcache.frontends.source.module import link_request
 from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff, encode
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact

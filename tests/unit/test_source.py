@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import OptionError
-from numba_kcache.frontends.source.source import (
-    define_path,
-    define_text,
-    normalised_ptx,
-    read_link_inputs,
-    returns_source,
-)
+from numba_kcache.frontends.source.inputs import define_path, normalised_ptx, read_link_inputs
+from numba_kcache.frontends.source.source import define_text, returns_source
 from numba_kcache.kernel import Kernel, cached_kernel
 from numba_kcache.model.text import decoded
 from numba_kcache.module import cached_module

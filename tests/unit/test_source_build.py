@@ -12,7 +12,7 @@ import pytest
 
 from numba_kcache.errors import CompileError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
-from numba_kcache.frontends.source.source import read_link_inputs
+from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs

@@ -8,24 +8,21 @@ Not here    Sources (source), compile options (model.options), and the component
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
 from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from .. import not_source
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 from .request import source_request
-from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
+from .source import Source, define_function, define_text, returns_source
 
 if TYPE_CHECKING:
     from ...headers.folders import Folders
     from ...model.artifact import Artifact
     from ...toolchain import Toolchain
-    from .module import ModuleDefinition
 
 OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
 """Options other than compile options."""
@@ -70,8 +67,11 @@ class SourceDefinition(Definition):
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.strict = bool(options.get("strict"))
-        self.link = _listed(options, "link") if "link" in options else ()
-        self.depends = _listed(options, "depends") if "depends" in options else ()
+        self.link = self.depends = tuple[Any, ...]()
+        if "link" in options or "depends" in options:
+            from .inputs import listed
+
+            self.link, self.depends = listed(options, "link"), listed(options, "depends")
         self.name = source.guess or self.entry_name or ""
         self.is_lazy = module is not None and module.lazy
         self.compile_options = CompileOptions(base_dir=source.base_dir)
@@ -112,15 +112,9 @@ class SourceDefinition(Definition):
         """Complete the values of a template by its defaults."""
         if not callable(self.thing):
             return super().template_values(values)
-        defaults = template_defaults(self.thing)
-        unknown = [name for name in values if name not in defaults]
-        if unknown:
-            raise OptionError(
-                f"cannot instantiate {self.name} with {unknown[0]}={values[unknown[0]]!r}",
-                f"its parameters are {', '.join(defaults) or 'none'}",
-                "use their names",
-            )
-        return {**defaults, **values}
+        from .templates import completed
+
+        return completed(self.thing, self.name, values)
 
     def __reduce__(self) -> Any:
         """Pickle by content: the text, its origin, and the options."""
@@ -165,15 +159,6 @@ class SourceResolutions(Resolutions):
 SourceDefinition.make_resolutions = SourceResolutions
 
 
-def _listed(options: Mapping[str, Any], name: str) -> Sequence[Any]:
-    value = options.get(name)
-    if value is None:
-        return ()
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
-    return tuple(value)
-
-
 class SourceFrontEnd:
     """Defines functions that return source, text, bytes of code, and paths."""
 
@@ -181,36 +166,23 @@ class SourceFrontEnd:
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> SourceDefinition | None:
         """Define a kernel; any function is a source if `kind` names a kind of source."""
-        source = _source_of(thing, options.get("kind"), depth + 1)
+        source = source_of(thing, options.get("kind"), depth + 1)
         return source and SourceDefinition(thing, source, options)
 
 
-def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries, depth: int) -> ModuleDefinition:
-    """Define a module of these entries; `depth` as for a front end.
-
-    Raises:
-        OptionError: The thing is not a source, or it or an option cannot be used.
-    """
-    from .module import ModuleDefinition
-
-    source = _source_of(thing, options.get("kind"), depth + 1)
-    if source is None and callable(thing):
-        raise OptionError(
-            f"cannot make a module of {thing!r}", "it is a Numba kernel", "decorate it with cached_kernel"
-        )
-    if source is None:
-        raise not_source(thing)
-    return ModuleDefinition(thing, source, options, entries)
-
-
-def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
+def source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
     """The source in a wrapped object; None for an object of another kind."""
     if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
         thing, kind = thing[0], "ptx"  # the result of `numba.cuda.compile_ptx`: (PTX, return type)
     if isinstance(thing, (str, bytes)):
         return define_text(thing, kind, depth + 1)
-    if isinstance(thing, Path):
-        return define_path(thing, kind, depth + 1)
+    if hasattr(thing, "__fspath__"):
+        from pathlib import Path
+
+        if isinstance(thing, Path):
+            from .inputs import define_path
+
+            return define_path(thing, kind, depth + 1)
     if not callable(thing) or not hasattr(thing, "__code__"):
         return None
     is_source = kind in SOURCE_KINDS if kind is not None else returns_source(thing)

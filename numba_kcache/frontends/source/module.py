@@ -21,17 +21,20 @@ from ...errors import (
     ToolchainMissingError,
     UncacheableError,
 )  # fmt: skip
-from ...keys import Component
+from ...keys import Component, components
 from ...model import Choice, Target, parse_target
 from ...model.artifact import Artifact, Entry
-from ...model.request import ModuleEntries
+from ...model.request import ModuleEntries, SourceRequest
+from .. import not_source
 from ..base import Definition, Resolutions, Variant
-from . import SourceDefinition
-from .request import link_request
+from . import SourceDefinition, source_of
+from .request import DISTRIBUTIONS, LINKER
 from .source import Source
 
 if TYPE_CHECKING:
     from ...explanation.text import Explanation
+    from ...headers.folders import Folders
+    from ...toolchain import Toolchain
 
 
 _LAZY_KINDS = ("cuda", "ltoir")
@@ -175,3 +178,51 @@ def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], ses
     """Check whether every kernel of a lazy module is stored, linked from this LTO-IR."""
     requests = (each.link_request(whole.artifact, whole.key) for each in kernels)
     return all(session.find(request) is not None for request in requests)
+
+
+def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
+    """Make the request of one kernel of a lazy module; the module's own key covers everything else in its key.
+
+    Args:
+        definition: The module.
+        text: Its source, for the names of parameters.
+        module: Its artifact with the LTO-IR.
+        module_key: Key of that artifact; "" if it cannot be cached.
+        name: The user's name for the kernel.
+    """
+
+    def build(_toolchain: Toolchain, _headers: Folders | None) -> Artifact:
+        from .module_build import build_lazy
+
+        request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)
+        return build_lazy(request, module)
+
+    label = f"{definition.label}[{name}]"
+    return Request(
+        label=label,
+        target=module.target,
+        components=components({"kind": "lazy", "module": module_key, "entry": name}),
+        libraries=LINKER,
+        distributions=DISTRIBUTIONS,
+        build=build,
+        uncacheable="" if module_key else f"its module {definition.label} cannot be cached",
+        strict=definition.strict,
+        file=definition.file,
+        name=f"{definition.source.qualname}[{name}]",
+    )
+
+
+def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries, depth: int) -> ModuleDefinition:
+    """Define a module of these entries; `depth` as for a front end.
+
+    Raises:
+        OptionError: The thing is not a source, or it or an option cannot be used.
+    """
+    source = source_of(thing, options.get("kind"), depth + 1)
+    if source is None and callable(thing):
+        raise OptionError(
+            f"cannot make a module of {thing!r}", "it is a Numba kernel", "decorate it with cached_kernel"
+        )
+    if source is None:
+        raise not_source(thing)
+    return ModuleDefinition(thing, source, options, entries)

@@ -1,0 +1,224 @@
+"""Read inputs that few source kernels have: source files, `link=`, `depends=`, Numba's PTX, and text to decode.
+
+Not here    Sources that are functions or text (source), and the headers that they include (surroundings, headers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import OptionError
+from ...keys import Plain, encode, sha256
+from ...model.request import LinkInput, Origin
+from ...model.text import check_text, decoded
+from .source import PATH_KINDS, TEXTS, Source, is_ptx
+
+_STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
+_COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"
+
+
+def define_path(path: Path, kind: str | None, depth: int) -> Source:
+    """Define a source in its own file; a relative path refers to the folder of the caller, `depth` frames up.
+
+    Raises:
+        OptionError: Its suffix is not one of a source, or it does not exist.
+    """
+    known = kind or PATH_KINDS.get(path.suffix)
+    if known is None:
+        raise OptionError(
+            f"cannot use {path.name!r} as a source",
+            f"{path.suffix or 'no suffix'} is not one of {', '.join(PATH_KINDS)}",
+            'rename it, or say what it is: kind="cuda"',
+        )
+    caller = sys._getframe(depth).f_code.co_filename
+    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
+    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    if not os.path.isfile(full):
+        raise OptionError(
+            f"cannot use {str(path)!r} as a source",
+            f"there is no file {full}",
+            f"relative paths start where the kernel is defined: {base}",
+        )
+
+    def text() -> str | bytes:
+        try:
+            if known not in TEXTS:
+                with open(full, "rb") as code:
+                    return code.read()
+            with open(full, "rb") as file:
+                return decode_source(file.read(), path.name, known)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OptionError(
+                f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
+            ) from None
+
+    return Source(known, path.name, "", path.stem, Origin(full, 1, is_whole_file=True), os.path.dirname(full), text)
+
+
+def checked_source(returned: Any, label: str, kind: str) -> str:
+    """Check what the user's function returned as its source, and decode it if need be.
+
+    Raises:
+        OptionError: It is not text, or text that no compiler can read.
+    """
+    if isinstance(returned, bytes):
+        return decode_source(returned, label, kind)
+    if not isinstance(returned, str):
+        raise OptionError(
+            f"cannot compile {label}",
+            f"it returned {type(returned).__name__}, not str",
+            "return the CUDA C++ source as text",
+        )
+    if "\0" in returned or not returned.isascii():
+        return decode_source(returned, label, kind)
+    return returned
+
+
+def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
+    """Decode bytes, drop the NUL that ends the PTX of compilers, and refuse text that no compiler can read.
+
+    Raises:
+        OptionError: The text contains a NUL, or a lone surrogate that represents no byte.
+    """
+    letters = decoded(text) if isinstance(text, bytes) else text
+    if kind == "ptx" or (kind is None and is_ptx(letters)):
+        letters = letters.rstrip("\0")
+    check_text(letters, f"the source of {label}", is_decoded=isinstance(text, bytes))
+    return letters
+
+
+def normalised_ptx(text: str) -> str:
+    """Replace the compile counters in the mangled names of Numba's PTX, so that two compiles give equal texts.
+
+    Such a name has an ABI tag `B2v1` (`B`, the length of the rest, `v` and a count of compilations), followed by the
+    tag of the compiler's flags. The counters are renumbered by first appearance. Other names, strings, and PTX with
+    several kernels are unchanged.
+    """
+    seen: dict[str, str] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        return seen.setdefault(match[2], f"B#{len(seen)}") if int(match[1]) == len(match[2]) else match[0]
+
+    def renamed(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else re.sub(_COUNTER, numbered, match[0])
+
+    return re.sub(_STRING_OR_MANGLED, renamed, text) if len(re.findall(r"\.entry\b", text)) == 1 else text
+
+
+def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
+    """Read every link input, in order.
+
+    Args:
+        links: Paths (of the suffixes of `link=`), or Numba's `LinkableCode` objects.
+        base_dir: The folder that relative paths refer to.
+
+    Raises:
+        OptionError: One is of an unknown kind or cannot be read.
+    """
+    if isinstance(links, (str, bytes)) or not hasattr(links, "__iter__"):
+        raise OptionError(f"cannot use link={links!r}", "it is not a list", "write link=['device.cu']")
+    return tuple(_link_input(each, base_dir) for each in links)
+
+
+def _link_input(item: Any, base_dir: str) -> LinkInput:
+    from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
+
+    if isinstance(item, (str, os.PathLike)):
+        path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
+        kind = kind_of_path(path)
+        if kind is None:
+            why = f"its suffix is not one of {', '.join(LINK_SUFFIXES)}"
+            raise OptionError(f"cannot link {item!r}", why, "rename it, or give a LinkableCode of numba.cuda")
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (OSError, ValueError) as error:
+            why = f"{path}: {getattr(error, 'strerror', None) or error}"
+            raise OptionError(
+                f"cannot link {item!r}", why, f"relative paths start where the kernel is defined: {base_dir}"
+            ) from None
+        if kind == "cu":
+            check_text(decoded(data), f"the link input {os.path.basename(path)}", is_decoded=True)
+        return LinkInput(kind, os.path.basename(path), data, os.path.dirname(path))
+    found = linkable_input(item)
+    if found is None:
+        why = "it is neither a path nor numba.cuda LinkableCode"
+        raise OptionError(f"cannot link a {type(item).__name__}", why, "write link=['device.cu']")
+    if callbacks_of(item):
+        raise OptionError(
+            f"cannot link {found.name}",
+            "its setup and teardown callbacks would not run here",
+            "link it to a Numba kernel",
+        )
+    return found._replace(folder=base_dir)
+
+
+class Depends:
+    """Read `depends`: plain values, and the content of each `pathlib.Path`."""
+
+    def __init__(self, given: Sequence[Any], base_dir: str) -> None:
+        self._given = given
+        self._paths = [
+            os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
+            for each in given
+            if isinstance(each, os.PathLike)
+        ]
+        self._stats = [_stat(path) for path in self._paths]
+        self.values = self._read()
+
+    def change(self) -> str:
+        """Reason why a flag may have read other bytes than those in the key; "" for none."""
+        try:
+            is_same = [_stat(path) for path in self._paths] == self._stats and self._read() == self.values
+        except OptionError:
+            is_same = False
+        return "" if is_same else "a file of depends= changed while it was compiled"
+
+    def _read(self) -> list[Plain]:
+        found: list[Plain] = []
+        paths = iter(self._paths)
+        for each in self._given:
+            if isinstance(each, os.PathLike):
+                try:
+                    with open(next(paths), "rb") as file:
+                        found.append({"sha256": sha256(file.read()).hexdigest()})
+                except (OSError, ValueError) as error:
+                    raise OptionError(f"cannot read depends={each!r}", str(error), "correct the path") from None
+            else:
+                try:
+                    encode(each)
+                except TypeError as error:
+                    raise OptionError(
+                        f"cannot use a {type(each).__name__} in depends=", str(error), "give plain values or Paths"
+                    ) from None
+                found.append(each)
+        return found
+
+
+def _stat(path: str) -> tuple[int, ...] | None:
+    """The fields of a file's stat that a write changes; None for a missing file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def listed(options: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """Read an option that is a list; () if it is not given.
+
+    Raises:
+        OptionError: It is not a list.
+    """
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return tuple(value)
