@@ -177,6 +177,7 @@ DECLARED = [
     ("__global__ void k(float *a, int n); __global__ void k(float *x, int n) {}", "- n"),
     ("namespace a { __global__ void k(int n, float x); } namespace b { __global__ void k(float x, int n); }", "- -"),
     ("#define ARGS float a, int b\n__global__ void k(ARGS) {}", "- -"),
+    ("#define K(A) __global__ void k(A b, A a)\n#if 0\n__global__ void k(int a, int b);\n#else\nK(int)\n#endif", "- -"),
     ("__global__ void other(float a, int b)", "- -"),
     ("__global__ void k(float a, int b", "- -"),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from numba_kcache.errors import CompileError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
+from numba_kcache.headers.folders import Folders
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs
@@ -163,6 +165,45 @@ def test_include_folders_reach_the_compiler(tmp_path: Path) -> None:
 
     assert b"1111" in build(source, include_dirs=[str(tmp_path / "one"), str(tmp_path / "two")]).ptx
     assert b"2222" in build(source, include_dirs=[str(tmp_path / "two"), str(tmp_path / "one")]).ptx
+
+
+HEADER = 'extern "C" __global__ void k(int {}, int {}) {{}}'
+
+
+def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_path: Path) -> None:
+    """A name in brackets is not looked for beside the header that includes it."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "first.h").write_text("#include <kernel.h>")
+    (tmp_path / "deep" / "kernel.h").write_text(HEADER.format("b", "a"))
+    (tmp_path / "kernel.h").write_text(HEADER.format("a", "b"))
+
+    entry = build("#include <deep/first.h>", include_dirs=[str(tmp_path)]).entries[0]
+
+    assert [each.name for each in entry.parameters] == ["a", "b"]
+
+
+def test_names_of_parameters_are_of_the_headers_that_are_compiled(tmp_path: Path) -> None:
+    """The user's header may be edited meanwhile: its names would bind keyword arguments to other parameters."""
+
+    class Mirror(Folders):
+        def folder(self, path: str) -> str:
+            return str(tmp_path / "mirror")
+
+    for folder, names in (("own", "ba"), ("mirror", "ab")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernel.h").write_text(HEADER.format(*names))
+    wanted = request('#include "kernel.h"', include_dirs=[str(tmp_path / "own")])
+
+    entry = source_build.build_source(wanted, (), Mirror()).entries[0]
+
+    assert [each.name for each in entry.parameters] == ["a", "b"]
+
+
+def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_path: Path) -> None:
+    """The scan for declarations reads regular files only; a pipe would never end."""
+    os.mkfifo(tmp_path / "pipe.h")
+
+    assert build(f'#if 0\n#include "pipe.h"\n#endif\n{EMPTY}', include_dirs=[str(tmp_path)]).entries[0].name == "k"
 
 
 def test_toolkit_headers_are_on_the_path() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError
+from ...headers.file_identity import read_steady
 from ...headers.folders import Folders
 from ...model import NamedTuple, Target, UnknownTargetError
 from ...model.artifact import Artifact
@@ -136,7 +137,7 @@ def _compile(
     request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[str | None, Compiled]:
     """Compile the source. Returns the entry's name, if it is known already, and the code."""
-    declared = declared_in(request)
+    declared = declared_in(request, headers)
     kernels = [each for each in declared if each.is_kernel]
     names = list(dict.fromkeys(each.own_name for each in kernels))
     wanted = request.name
@@ -161,19 +162,19 @@ def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration])
     return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
 
 
-def declared_in(request: SourceRequest) -> tuple[Declaration, ...]:
-    """Find the kernels and variables that the source and the user's headers declare."""
-    options = request.options
+def declared_in(request: SourceRequest, headers: Folders | None = None) -> tuple[Declaration, ...]:
+    """Find the kernels and variables that the source and the user's headers declare, in the folders of the compile."""
+    options, headers = request.options, headers or Folders()
     given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
     macros = [*options.defines, *((name, text if equals else None) for name, equals, text in given)]
+    folders = [headers.folder(folder) for folder in (options.base_dir, *options.include_dirs) if folder]
 
     def include(name: str, of: str) -> tuple[str, str] | None:
-        for folder in filter(None, (os.path.dirname(of) or options.base_dir, options.base_dir, *options.include_dirs)):
-            path = os.path.normpath(os.path.join(folder, name))
+        for folder in filter(None, (os.path.dirname(of), *folders)):
+            path = os.path.join(folder, name)
             try:
-                with open(path, "rb") as file:
-                    return path, file.read().decode("utf-8", "replace")
-            except OSError:
+                return path, read_steady(path).data.decode("utf-8", "replace")
+            except (OSError, ValueError):
                 continue
         return None
 

@@ -69,7 +69,8 @@ class Declaration(NamedTuple):
 
 
 Include = Callable[[str, str], "tuple[str, str] | None"]
-"""Maps the name in quotes or angle brackets, and the path of the including file, to path and text of the header."""
+"""Maps the name in quotes or angle brackets, and the path of the including file ("" for a name in angle brackets, which
+is not searched beside it), to path and text of the header."""
 
 
 def declarations(
@@ -289,7 +290,7 @@ class _Reader:
         self._head, self._nesting = list(state.head), list(state.nesting)
 
     def _read_header(self, name: str, path: str) -> None:
-        header = self._include(name[1:-1], path) if name[:1] in ('"', "<") else None
+        header = self._include(name[1:-1], path if name[0] == '"' else "") if name[:1] in ('"', "<") else None
         if header is None:
             return
         path, text = header

@@ -40,11 +40,13 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
         count: Number of its parameters.
 
     Returns:
-        A name for each; "" if it has none, if a macro writes it, or if declarations disagree.
+        A name for each; "" if it has none, if a macro writes one of its declarations, or if declarations disagree.
     """
-    lists = [each.parameters or () for each in declared if each.is_kernel and each.own_name == kernel]
-    columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
-    agreed = [names - {""} for names in map(set, columns)]
+    lists = [each.parameters for each in declared if each.is_kernel and each.own_name == kernel]
+    columns = zip(
+        *([_own_name(each) for each in found] for found in lists if found and len(found) == count), strict=True
+    )
+    agreed = [names - {""} for names in map(set, columns)] if None not in lists else []
     return tuple(min(names) if len(names) == 1 else "" for names in agreed) or ("",) * count
 
 

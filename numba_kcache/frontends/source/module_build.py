@@ -84,7 +84,7 @@ def _compile(
     request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> Compiled:
     """Compile the source, with name expressions for the types of all declarations found."""
-    declared = declared_in(request)
+    declared = declared_in(request, headers)
     types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
     compiled = compile_asking(
         request, toolkit_dirs, headers, declared, symbols_wanted(module.names, declared), types_wanted
