@@ -41,7 +41,7 @@ def build() -> tuple[Path, str]:
         OSError, subprocess.CalledProcessError: The module cannot be compiled on this machine.
     """
     if not sys.platform.startswith("linux"):
-        raise OSError(f"{sys.platform} has no CUDA driver that it knows")
+        raise OSError(f"it supports Linux alone, and this is {sys.platform}")
     version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
     python, abi = (version, f"{version}t") if IS_FREE_THREADED else ("cp311", "abi3")

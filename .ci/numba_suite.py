@@ -31,7 +31,7 @@ PROCESSES = 14
 RESULT = Path(__file__).resolve().parent.parent / "benchmarks/results/numba_suite.json"
 TESTS = "numba.cuda.tests.cudapy"
 PARTS = 3
-"""The tests run in so many parts one after another, each cold and warm: a time limit then loses at most one part."""
+"""Number of parts in which the tests run, one after another, each cold and warm: a time limit loses at most one."""
 
 START = "import numba_kcache, runpy, sys; sys.argv = ['numba', *sys.argv[1:]]; runpy.run_module('numba.runtests', run_name='__main__')"  # noqa: E501
 """The parent imports this package; Numba forks its test processes before CUDA starts, so all of them have it."""
