@@ -196,7 +196,11 @@ class Session(Lookup):
             KCacheError: A directory was configured and cannot be used.
         """
         is_configured = self.settings.directory is not None and self.settings.mode in STORING
-        if not is_configured or self.local.tree is None or (key and self.local.holds(key)):
+        if not is_configured or self.local.tree is None:
+            return
+        from ..store.folders import is_there
+
+        if key and is_there(self.local.tree, key):
             return
         if is_found and self.local.is_usable() and self.local.tree.status is not None:
             return

@@ -157,6 +157,13 @@ class Store(ABC):
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in any order."""
 
+    def take_unsigned(self) -> None:
+        """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
+        for each in (self, getattr(self, "private", None)):
+            tree = getattr(each, "tree", None)
+            if tree is not None:
+                tree.takes_unsigned = True
+
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of any other under its key. Returns True if it was stored.
 

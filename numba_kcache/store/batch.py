@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from .entry import ENTRY, require_key
 from .faults import reached
-from .folders import PRIVATE, file_mode, is_irregular, set_aside
+from .folders import PRIVATE, file_mode, is_irregular, mark_if_unsigned, set_aside
 from .publish import Durability, private_name, publish
 from .tree import FOLDERS, Tree
 
@@ -37,6 +37,7 @@ def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: D
     """
     written: list[tuple[str, str]] = []
     renamed: list[str] = []
+    mark_if_unsigned(tree)
     with tree.opened(PRIVATE, make=durability) as private:
         try:
             for key, data in files:

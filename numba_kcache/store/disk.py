@@ -6,8 +6,7 @@ Promise     `get` returns the entry that was put under this very key, or None. N
             touches no file. A directory that is not ours, or that cannot be made or written to, is replaced by a
             private store, which is reported once. A directory on a network filesystem gets a private store in front, so
             that a put neither locks files nor walks the directory over the network.
-Method      store.tree reads and publishes; this module handles its failures. store.writing, and other modules that a
-            hit does not need, are imported by the methods that use them.
+Method      store.tree reads and publishes; this module handles its failures. Methods import what a hit does not need.
 Not here    The making of keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and
             its entries are this user's own and need no signature.
 """
@@ -57,6 +56,7 @@ class DiskStore(Store):
         clock: The time, in seconds since the epoch.
         max_wait_s: Longest wait for a build of another thread or process, in seconds.
         stands_in: This is the private store of another store; its own private store is in memory.
+        demands: Nothing is found that others stored without a check of its signature (store.origin).
 
     Attributes:
         private: Store in front of a directory on the network, or in place of one that cannot be used; None for most.
@@ -78,12 +78,17 @@ class DiskStore(Store):
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
         stands_in: bool = False,
+        demands: bool = False,
     ) -> None:
         self.directory, self.readonly = directory, readonly
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self.durability: Durability = durability
         self.emit, self.clock, self.max_wait_s = emit, clock, max_wait_s
-        self.tree = Tree(directory, shared=shared)
+        self.tree, self._demands = Tree(directory, shared=shared), demands
+        if demands:
+            from .origin import SignedTree
+
+            self.tree = SignedTree(directory, shared=shared)
         self.private: DiskStore | MemoryStore | None = None
         self.is_network = self.is_replaced = self._is_refused = self._is_checked = False
         self._replaced_for, self._stands_in = "", stands_in
@@ -170,8 +175,11 @@ class DiskStore(Store):
 
         limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
         limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
-        in_memory = self.readonly or self._stands_in
-        return private_store(self.directory, limits, self.durability, self.emit, in_memory=in_memory)
+        more = {"durability": self.durability, "emit": self.emit, "demands": self._demands}
+        found = private_store(self.directory, limits, more, in_memory=self.readonly or self._stands_in)
+        if self.tree.takes_unsigned:
+            found[0].take_unsigned()
+        return found
 
     def obstacle(self) -> str:
         """The reason why new entries cannot be written to the directory; "" if they can. Changes nothing."""
@@ -192,16 +200,6 @@ class DiskStore(Store):
         """The directory that new entries are written to, as far as is known; "" for memory."""
         return self.directory if self._replacement is None else self._replacement.place
 
-    def holds(self, key: str) -> bool:
-        """Check whether there is a file for the entry of `key` in the directory itself."""
-        from .folders import Folder
-        from .tree import FOLDERS
-
-        try:
-            return bool(Folder(self.tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
-        except OSError:
-            return False
-
     # Reading
 
     def get(self, key: str) -> StoredEntry | None:
@@ -216,6 +214,8 @@ class DiskStore(Store):
         if entry is None and not self._is_refused:
             entry = self._read(ENTRY, key, entry_format.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
+                if not self._demands:
+                    self.private.take_unsigned()  # the directory may be marked
                 self.private.put(entry)
         return entry
 
@@ -340,8 +340,7 @@ class DiskStore(Store):
         """Remove the entry of `key`; returns True if there was one."""
         from .names import remove
 
-        file = Found(ENTRY, require_key(key), self.tree, 0, 0)
-        is_gone = not self.readonly and self.is_usable() and remove(file)
+        is_gone = not self.readonly and self.is_usable() and remove(Found(ENTRY, require_key(key), self.tree, 0, 0))
         return (self.private is not None and self.private.remove(key)) or is_gone
 
     def set_aside(self, key: str) -> None:
@@ -396,5 +395,6 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         from .memory import MemoryStore
 
         return MemoryStore(**limits)
-    durability, shared = settings.durability, settings.shared
-    return DiskStore(directory, readonly=readonly, durability=durability, shared=shared, emit=emit, **limits)
+    demands = settings.trusted_keys != () or settings.signing_key is not None
+    limits |= {"durability": settings.durability, "shared": settings.shared, "demands": demands}
+    return DiskStore(directory, readonly=readonly, emit=emit, **limits)

@@ -14,14 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
-from ..model import Emit
 from . import CLOEXEC, DIRECTORY
 from .tree import FOLDER, Refused, Tree, refusal
 
 if TYPE_CHECKING:  # disk imports this module
     from .disk import DiskStore
     from .memory import MemoryStore
-    from .publish import Durability
 
 LOCAL_PARENT = "/var/tmp"
 """Parent of the private directory: it survives reboots and is on a local disk."""
@@ -85,7 +83,7 @@ def _made(parent: int, name: str, path: str, exposed: str) -> int:
 
 
 def private_store(
-    directory: str, limits: dict[str, Any], durability: Durability, emit: Emit, *, in_memory: bool
+    directory: str, limits: dict[str, Any], more: dict[str, Any], *, in_memory: bool
 ) -> tuple[DiskStore | MemoryStore, str]:
     """Make the private store of a directory. Returns the store, and its place in words."""
     from .disk import DiskStore
@@ -95,7 +93,7 @@ def private_store(
     place = where(path, tried)
     if path is None or path == directory:
         return MemoryStore(**limits), place
-    return DiskStore(path, durability=durability, emit=emit, stands_in=True, **limits), place
+    return DiskStore(path, stands_in=True, **limits, **more), place
 
 
 def where(path: str | None, tried: str) -> str:

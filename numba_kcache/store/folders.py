@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK
-from .entry import is_key
+from .entry import ENTRY, is_key, require_key
 from .tree import FOLDER, FOLDERS, Found, Tree
 
 if TYPE_CHECKING:  # counters import this module and need no publish
@@ -107,6 +107,14 @@ class Folder:
         with self.tree.opened(*self._names, make="none") as folder:
             mode = file_mode(self.tree)
             publish(data, folder, name, private=folder, durability=durability, time_ns=time_ns, mode=mode)
+
+
+def is_there(tree: Tree, key: str) -> bool:
+    """Check whether a tree has a file for the entry of `key`."""
+    try:
+        return bool(Folder(tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
+    except OSError:
+        return False
 
 
 def file_mode(tree: Tree) -> int:
@@ -208,6 +216,7 @@ def publish_entry(
     """
     from .publish import publish
 
+    mark_if_unsigned(tree)
     try:
         with (
             tree.opened(PRIVATE, make=durability) as private,
@@ -221,6 +230,18 @@ def publish_entry(
         if not may_retry:
             raise
         publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, may_retry=False)
+
+
+def mark_if_unsigned(tree: Tree) -> None:
+    """Mark a tree that takes code whose signature was not checked, before a write.
+
+    Raises:
+        OSError: It cannot be marked: nothing may be written.
+    """
+    if tree.takes_unsigned:
+        from .origin import mark
+
+        mark(tree)
 
 
 def is_irregular(folder: int, name: str) -> bool:

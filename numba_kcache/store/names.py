@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from .entry import FORMAT
 from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
+from .origin import UNSIGNED
 from .tree import FOLDERS, SHARDS, Found, Refused, Tree
 
 MAX_QUARANTINED = 20
@@ -30,6 +31,7 @@ PATTERNS = {
 """Pattern of the file names in each folder, other than those of entries and manifests."""
 
 _ENTRY = r"[0-9a-f]{62}"
+_OWN_FILES = ("evict.lock", UNSIGNED)
 _KINDS = (
     (stat.S_ISREG, "a file"),
     (stat.S_ISDIR, "a folder"),
@@ -110,7 +112,8 @@ def remove_all(tree: Tree) -> None:
             continue
     try:
         with tree.opened() as folder:
-            unlink(folder, "evict.lock")
+            for name in _OWN_FILES:
+                unlink(folder, name)
         root = tree.open_root()
         try:
             os.rmdir(tree.names[-1], dir_fd=root)
@@ -165,7 +168,7 @@ def _folders_in(tree: Tree, folder: str) -> list[str]:
 def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
     is_folder, is_file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
     if not names:
-        return (is_folder and name in (*FOLDERS.values(), *PATTERNS)) or (is_file and name == "evict.lock")
+        return (is_folder and name in (*FOLDERS.values(), *PATTERNS)) or (is_file and name in _OWN_FILES)
     if names[0] in PATTERNS:
         return bool(re.fullmatch(PATTERNS[names[0]], name)) and (is_file or names[0] == QUARANTINE)
     if len(names) == 1:

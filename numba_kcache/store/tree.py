@@ -94,7 +94,10 @@ class Tree:
 
     Attributes:
         status: The stat of the root, when it was last opened; None before.
+        takes_unsigned: Each write marks the tree as one with code whose signature was not checked (store.origin).
     """
+
+    takes_unsigned = False
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class CheckedTier:
         self._refusal_of = refusal_of
         self.tier, self._local, self._emit, self._uploads, self._keeping = tier, local, emit, uploads, keeping
         self._trust = None if tier.is_trusted else trust
+        self._is_vouched = trust is not None and trust.demands  # by a signature, or by the user: `?unsigned=1`
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
@@ -137,6 +138,8 @@ class CheckedTier:
                 wrong = self._refusal_of(found)
                 if wrong:
                     raise DamagedEntry(wrong)
+            if not self._is_vouched:
+                self._local.take_unsigned()
             return found
         except Exception as error:  # any bytes may arrive, and MemoryError: all are a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))

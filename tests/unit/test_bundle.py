@@ -731,6 +731,21 @@ def test_signer_imports_no_unsigned_bundle(
     assert re.fullmatch(r"[0-9a-f]{16}", signer.import_bundle(tmp_path / "signed.kcache").signed_by)
 
 
+def test_signer_signs_nothing_that_was_imported_unsigned(
+    filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
+) -> None:
+    """An unsigned bundle was imported before the key was set: neither `export` nor `push` signs it as one's own."""
+    open_cache(tmp_path / "new").import_bundle(bundle)
+    signer = open_cache(tmp_path / "new", signing_key=keys[0])
+
+    with pytest.raises(BundleError, match="what came unsigned is left out"):
+        signer.export_bundle(tmp_path / "signed.kcache")
+    assert signer.push(str(tmp_path / "share")).entries == 0
+    cached_kernel(EMPTY, cache=signer).compile(["sm_80"])
+    assert signer.info("process").compiles == 1
+    assert signer.export_bundle(tmp_path / "signed.kcache").entries == 1
+
+
 def test_signed_bundle_is_the_same_each_time(
     filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from base64 import b64encode
 from pathlib import Path
@@ -10,11 +12,12 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
+from numba_kcache.store import fallback, tree
 from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import Trust, trust_of
-from tests.support.stores import Events, file_of, key_of, open_store, sealed
+from tests.support.stores import Events, file_of, key_of, open_store, sealed, small_entry
 from tests.support.tiers import MemoryTier
 
 pytest.importorskip("cryptography", reason="no cryptography: pip install numba-kcache[sign]")
@@ -255,3 +258,86 @@ def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> Non
     assert node.put(ENTRY_1)
     assert tier.entries == {}
     assert "signing_key" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
+
+
+# -- the local directory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [{"signs": "team"}, {"trusts": "team"}], ids=["signs", "trusts"])
+@pytest.mark.parametrize("way", ["entry", "manifest"])
+def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
+    tmp_path: Path, way: str, asked: dict[str, str]
+) -> None:
+    """Nor what was compiled here since; without the demand both are found, and clearing changes nothing of that."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, None)
+    anyone = Chain(open_store(tmp_path / "local"), [tier], Events())
+    before = open_store(tmp_path / "local", demands=True)
+    assert anyone.put(small_entry(3))
+    assert before.get(key_of(3)) == small_entry(3)  # of this machine: no unsigned file was accepted before
+    if way == "entry":
+        assert anyone.get(key_of(1)) == ENTRY_1
+    else:
+        anyone.tiers[0].keep_variant(key_of(9), anyone.tiers[0].get_manifest(key_of(9))[0])
+    anyone.settle()
+    assert anyone.put(small_entry(4))
+
+    after = open_store(tmp_path / "local", demands=True)
+    for store in (before, after):
+        assert [store.get(key_of(number)) for number in (1, 3, 4)] == [None] * 3
+        assert store.get_manifest(key_of(9)) == []
+        assert list(store.entries()) == list(store.manifests()) == []
+        assert store.get_encoded(key_of(4)) is None
+    assert after.put(small_entry(5))
+    assert before.get(key_of(5)) == small_entry(5)
+    assert open_store(tmp_path / "local").get(key_of(4)) == small_entry(4)
+    assert after.verify() == open_store(tmp_path / "local").verify() == []
+    open_store(tmp_path / "local").clear()
+    assert open_store(tmp_path / "local").put(small_entry(6))
+    assert open_store(tmp_path / "local", demands=True).get(key_of(6)) is None
+
+
+def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) -> None:
+    """Signed files, and those of a tier that is trusted without signatures, are found under the next demand."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, "team")
+    node = believer(tmp_path, tier, events)
+    assert node.get(key_of(1)) == ENTRY_1
+    node.settle()
+
+    assert open_store(tmp_path / "local", demands=True).get(key_of(1)) == ENTRY_1
+
+
+def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree that cannot be marked gets no entry: a later demand could not tell where it came from."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, None)
+    node = Chain(open_store(tmp_path / "local"), [tier], Events())
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "no disk")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    assert node.get(key_of(1)) == ENTRY_1
+    node.settle()
+    monkeypatch.undo()
+
+    assert open_store(tmp_path / "local").get(key_of(1)) is None
+
+
+def test_private_store_in_front_of_a_marked_directory_is_kept_apart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that a session made without a demand is not found by one with a demand."""
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
+    filled(tmp_path, tier := MemoryTier(), None)
+    Chain(open_store(tmp_path / "local"), [tier], Events()).get(key_of(1))
+    node = Chain(open_store(tmp_path / "local"), [tier], Events())
+    assert node.get(key_of(1)) == ENTRY_1
+    node.settle()
+    monkeypatch.setattr(tree, "is_network", lambda path, status: path == str(tmp_path / "local"))
+    assert open_store(tmp_path / "local").get(key_of(1)) == ENTRY_1
+    assert open_store(tmp_path / "local", demands=True).get(key_of(1)) is None
+    assert open_store(tmp_path / "local", demands=True).put(small_entry(7))
+
+    assert open_store(tmp_path / "local", demands=True).get(key_of(7)) == small_entry(7)

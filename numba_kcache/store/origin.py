@@ -1,0 +1,60 @@
+"""Keep code whose signature nobody checked apart from sessions that demand signatures.
+
+Promise     A session that demands signatures finds no entry and no manifest that was stored in a directory after a
+            session without that demand had accepted a file of a tier or a bundle; nor one that was linked from such.
+Method      A session that has accepted such a file makes the empty file `unsigned` in the tree before each of its
+            writes. A session that demands signatures looks for this file after each read, and uses the tree
+            `<root>/signed/v1` from then on. The file stays when the tree is cleared: others may be about to write.
+Not here    The check of signatures (tiers.trust). Code compiled on this machine, without tiers, needs none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .folders import Folder
+from .tree import RECENCY_NS, Refused, Tree
+
+SIGNED = "signed"
+UNSIGNED = "unsigned"
+
+
+class SignedTree(Tree):
+    """The tree for a session that demands signatures: the usual one, or `<root>/signed/v1` beside a marked one."""
+
+    def base(self) -> int:
+        """As that of `Tree`, and not marked."""
+        for _ in range(3):  # another thread may just have opened the marked one again
+            base = super().base()
+            if not _is_marked(base):
+                return base
+            self.names = (SIGNED, self.names[-1])
+            self.forget()
+        raise Refused(f"{self.root} has a file {UNSIGNED} where only signed code may be")
+
+    def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
+        """As that of `Tree`."""
+        names = self.names
+        data = super().read(kind, key, now_ns, refresh_ns)
+        self.base()  # the mark was made before the file, so it is seen after it
+        return data if self.names == names else self.read(kind, key, now_ns, refresh_ns)
+
+
+def mark(tree: Tree) -> None:
+    """Record in a tree that it holds code whose signature was not checked.
+
+    Raises:
+        OSError: It is not recorded: nothing may be written.
+    """
+    with tree.opened(make="none") as folder:
+        if not _is_marked(folder):
+            os.close(Folder(tree).open(UNSIGNED, os.O_WRONLY | os.O_CREAT))
+            os.fsync(folder)  # once: the mark must outlast a power cut if the entries do
+
+
+def _is_marked(folder: int) -> bool:
+    try:
+        os.stat(UNSIGNED, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
