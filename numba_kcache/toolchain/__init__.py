@@ -70,7 +70,7 @@ class Toolchain:
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
-        self._has_loaded, self._contents = False, dict[str, str]()
+        self._has_loaded, self._contents, self._listed = False, dict[str, str](), dict[str, list[str]]()
         self._packages, self._has_new_packages = dict[str, Any](), False  # a record of their own: few need them
 
     def identify(
@@ -87,7 +87,7 @@ class Toolchain:
             here = mapped(libraries)
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
-            self._is_identifying = True
+            self._is_identifying, self._listed = True, {}
             try:
                 for name, row in zip(libraries, rows, strict=True):
                     if row is not None and row[2:] == found[name] and name not in here:
@@ -167,7 +167,7 @@ class Toolchain:
                 return self._imported(distribution)
             from .packages import find_installed
 
-            found = find_installed(distribution)
+            found = find_installed(distribution, self._listed if self._is_identifying else {})
             (identity,) = file_identities([found.metadata])
             self._keep("versions", distribution, [*found, *identity])
             return found.version

@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from array import array
+from importlib.machinery import PathFinder
 from typing import Any
 
 from ..keys import Plain, digest_of, sha256
@@ -40,12 +41,20 @@ class Installed(NamedTuple):
     metadata: str = ""
 
 
-def find_installed(distribution: str) -> Installed:
-    """Find a distribution on `sys.path`, as an import would."""
+def find_installed(distribution: str, listed: dict[str, list[str]] | None = None) -> Installed:
+    """Find a distribution on `sys.path`, as an import would.
+
+    Args:
+        distribution: Its name.
+        listed: The sorted names in each folder that an earlier call listed; this call adds to it.
+    """
+    listed = {} if listed is None else listed
     for folder in sys.path:
-        found = _in_folder(distribution, folder or os.curdir)
+        found = _in_folder(distribution, folder or os.curdir, listed)
         if found is not None:
             return found
+    if not _is_elsewhere(distribution, listed):
+        return Installed(None)
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -54,13 +63,14 @@ def find_installed(distribution: str) -> Installed:
         return Installed(None)
 
 
-def _in_folder(distribution: str, folder: str) -> Installed | None:
+def _in_folder(distribution: str, folder: str, listed: dict[str, list[str]]) -> Installed | None:
     wanted = _normal(distribution)
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return None
-    for name in names:
+    if folder not in listed:
+        try:
+            listed[folder] = sorted(os.listdir(folder))
+        except OSError:
+            listed[folder] = []
+    for name in listed[folder]:
         if name[:1].lower() == wanted[:1] and name.endswith(".dist-info") and _normal(name.partition("-")[0]) == wanted:
             path = os.path.join(folder, name, "METADATA")
             try:
@@ -74,8 +84,30 @@ def _in_folder(distribution: str, folder: str) -> Installed | None:
     return None
 
 
+def _is_elsewhere(distribution: str, listed: dict[str, list[str]]) -> bool:
+    """Check whether only importlib.metadata, whose import takes 15 ms, can tell if a distribution is installed.
+
+    It finds more than the folders do in eggs and other metadata, in archives, and by finders of other packages.
+    """
+    if any(each is not PathFinder and hasattr(each, "find_distributions") for each in sys.meta_path):
+        return True
+    wanted = _normal(distribution)
+    return any(
+        folder.lower().endswith(".egg")
+        or os.path.isfile(folder)
+        or any(
+            name.lower().endswith((".dist-info", ".egg-info"))
+            and _normal(name.rpartition(".")[0].partition("-")[0]) == wanted
+            for name in names
+        )
+        for folder, names in listed.items()
+    )
+
+
 def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """The one spelling of a distribution's name (PEP 503)."""
+    words = name.replace("_", "-").replace(".", "-").lower().split("-")
+    return "-".join(each for at, each in enumerate(words) if each or at in (0, len(words) - 1))
 
 
 def normal_version(version: str) -> str:

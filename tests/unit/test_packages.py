@@ -12,6 +12,7 @@ import pytest
 
 from numba_kcache.toolchain import packages
 from numba_kcache.toolchain.packages import Installed, content_digest, find_installed, normal_version
+from tests.support.compiling import in_python
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,48 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
     metadata = tmp_path / "b" / "My.Dist-2.dist-info" / "METADATA"
     assert find_installed("my-dist") == Installed("2.0", str(tmp_path / "b"), str(metadata))
     assert find_installed("other-dist") == Installed(None)
+
+
+def test_each_folder_is_listed_once_for_several_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of packages have hundreds of entries."""
+    (tmp_path / "b-2.dist-info").mkdir()
+    (tmp_path / "b-2.dist-info" / "METADATA").write_text("Version: 2\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    listings = list[str]()
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [listings.append(path), *listdir(path)][1:])
+
+    listed = dict[str, list[str]]()
+    assert [find_installed(each, listed).version for each in ("a", "b", "c")] == [None, "2", None]
+
+    assert listings == [str(tmp_path)]
+
+
+ABSENT = """
+import sys
+from numba_kcache.toolchain.packages import find_installed
+assert find_installed("no-such-distribution").version is None
+assert find_installed(sys.argv[1]).version == sys.argv[2]
+print("importlib.metadata" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_absent_distribution_does_not_import_importlib_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes 15 ms; it is asked where an egg, an archive or a finder of another package may have the answer."""
+    egg = tmp_path / "old_one-1.5.egg-info"
+    egg.mkdir()
+    (egg / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old-one\nVersion: 1.5\n")
+    wheel = tmp_path / "new_one-2.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Version: 2\n")
+
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = [in_python(ABSENT, *each).strip() for each in (("new-one", "2"), ("old-one", "1.5"))]
+
+    assert found == ["False", "True"]
 
 
 def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:

@@ -260,7 +260,8 @@ def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
     """
     if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
-    name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
+    name = request.name or request.guess or "kernel"
+    name = f"{name if name.isascii() and name.isidentifier() else re.sub(r'[^A-Za-z0-9_]', '_', name)}.cu"
     folder = request.options.base_dir
     return os.path.join(headers.folder(folder) if headers else folder, name) if request.asks_files else name
 

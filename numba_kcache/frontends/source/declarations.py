@@ -201,7 +201,7 @@ class _Reader:
         if self._is_initialiser:
             self._nesting.append("}")
         elif "namespace" in top:
-            names = [each for each in top[top.index("namespace") + 1 :] if re.fullmatch(WORD, each)]
+            names = [each for each in top[top.index("namespace") + 1 :] if _is_word(each)]
             self._blocks.append("::".join(each for each in names if each != "inline"))
             self._start_over()
         elif top == ["extern", '"C"']:
@@ -231,12 +231,12 @@ class _Reader:
             self._add(_qualified(words, at), words, True, parameters)
         elif _SPACES & set(words) and function is not None and self._head[top[function[1]][1] + 1] == "*":
             pointer = _inside(self._head, top[function[1]][1])  # to a function, or to an array
-            self._add(next((each for each in pointer if re.fullmatch(WORD, each)), ""), words, False, None)
+            self._add(next((each for each in pointer if _is_word(each)), ""), words, False, None)
         elif _SPACES & set(words) and function is None and "typedef" not in words and "using" not in words:
             if any(one in _CLASSES and other == "{}" for one, other in pairwise(words)):
                 return  # an unnamed type cannot be used in a name expression
             for part in _split(words):
-                names = [index for index, each in enumerate(part) if re.fullmatch(WORD, each)]
+                names = [index for index, each in enumerate(part) if _is_word(each)]
                 if names:
                     self._add(_qualified(part, names[-1]), words, False, None)
 
@@ -251,7 +251,8 @@ class _Reader:
     # -- directives ----------------------------------------------------------------------------------------------------
 
     def _direct(self, line: str, path: str) -> None:
-        line = re.sub(COMMENT, " ", line.lstrip("#%: \t")).strip()
+        line = line.lstrip("#%: \t")
+        line = (re.sub(COMMENT, " ", line) if "/" in line else line).strip()
         word = re.split(r"\W", line, maxsplit=1)[0]
         rest = line[len(word) :].strip()
         self._is_plain = self._is_plain and not self._head
@@ -330,20 +331,29 @@ def _inside(head: list[str], start: int) -> list[str]:
     return head[start + 1 :]
 
 
+def _is_word(token: str) -> bool:
+    """Check whether a token is an identifier or keyword; of the others only texts may begin with a letter: `L"x"`."""
+    return token[:1].isascii() and _in_word(token[:1]) and not token[0].isdigit() and token[-1] not in "\"'"
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character in ("_", "$")
+
+
 def _function(words: list[str]) -> tuple[int, int] | None:
     """Find the indices of a function's name and its parameter list among top-level tokens; None for no function."""
     for group in (index for index, word in enumerate(words) if word == "(" and index):
         index = group - 1
         if words[index] == ">":  # a specialisation, or an instance
             index = max((at for at in range(group) if words[at] == "<"), default=0) - 1
-        if index >= 0 and re.fullmatch(WORD, words[index]) and words[index] not in _NOT_NAMES:
+        if index >= 0 and _is_word(words[index]) and words[index] not in _NOT_NAMES:
             return index, group
     return None
 
 
 def _qualified(words: list[str], at: int) -> str:
     name = words[at]
-    while at >= 2 and words[at - 1] == "::" and re.fullmatch(WORD, words[at - 2]):
+    while at >= 2 and words[at - 1] == "::" and _is_word(words[at - 2]):
         name, at = f"{words[at - 2]}::{name}", at - 2
     return name
 
@@ -381,5 +391,5 @@ def _joined(tokens: list[str]) -> str:
     """Join tokens to a text, with a blank if they would run together."""
     text = ""
     for token in tokens:
-        text += f" {token}" if re.match(r"[\w$]", token) and re.search(r"[\w$]\Z", text) else token
+        text += f" {token}" if _in_word(token[:1]) and _in_word(text[-1:]) else token
     return text

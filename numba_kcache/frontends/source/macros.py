@@ -7,6 +7,7 @@ Not here    Finding macro calls, and directives other than #define and #undef (d
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ...model import NamedTuple
@@ -16,11 +17,16 @@ COMMENT = r"//[^\n]*|/\*.*?\*/"
 TEXT = r'(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"' + r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
 OTHER = r"\.?\d(?:[eEpP][+-]|'?[\w.])*|::|\#\#|."
 
-_TOKEN = re.compile(rf"(?P<blank>\s+|{COMMENT})|{TEXT}|{WORD}|{OTHER}", re.DOTALL)
 _DEFINITION = rf"(?s)({WORD})(\([^()]*\))?[ \t]*(.*)"
 _MOST_NESTED = 32
 _MOST_CHARACTERS = 1 << 18
 """Limit of the characters of all expansions together: macros that use each other twice grow exponentially."""
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    """The pattern of a token, compiled for the first macro that is called."""
+    return re.compile(rf"(?P<blank>\s+|{COMMENT})|{TEXT}|{WORD}|{OTHER}", re.DOTALL)
 
 
 class _Macro(NamedTuple):
@@ -77,7 +83,7 @@ class Macros:
         """Expand all macros in a text, except those in `active`."""
         made, position = [], 0
         while position < len(text):
-            found = _TOKEN.match(text, position)
+            found = _token().match(text, position)
             assert found is not None  # the pattern's last alternative matches any character
             position, word = found.end(), found[0]
             if word in self._named and word not in active and len(active) < _MOST_NESTED and self._room > 0:
@@ -92,7 +98,7 @@ class Macros:
         given = dict(zip(names, arguments, strict=False))
         if names and names[-1].endswith("..."):
             given[names[-1].rstrip(". ") or "__VA_ARGS__"] = ", ".join(arguments[len(names) - 1 :])
-        parts = [each[0] for each in _TOKEN.finditer(macro.body) if not each["blank"]]
+        parts = [each[0] for each in _token().finditer(macro.body) if not each["blank"]]
         made: list[str] = []
         for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
             if part == "##" or (part == "#" and after in given):
@@ -111,7 +117,7 @@ class Macros:
 def _arguments(text: str, position: int) -> tuple[list[str], int] | None:
     """The arguments in the next parentheses and the index of their end; None if there are none."""
     depth, found, start = 0, list[str](), 0
-    for each in _TOKEN.finditer(text, position):
+    for each in _token().finditer(text, position):
         if depth == 0 and each[0] != "(":
             if each["blank"]:
                 continue
