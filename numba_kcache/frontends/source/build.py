@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError
-from ...headers.file_identity import read_steady
 from ...headers.folders import Folders
 from ...model import NamedTuple, Target, UnknownTargetError
 from ...model.artifact import Artifact
@@ -170,6 +169,8 @@ def declared_in(request: SourceRequest, headers: Folders | None = None) -> tuple
     folders = [headers.folder(folder) for folder in (options.base_dir, *options.include_dirs) if folder]
 
     def include(name: str, of: str) -> tuple[str, str] | None:
+        from ...headers.file_identity import read_steady
+
         for folder in filter(None, (os.path.dirname(of), *folders)):
             path = os.path.join(folder, name)
             try:
