@@ -18,9 +18,10 @@ from numba.cuda import models
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import (
-    _intrinsic, lower_builtin, overload, overload_attribute, overload_method, register_jitable, register_model,
-    type_callable)
-from numba.cuda.typing.templates import AttributeTemplate, ConcreteTemplate, signature
+    _intrinsic, lower_builtin, make_attribute_wrapper, overload, overload_attribute, overload_method, register_jitable,
+    register_model, type_callable)
+from numba.cuda import cgutils
+from numba.cuda.typing.templates import AttributeTemplate, ConcreteTemplate, make_concrete_template, signature
 
 GAIN = 3.0
 
@@ -91,8 +92,36 @@ def lower_concrete(context, builder, signature, arguments): return arguments[0]
 def lower_concrete_single(context, builder, signature, arguments):
     return builder.fpext(arguments[0], context.get_value_type(types.float64))
 
+def doubled(x): return x
+typing_registry.register_global(doubled)(
+    make_concrete_template("doubled", doubled, [signature(types.float64, types.float64, types.float64)]))
+@lowering_registry.lower(doubled, types.float64, types.float64)
+def lower_doubled(context, builder, signature, arguments): return arguments[0]
+@lowering_registry.lower(doubled, types.float32, types.float64)
+def lower_doubled_single(context, builder, signature, arguments): return arguments[1]
+
+class PairType(types.Type):
+    def __init__(self): super().__init__("Pair")
+@register_model(PairType)
+class PairModel(models.models.StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, [("low", types.float64), ("high", types.float64)])
+make_attribute_wrapper(PairType, "low", "first")
+make_attribute_wrapper(PairType, "high", "second")
+class Pair: pass
+@type_callable(Pair)
+def type_pair(context):
+    def typer(low, high): return PairType()
+    return typer
+@lower_builtin(Pair, types.Float, types.Float)
+def lower_pair(context, builder, signature, arguments):
+    made = cgutils.create_struct_proxy(signature.return_type)(context, builder)
+    made.low, made.high = arguments
+    return made._getvalue()
+
 @cuda.jit
 def kernel(x):
+    x[6] = Pair(x[6], x[7]).first + doubled(x[7], x[8])
     x[0] = scaled(x[0]) + told(3) + x.of_array() + x.one_kcache + x.two_kcache * 2.0
     x[1] = (x[0], x[1]) - (x[1], x[2])
     x[2] = (x[0], x[1]) / (x[1], x[2])
@@ -161,6 +190,9 @@ EDITS = {
     "a lowered attribute": edited("types.float64, 4.0)", "types.float64, 5.0)"),
     "the type of an attribute": edited("(self, array): return types.float64", "(self, array): return types.int64"),
     "cases of a template": edited("(types.float64, types.float64)]", "(types.float64, types.float32)]"),
+    "cases of a template that Numba makes": edited("float64, types.float64, types.float64)]",
+                                                   "float64, types.float32, types.float64)]"),
+    "the member behind an attribute": edited('"low", "first"', '"high", "first"'),
     "an operator more": edited(MORE, MUL + MORE),
     "a model of a type of Numba": edited(MORE, MODEL + MORE),
     "a rewrite": edited(MORE, REWRITE + MORE),

@@ -557,16 +557,16 @@ assert sys.modules['numba.cuda.descriptor'].cuda_target._targetctx is not None  
 
 
 def test_numba_types_count_by_what_they_are() -> None:
-    """A global type is captured by its description; float32 and an array of it differ."""
-    digests = set()
-    for kind in (float32, float32[:], float32[::1]):
+    """A global type is captured by its description; float32, an array of it, and nested arrays of it differ."""
+    digests, nested = set(), [types.NestedArray(float32, (extent,)) for extent in (3, 4)]
+    for kind in (float32, float32[:], float32[::1], *nested):
         space = {"cuda": cuda, "KIND": kind}
         exec("@cuda.jit\ndef kernel(x):\n    x[0] = KIND(1)\n", space)
         found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
 
-    assert len(digests) == 3
+    assert len(digests) == 5
 
 
 def test_numba_types_count_with_the_names_of_their_fields() -> None:
@@ -786,6 +786,49 @@ def test_names_that_the_body_of_an_inner_class_reads_count() -> None:
         digests.add(digest_of(space["f"]))
 
     assert len(digests) == 4
+
+
+PARAMETERS = """
+import functools, inspect
+from numba import cuda, njit
+def other(x, by={default}): pass
+def added(x, by=1.0): return x + by
+def give_defaults(function): function.__defaults__ = (1.0,)
+def give_signature(function): function.__signature__ = inspect.signature(other)
+def give_wrapped(function): functools.update_wrapper(function, other)
+{how}
+def kernel(x): x[0] = added(x[0])
+"""
+HOWS = {
+    "defaults set after decoration": "added = cuda.jit(device=True)(other); give_defaults(other)",
+    "a signature of its own": "give_signature(added); added = cuda.jit(device=True)(added)",
+    "a wrapped function": "give_wrapped(added); added = cuda.jit(device=True)(added)",
+    "a wrapped function under njit": "give_wrapped(added); added = njit(added)",
+}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_parameters_count_as_the_compiler_has_read_them(how: str) -> None:
+    """Numba takes them from `inspect.signature`, when a device function is decorated: not from the function's code."""
+    found = [made_of(PARAMETERS.format(default=default, how=HOWS[how])) for default in (1.0, 2.0, 2.0)]
+
+    assert found[0] != found[1] == found[2]
+
+
+def test_names_of_parameters_that_a_wrapped_function_lends_count() -> None:
+    """Numba takes the parameters of a kernel in the order of those names."""
+    text = "import functools\ndef other({}): pass\n@functools.wraps(other)\ndef kernel(x, y): x[0] = y[1]\n"
+
+    assert made_of(text.format("x, y")) != made_of(text.format("y, x"))
+
+
+def made_of(text: str) -> str:
+    """The digest of the kernel that a text defines."""
+    space: dict[str, Any] = {"__name__": "app"}
+    exec(text, space)
+    found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
+    assert isinstance(found, Fingerprint), found
+    return found.digest
 
 
 def test_attributes_of_functions_count_where_they_are_read() -> None:

@@ -22,7 +22,7 @@ from ...keys import Plain
 from ...model.linkable import callbacks_of, linkable_input
 from ..python import External, Jitted, numbas
 from ..python.code import code_form
-from ..python.numbas import fixed_signatures, is_a, loaded
+from ..python.numbas import fixed_signatures, is_a, loaded, signature_read
 from ..python.value import OF_NUMPY, AlwaysRefused
 from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, LIBRARIES, NAMES
 
@@ -75,7 +75,8 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
         raise AlwaysRefused("its extensions read the launch configuration")
     opaque = {"extensions": extensions} if extensions else {}
     has_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return Jitted(options, opaque, [_without_callbacks(each) for each in links] if is_kernel else links, has_lines)
+    links = [_without_callbacks(each) for each in links] if is_kernel else links
+    return Jitted(options, opaque, links, has_lines, None if is_kernel else signature_read(dispatcher))
 
 
 class _Linked:

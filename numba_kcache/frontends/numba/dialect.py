@@ -15,7 +15,7 @@ from typing import Any
 
 from ...model.request import LinkInput
 from ..python import External, Jitted, numbas
-from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded
+from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded, signature_read
 from ..python.value import OF_NUMPY, AlwaysRefused
 
 __all__ = ["Declared", "external", "form_of_type", "intrinsic", "jitted", "loaded", "packages", "python_function"]
@@ -80,7 +80,8 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
     links = (links,) if isinstance(links, (str, os.PathLike)) else links
     opaque = {"extensions": extensions} if extensions else {}
     has_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return Jitted(options, opaque, _users_links(links), has_lines)
+    pysig = None if is_kernel else signature_read(dispatcher)
+    return Jitted(options, opaque, _users_links(links), has_lines, pysig)
 
 
 def _users_links(links: Iterable[Any]) -> list[Any]:

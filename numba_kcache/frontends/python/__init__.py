@@ -16,12 +16,14 @@ class Jitted(NamedTuple):
         opaque: Options that list objects of this process, whose content only `depends=` can represent.
         links: Paths and `LinkableCode` objects of the user.
         has_lines: Whether file and lines are compiled in.
+        pysig: The signature by which calls are resolved, if the decorator read another one than the function has now.
     """
 
     options: dict[str, Any]
     opaque: Mapping[str, Iterable[Any]]
     links: Iterable[Any]
     has_lines: bool
+    pysig: Any = None
 
 
 class External(NamedTuple):

@@ -43,6 +43,9 @@ _PLAIN = _DATA | {type(None), type(sys.version_info)}
 COOPERATIVE = "needs a cooperative launch"
 """Name of the edge that marks a declared function which synchronises the grid."""
 
+_MISLEADING = {"__wrapped__", "__signature__"}
+"""Attributes with which `inspect.signature` describes other parameters than a function has."""
+
 _ABSENT = object()
 """Used as the value of an undefined name."""
 
@@ -198,7 +201,7 @@ class Reader:
             self.graph.kept[index] = value, code
             self._add_options(index, jitted, name)
             self._add_links(index, jitted.links, name)
-        self._add_defaults(index, function, name)
+        self._add_parameters(index, function, None if jitted is None else jitted.pysig, name)
         self._add_reads(index, function, reading.reads, name)
         if self.registrations.of_attribute or self.registrations.of_all:
             from .objects import add_implied
@@ -238,25 +241,19 @@ class Reader:
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from ...model.linkable import callbacks_of  # here: few kernels have link inputs
-            from .files import read_link
+            from .objects import add_link  # here: few kernels have link inputs
 
-            try:
-                each = read_link(item)
-                if callbacks_of(item):
-                    raise Refused("it has callbacks to run when it is loaded")
-            except Refused as refusal:
-                raise _Cannot(str(refusal), f"link of {name}") from None
-            digest = sha256(each.data).hexdigest()
-            spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
-            node = self.add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
-            self.edge(index, "link", node)
-            self.links.append(each)
+            add_link(self, index, item, name)
 
-    def _add_defaults(self, index: int, function: FunctionType, name: str) -> None:
+    def _add_parameters(self, index: int, function: FunctionType, pysig: Any, name: str) -> None:
+        """Add the defaults, and what `inspect.signature` says otherwise: from there the compiler takes parameters."""
         defaults = (function.__defaults__, function.__kwdefaults__)
         if any(defaults):
             self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
+        if pysig is not None or not _MISLEADING.isdisjoint(vars(function)):
+            from .objects import parameters_of
+
+            self.edge(index, "parameters", self.add_value(parameters_of(function, pysig), f"defaults of {name}"))
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
         """Add edges from a function to the present values of the names that it reads."""

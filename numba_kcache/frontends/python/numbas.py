@@ -103,6 +103,19 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
     return tuple(str(getattr(each, "signature", each)) for each in results)
 
 
+def signature_read(dispatcher: Any) -> Any:
+    """The `inspect.Signature` that a device function's dispatcher read when it was made, if its parameters or defaults
+    are not those of the function now; None otherwise."""
+    function, code = dispatcher.py_func, dispatcher.py_func.__code__
+    on_device = getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)  # of a function under `njit`
+    pysig = getattr(getattr(on_device, "_compiler", None), "pysig", None)
+    if pysig is None:
+        return None
+    defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
+    is_same = defaults == [*map(id, function.__defaults__ or ())]
+    return None if is_same and (*pysig.parameters,) == code.co_varnames[: code.co_argcount] else pysig
+
+
 def intrinsic(names: Names, value: Any) -> Registration | None:
     """The definition of an `@intrinsic`; None for other objects."""
     if not is_a(value, *names.intrinsics):
@@ -115,7 +128,8 @@ def intrinsic(names: Names, value: Any) -> Registration | None:
 
 
 def type_form(names: Names, value: Any) -> Plain | None:
-    """The form of a Numba type (its text) or of a signature (its types); None for other objects.
+    """The form of a Numba type (its text), of a signature (its types), or of a manager of data models, whose models
+    count with their types; None for other objects.
 
     Raises:
         AlwaysRefused: It refers to an object of this process.
@@ -126,6 +140,11 @@ def type_form(names: Names, value: Any) -> Plain | None:
         if None in forms:
             raise Refused(f"the signature {value} has a type that is not Numba's")
         return "signature", forms, str(value.pysig)
+    managers = [loaded(*each) for each in names.models]
+    if type(value) in map(type, managers):
+        known = [id(each._handlers) for each in managers if each is not None]
+        chained = getattr(value._handlers, "maps", [value._handlers])
+        return ("models",) if all(id(each) in known for each in chained) else None
     return form_of_type(names, value) if is_numba_type(names, value) else None
 
 
@@ -158,7 +177,8 @@ def form_of_type(names: Names, kind: Any, is_covered: bool = False) -> Plain:
         return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, is_covered)
     if types.Array in bases:
         flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
-        return "array", type(kind).__qualname__, form_of_type(names, kind.dtype, is_covered), flags
+        more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
+        return "array", type(kind).__qualname__, *more, form_of_type(names, kind.dtype, is_covered), flags
     text = repr(kind)
     if "<" in text or " at 0x" in text:
         raise AlwaysRefused(f"the type {text} refers to an object of this process")
@@ -174,6 +194,9 @@ _LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs
 
 _OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
 """Lists whose items each belong to a value, by which they are usually found."""
+
+_OF_CLASS = ("typing attributes", "lowering getattrs", "lowering setattrs")
+"""Lists in which functions of Numba put items for a program's class (`make_attribute_wrapper`)."""
 
 _UNNAMED = ("operator", "_operator")
 """Modules whose functions represent operators, which code uses without naming the functions."""
@@ -251,10 +274,14 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         if id(value) not in subjects:
             return ()
         if id(value) not in users_of:
-            pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
-            users_of[id(value)] = _of_users(
-                names, [(kind, each) for kind, of in pairs for one, each in of if one is value]
+            is_programs = _is_programs(names, value)
+            pairs = (
+                (kind, zip(_subjects(kind, items), items, strict=False))
+                for kind, items in lists
+                if is_programs or kind in _OF_VALUE
             )
+            found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
+            users_of[id(value)] = found if is_programs else _of_users(names, found)
         if not users_of[id(value)]:
             return ()
         from .registrations import describe_for
@@ -270,7 +297,17 @@ def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
         return [None if each[0] is each[1] else each[1] for each in items]
     if kind == "typing functions":
         return [each.key for each in items]
+    if kind in _OF_CLASS:
+        return [each.key for each in items] if kind == "typing attributes" else [(*each[2], None)[0] for each in items]
     return [each[0] for each in items] if kind in _OF_VALUE else ()
+
+
+def _is_programs(names: Names, value: Any) -> bool:
+    """Check for a function or class of the program: whoever registers something for it, it is the program's."""
+    trust = Trust(names.packages)
+    if type(value) is FunctionType:
+        return not trust.has_file(value.__code__.co_filename)
+    return isinstance(value, type) and not trust[value.__module__]
 
 
 def _of_users(names: Names, items: Iterable[_Item]) -> list[_Item]:

@@ -9,13 +9,15 @@ Promise     A registration is keyed completely: its subject, options, types and 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable
 from importlib import import_module
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...keys import sha256
 from .code import all_names, all_words, code_form
-from .value import SPECIAL, Refused, name_of, state_of
+from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of
 
 if TYPE_CHECKING:
     from . import Registration
@@ -63,6 +65,34 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
             goal = add_module(reader, code, value, inner) if is_module else reader.add_value(value, inner)
             reader.edge(node, word, goal)
     return reader.values[at]
+
+
+def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
+    """Read a link input of a function, and add its node with an edge from the function."""
+    from ...model.linkable import callbacks_of
+    from .files import read_link
+
+    try:
+        each = read_link(item)
+        if callbacks_of(item):
+            raise Refused("it has callbacks to run when it is loaded")
+    except Refused as refusal:
+        reader.refused(AlwaysRefused(str(refusal)), f"link of {name}")
+        return
+    digest = sha256(each.data).hexdigest()
+    spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put the name into the code
+    node = reader.add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
+    reader.edge(index, "link", node)
+    reader.links.append(each)
+
+
+def parameters_of(function: FunctionType, pysig: inspect.Signature | None) -> list[tuple[Any, ...]]:
+    """Name, kind and default of each parameter: as `inspect.signature` has them now, and as a decorator read them."""
+    return [
+        (each.name, int(each.kind), *(() if each.default is each.empty else (each.default,)))
+        for signature in (inspect.signature(function), *([] if pysig is None else [pysig]))
+        for each in signature.parameters.values()
+    ]
 
 
 def add_class(reader: Reader, value: type) -> int:
