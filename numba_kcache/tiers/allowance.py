@@ -2,8 +2,8 @@
 
 Promise     The time that a process waits for misses of a server is at most `LIMIT_S` and one request at first, and the
             fraction `SHARE` of its run time after that, however slow each answer is. Hits are not counted.
-Method      A token bucket: full at first; a miss takes the time it lasted beyond `FAIR_S`, and elapsed time refills it.
-            While it is negative, this process does not ask the server.
+Method      A token bucket, full at first. Each miss removes its duration beyond `FAIR_S`; elapsed time refills it.
+            While the bucket is negative, this process does not ask the server.
 Not here    A server that does not answer at all, which the processes of a node detect together (breaker).
 """
 

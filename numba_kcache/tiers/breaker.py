@@ -60,7 +60,7 @@ class Breaker:
 
     @contextmanager
     def asking(self, *, is_awaited: bool = True) -> Iterator[None]:
-        """Ask the server in this context: an OSError that leaves it is a failure, its normal end an answer.
+        """A context in which the caller asks the server: an OSError that leaves it is a failure, its end an answer.
 
         Args:
             is_awaited: False for background work, which waits for another process's result only if the server's last
@@ -69,10 +69,10 @@ class Breaker:
         Raises:
             Away: The server must not be asked now.
         """
-        known = self._is_there()
+        known = self._is_reachable()
         turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
         if known is None and (is_awaited or self._marked_s(self._down) is not None):
-            turn = self._locks.turn(f"{self._down}.lock", self._is_there, MAX_WAIT_S)
+            turn = self._locks.turn(f"{self._down}.lock", self._is_reachable, MAX_WAIT_S)
         with turn as taken:
             if taken.found is False:
                 raise Away
@@ -86,7 +86,7 @@ class Breaker:
                 raise
             self._answered(is_probe)
 
-    def _is_there(self) -> bool | None:
+    def _is_reachable(self) -> bool | None:
         """True after a recent answer, False after a recent failure; None if neither is known."""
         now_s = self._clock()
         if now_s < self._until_s:

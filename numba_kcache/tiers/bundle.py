@@ -3,8 +3,9 @@
 Promise     A bundle that is damaged, truncated, too large or not signed as required is refused as a whole:
             `BundleError` says why, and none of its files was used. Each file read later is checked against the sha256
             in the index, since the bundle may change on disk meanwhile.
-Method      prefix | index | files | signature | digest; docs/format.md is the grammar. It contains keys and no paths.
-            XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of each file.
+Method      A bundle is prefix | index | files | signature | digest; docs/format.md has the details. It contains keys,
+            no paths. XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of
+            each file.
 Not here    Writing one (bundles.writing), and the format of each entry (store.entry).
 """
 
@@ -93,7 +94,7 @@ class Bundle:
             why = str(error) or "not enough memory to read it"
             raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
-        self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}
+        self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}  # offset and row of each file
         for kind, files in ((ENTRY, self.entries), (MANIFEST, self.manifests)):
             for each in files:
                 self._at[kind, each.key] = at, each
@@ -126,11 +127,11 @@ class BundleTier:
         return self._opened().get(kind, key)
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Raise OSError: a bundle is never written to."""
+        """Raise OSError: bundles are read-only."""
         raise OSError(f"{self.name} is a bundle, and bundles are read-only")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Raise OSError: a bundle is never written to."""
+        """Raise OSError: bundles are read-only."""
         raise OSError(f"{self.name} is a bundle, and bundles are read-only")
 
     def keys(self, kind: int) -> list[str]:
@@ -176,7 +177,7 @@ def open_bundle(path: str, trusted: TrustedKeys) -> Bundle:
 
 
 def open_resource(package: str, resource: str, trusted: TrustedKeys) -> Bundle:
-    """The bundle that a package carries.
+    """The bundle in a resource of a package.
 
     Raises:
         BundleError: It is refused, or not there.
@@ -250,7 +251,7 @@ def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, in
         raise ValueError(f"{size_bytes} bytes with an index of {index_bytes} are too many")
     whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
-        raise ValueError(f"it has {size_bytes} bytes where {whole} were written")
+        raise ValueError(f"it has {size_bytes} bytes, but {whole} were written")
     return signatures, index_bytes, files_bytes
 
 
@@ -278,7 +279,7 @@ def _index(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tupl
         if keys != sorted(set(keys)):
             raise ValueError("its index has a key twice, or out of order")
     if sum(each.size_bytes for each in (*entries, *manifests)) != files_bytes:
-        raise ValueError("its index does not add up")
+        raise ValueError("its index does not add up to the size of the files")
     return entries, manifests
 
 

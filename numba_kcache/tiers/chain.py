@@ -1,4 +1,4 @@
-"""The local store with tiers behind it: asked in order, verified on arrival, kept locally from then on.
+"""The local store with tiers behind it, tried in order; entries of tiers are verified and then stored locally.
 
 Promise     The methods of the local store keep their meaning, except that `get` asks the tiers if the local store
             has no entry.
@@ -37,10 +37,10 @@ class Chain:
     Args:
         local: The local store.
         tiers: In the order in which they are tried.
-        emit: Takes TROUBLE.
+        emit: Called with events of the kind TROUBLE.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none. It checks
-            the meaning of the entry, which this package does not know.
+            the meaning of the entry, which no module of tiers knows.
     """
 
     def __init__(
@@ -97,11 +97,14 @@ class Chain:
     def elected(
         self, key: str, meanwhile: Callable[[], bool] | None = lambda: False
     ) -> AbstractContextManager[Election]:
-        """Take a key's lease among all nodes, or wait for it, in the first tier with leases; without one, just build.
+        """Take a key's lease in the first tier that has leases, or wait for the node that holds it.
 
         Args:
             key: Key of the entry to build.
             meanwhile: Called instead of each pause; None: do not wait.
+
+        Returns:
+            A context with the outcome; `NO_ELECTION`, after which the caller builds, if no tier has leases.
         """
         from .lease import NO_ELECTION, Electoral
 

@@ -1,7 +1,7 @@
 """One tier with its failures contained: bytes are verified on arrival, errors are counted, writes are queued.
 
-Promise     No bytes of a tier are used before they were decoded and verified under the requested key. Every failure of
-            a tier is a miss, one event and a count; it never raises to the caller.
+Promise     No bytes of a tier are used before they are decoded and verified under the requested key. Every failure of
+            a tier is a miss, one event and a count; no exception reaches the caller.
 Method      A hit is written to the local store unchanged, in the background, so that the launch does not wait for it.
 Not here    The order of tiers (tiers.chain), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
@@ -52,7 +52,7 @@ class CheckedTier:
     Args:
         tier: The tier, which transfers the bytes.
         local: The store that hits are written to.
-        emit: Takes TROUBLE.
+        emit: Called with events of the kind TROUBLE.
         uploads: Queue of writes to a remote tier.
         keeping: Queue of local writes, for entries found in a tier.
         trust: Signatures that are required and made; None: neither.
@@ -86,7 +86,7 @@ class CheckedTier:
         self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
         self._allowance = Allowance() if tier.is_remote else None
         self._patience: Patience | None = None
-        self._last_s = 0.0
+        self._last_s = 0.0  # duration of the last operation
         self.after_fork()
         renewed_in_children.add(self)
         self._counts, self._unsaved = Counter[str](), Counter[str]()
@@ -141,7 +141,7 @@ class CheckedTier:
             if not self._is_vouched:
                 self._local.take_unsigned()
             return found
-        except Exception as error:  # any bytes may arrive, and MemoryError: all are a miss
+        except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
             self._charge(self._last_s)
             how = "arrived damaged" if is_trusted else "is not trusted"
@@ -211,13 +211,13 @@ class CheckedTier:
 
         def work() -> bool:
             if record and before is None:
-                self.tier.put(kind + SIGNATURE, key, record)  # first: readers report a file without its signature
+                self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report a file without one
             if kind == ENTRY:
                 self.tier.put(ENTRY, key, data)
             elif not self.tier.put_manifest(key, data, before):
                 return False
             elif record and before is not None:
-                self.tier.put(kind + SIGNATURE, key, record)  # last: the loser must not replace the winner's
+                self.tier.put(kind + SIGNATURE, key, record)  # only by the writer whose manifest was accepted
             return True
 
         is_taken = self._asked(work, is_awaited=False)
@@ -254,6 +254,7 @@ class CheckedTier:
         self._asked(self.tier.close)
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+        """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
         if is_awaited and self._allowance is not None and self._allowance.is_spent():
             return None  # background work is still done
         start, result, is_reachable = time.perf_counter(), None, False

@@ -56,7 +56,7 @@ class DirectoryTier:
             return None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
-        """Publish a file; the first makes the directory."""
+        """Publish a file; the first put makes the directory."""
         tree, kind = self._place(kind)
         tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 

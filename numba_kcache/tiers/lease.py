@@ -36,7 +36,7 @@ KEPT_S = 5.0
 
 _DONE, _FAILED = "done", "failed"
 _MOST_SUCCESSORS = 4
-"""Successive builders of one key that are waited for; bounds the wait for a server that invents a new one each time."""
+"""Successive builders of one key that are waited for; bounds the wait if a server reports a new one at each poll."""
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -89,8 +89,8 @@ class Election(NamedTuple):
 
     Args:
         waited_s: Seconds it waited for another's build; 0 if it did not.
-        looks: Whether the entry may be there now, so that the caller should look before it builds.
-        is_lost: Whether another node builds it and the caller did not want to wait.
+        looks: Whether the entry may exist by now, so that the caller should look it up before it builds.
+        is_lost: Whether another node builds the entry and the caller did not want to wait.
     """
 
     waited_s: float
@@ -121,7 +121,7 @@ def elected(
         tier: The tier with leases.
         key: Key of the entry to build.
         ask: Runs an operation of the tier.
-        tell: Runs one in the background, whose result no launch waits for.
+        tell: Runs an operation for whose result no launch waits.
         afterwards: Queues work behind all uploads so far; returns whether it was accepted.
         errors: Returns the number of failed operations of the tier.
         patience: The time left for waiting.

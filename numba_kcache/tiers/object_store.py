@@ -1,11 +1,11 @@
-"""Object storage as a tier: S3 and what speaks it, Google Cloud Storage, Azure Blob.
+"""Object storage as a tier: S3 and compatible services, Google Cloud Storage, Azure Blob.
 
 Promise     A request ends within `timeout_s`, connecting and body included, and is not repeated. No object above the
-            limit is fetched: its size is checked before its body is read. Errors and reports hold no secret.
+            size limit is fetched: its size is checked before its body is read. Errors and reports hold no secret.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
             A manifest is replaced by a conditional put, if the service supports it (S3, Google and Azure do).
-Not here    Leases: not every object store has the conditional put that they need. A tier of Redis beside it has them.
+Not here    Leases: not every object store has the conditional put that they need. A Redis tier beside it has leases.
 Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package with dependencies
             for each cloud, take 0.3 to 0.7 s of CPU to import, and ten times the CPU for each object
             (docs/performance-fleet.md).
@@ -104,11 +104,10 @@ class ObjectTier:
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 return False
             except obstore.exceptions.BaseError as error:
-                if not _knows_no_conditions(error):
+                if not _lacks_conditions(error):
                     raise
-                obstore.put(
-                    store, path, data, use_multipart=False
-                )  # of two writers at once, the first one's manifest is lost
+                # of two writers at the same time, the first one's manifest is lost
+                obstore.put(store, path, data, use_multipart=False)
             return True
 
         return bool(self._asked(work))
@@ -165,7 +164,7 @@ def _path(kind: int, key: str) -> str:
     return f"{FORMAT}/{_KINDS[kind]}/{require_key(key) if key else ''}"
 
 
-def _knows_no_conditions(error: Exception) -> bool:
+def _lacks_conditions(error: Exception) -> bool:
     """Check whether a service refused a put because it does not support conditions: status 501, as S3 specifies."""
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 

@@ -5,7 +5,7 @@ Promise     A blob is parsed only after its size and sha256 were compared with t
             most `_RATIO` times the layer's size, which is then a bundle like any other, refused or used as a whole.
 Method      The layer is a tar archive of which one regular file is taken, the one whose name ends in .kcache. Headers
             have 512 bytes each and are read one at a time; all other members are skipped.
-Not here    Writing one (bundles.image), and registries: skopeo, oras and podman move layouts there and back.
+Not here    Writing one (bundles.image), and registries: skopeo, oras and podman copy layouts to and from them.
 Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
 """
 
@@ -134,7 +134,7 @@ def _layer_of(root: int, tag: str | None) -> dict[str, Any]:
         manifest = read_json(file.read())
     if not fits(manifest, {"config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}) or len(manifest["layers"]) != 1:
         raise ValueError("its image does not consist of a config and one layer")
-    with _blob(root, manifest["config"], _MAX_JSON_BYTES):  # only to check it
+    with _blob(root, manifest["config"], _MAX_JSON_BYTES):  # opened only to check its digest
         layer: dict[str, Any] = manifest["layers"][0]
     return layer
 
@@ -154,7 +154,7 @@ def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int) -> IO[bytes]:
     try:
         there = os.fstat(file.fileno()).st_size
         if there != size_bytes:
-            raise ValueError(f"a blob of it has {there} bytes where {size_bytes} were written")
+            raise ValueError(f"a blob in it has {there} bytes, but {size_bytes} were written")
         found = sha256()
         while chunk := file.read(_CHUNK_BYTES):
             found.update(chunk)
@@ -202,7 +202,7 @@ def _bundle_in(root: int, layer: dict[str, Any]) -> Descriptor:
             except zlib.error as error:
                 raise ValueError(f"its layer cannot be unpacked: {error}") from None
         if found != 1:
-            raise ValueError(f"its layer holds {found or 'no'} files {BUNDLE_SUFFIX}, and not one")
+            raise ValueError(f"its layer holds {found or 'no'} files {BUNDLE_SUFFIX} instead of one")
         copy.flush()
         descriptor = Descriptor(os.dup(copy.fileno()))
     descriptor.identity = identity_of(os.fstat(descriptor))
@@ -216,13 +216,13 @@ class _Archive:
         self._source, self.left_bytes = source, limit_bytes
 
     def take(self, size_bytes: int) -> bytes:
-        """The next bytes, all of them.
+        """Read exactly `size_bytes` bytes.
 
         Raises:
-            ValueError: There are fewer, or it would be more than the limit.
+            ValueError: Fewer bytes are left, or more than the limit would be read.
         """
         if size_bytes > self.left_bytes:
-            raise ValueError("its layer unpacks to too much")
+            raise ValueError("its layer unpacks to too many bytes")
         self.left_bytes -= size_bytes
         data: bytes = self._source.read(size_bytes)
         if len(data) != size_bytes:

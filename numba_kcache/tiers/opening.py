@@ -1,4 +1,4 @@
-"""Open tiers from the addresses in the settings, and bundles from what users pass."""
+"""Open tiers from the addresses in the settings, and bundles from the paths or objects that users pass."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def open_any(source: Any, settings: Settings) -> Bundle:
 
     Raises:
         BundleError: It is refused.
-        OptionError: It is none of these.
+        OptionError: `source` is none of these.
     """
     from .bundle import open_bundle, open_resource, open_traversable
     from .trust import trusted_keys

@@ -1,13 +1,13 @@
 """A Redis or Valkey server, or a cluster of them, as a tier.
 
-Promise     A command that a launch waits for ends within `timeout_s` of its start; in all other operations `timeout_s`
-            bounds the connect and each wait on the socket. Such a command reads no answer above the limit into memory.
-            Errors and reports hold neither user nor password. Only the builder whose token was claimed can renew and
-            release a lease.
+Promise     A command that a launch waits for ends within `timeout_s` of its start, and reads no answer above the limit
+            into memory. In all other operations `timeout_s` bounds the connect and each wait on the socket. Errors and
+            reports hold neither user nor password. Only the builder whose token was claimed can renew and release a
+            lease.
 Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE has the
             server truncate what is too long. Reads and claims of leases use tiers.resp; all other operations use
             redis-py, whose import takes longer than a warm launch. In a cluster the first request for each slot is
-            redirected, and the node remembered; redis-py asks for all slots when it connects.
+            redirected, and the slot's node is remembered; redis-py queries all slots when it connects.
 Not here    When to ask, verification, and the protocol of leases (tiers.checked_tier, tiers.breaker, tiers.lease).
 """
 
@@ -117,8 +117,8 @@ class RedisTier:
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
         start = self._name(kind, "")
-        asked = _escaped(start) + "*"
-        found = self._run(lambda client: list(client.scan_iter(match=asked, count=1000)))
+        pattern = _escaped(start) + "*"
+        found = self._run(lambda client: list(client.scan_iter(match=pattern, count=1000)))
         return (name[len(start) :].decode("latin-1") for name in found)
 
     # -- leases: the value of a name is the builder's token, or the outcome of its build ---------------------------
@@ -198,7 +198,7 @@ class RedisTier:
             client = self._client = self._client or self._connected()
             return work(client)
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
-            self._client = None  # reconnect: the password was refused, say, or another node is master now
+            self._client = None  # reconnect: perhaps the password was refused, or another node is master now
             raise ConnectionError(_first_line(error)) from None
         except redis.RedisError as error:
             raise RedisError(_first_line(error)) from None
@@ -211,7 +211,7 @@ class RedisTier:
         times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(self._url, **options)
-        with suppress(redis.ResponseError):  # this user may not use INFO: the server is taken for a single one
+        with suppress(redis.ResponseError):  # the user may not call INFO: use the server as a single one
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
                 return redis.RedisCluster.from_url(self._url, **options)

@@ -1,14 +1,14 @@
 """A small client for Redis' protocol, bounded in time and memory, for the reads that a launch waits for.
 
-Promise     An `ask` ends within its time however slowly the server answers, and takes no more memory than its limit
-            whatever length the server claims. After any failure the connection is closed, so that no answer is taken
-            for that of another request. Errors name no user and no password.
+Promise     `Connection.ask` ends at its deadline, however slowly the server answers, and takes no more memory than its
+            limit, whatever length the server claims. After any failure the connection is closed, so that no answer is
+            taken for that of another request. Errors name no user and no password.
 Method      One request, one answer, over a socket whose timeout is the time left.
-Not here    Background work and the rest of the protocol, which redis-py does; and following a cluster's redirections
-            (tiers.redis).
-Source      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
-            of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
-            a whole: its timeout restarts with every packet.
+Not here    Background work and the rest of the protocol, for which redis-py is used; and following a cluster's
+            redirections (both in tiers.redis).
+Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 150 to 200 ms of
+            CPU to import, forty times what a warm first launch may lose to a tier. It also does not bound the time of
+            a whole answer: its timeout restarts with every packet.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Server(NamedTuple):
         database: Its number.
         user: "" for the server's default.
         password: "" for none.
-        is_encrypted: Whether TLS is spoken, with the system's certificates.
+        is_encrypted: Whether the connection uses TLS, with the system's certificates.
     """
 
     host: str

@@ -2,8 +2,8 @@
 
 Promise     A signature that `TrustedKeys.check` accepts was made over exactly this statement, by the holder of a key
             that is trusted here. A secret key is read from its file each time, and not kept in memory.
-            A machine that signs demands signatures too, and trusts its own: it cannot pass on unsigned code under its
-            name, neither as it is nor linked into something else.
+            A machine that signs also requires signatures, and trusts its own: so it never signs code that it received
+            unsigned, neither unchanged nor linked into other code.
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).
@@ -40,7 +40,7 @@ def statement(*, key: str, digest: bytes, size_bytes: int, target: str) -> bytes
     return encode([_PURPOSE, key, digest, size_bytes, target])
 
 
-def sign(path: str, said: bytes) -> bytes:
+def sign(path: str, stated: bytes) -> bytes:
     """The signature of a statement by the secret key in the PEM file `path`.
 
     Raises:
@@ -48,7 +48,7 @@ def sign(path: str, said: bytes) -> bytes:
         ToolchainMissingError: `cryptography` is not installed.
     """
     secret, public = _key_pair(path)
-    signature: bytes = secret.sign(said)
+    signature: bytes = secret.sign(stated)
     return _key_id(public) + signature
 
 
@@ -66,12 +66,12 @@ class TrustedKeys:
     def __bool__(self) -> bool:
         return bool(self._keys) or self._signing_key is not None
 
-    def check(self, signature: bytes, said: bytes) -> str:
-        """The name of the trusted key that made `signature` over a statement; the id of this machine's own.
+    def check(self, signature: bytes, stated: bytes) -> str:
+        """The name of the trusted key that made `signature` over a statement; for this machine's own key its id.
 
         Raises:
-            Unsigned: None did.
-            SettingsError: The own key is needed and cannot be read.
+            Unsigned: No trusted key made it.
+            SettingsError: This machine's own key is needed and cannot be read.
             ToolchainMissingError: `cryptography` is not installed.
         """
         if len(signature) != SIGNATURE_BYTES:
@@ -85,7 +85,7 @@ class TrustedKeys:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature[8:], said)
+            ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature[8:], stated)
         except (InvalidSignature, ValueError):
             raise Unsigned(f"the signature of {name} does not match these bytes") from None
         return name

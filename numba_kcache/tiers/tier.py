@@ -16,13 +16,13 @@ from ..model import NamedTuple
 class Tier(Protocol):
     """A store behind the local one.
 
-    No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before checking it against that.
-    A missing file is None; every other failure is an exception of any kind. A file is named by its kind, `ENTRY`
-    or `MANIFEST`, and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
+    No method reads more than `store.entry.MAX_FILE_BYTES`, or allocates memory for a claimed size above it. A missing
+    file is None; every other failure is an exception of any kind. A file is named by its kind, `ENTRY` or `MANIFEST`,
+    and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
 
     Attributes:
         name: Its name in reports; holds no secret.
-        readonly: Writing is refused. From such a tier code of any compiler, and for a lower target, is accepted.
+        readonly: Writing is refused, and code of any compiler or for a lower target is accepted from the tier.
         is_remote: It may be slow or unreachable: writes happen in the background, and it has a breaker.
         is_trusted: Its files need no signature of their own, even if keys are trusted.
     """

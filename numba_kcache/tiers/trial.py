@@ -1,7 +1,7 @@
 """Test a tier by writing and reading a small file, and report its error.
 
-Promise     A trial writes one small file, only to a tier that entries are written to. The file's name is always the
-            same, and no entry and no manifest can have it.
+Promise     A trial writes one small file, and only to a writable tier. The file's name is always the same, and no entry
+            and no manifest can have it.
 Not here    The presentation of a failure (doctor).
 """
 
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 
 def round_trip(tier: Tier) -> Trial:
-    """Write a small file to a tier and read it back; from one that is read-only, ask for a file that is not there."""
+    """Write a small file to a tier and read it back; of a read-only tier, request a file that does not exist."""
     slowest_s, kind = 0.0, ENTRY if tier.readonly else ENTRY + SIGNATURE
     try:
         for is_writing in (False,) if tier.readonly else (True, False):

@@ -2,9 +2,9 @@
 
 Promise     If the settings name trusted keys or a key to sign with, a file of a tier is unpacked, stored or run only
             after it was verified that one of these keys signed exactly its bytes, its name and its target.
-Method      A record is a signature and the target's name, kept beside the file, whose own bytes are not changed by
-            signing. What is signed is a statement of the file's key, digest, size and target. For a manifest the target
-            is empty and the key has the prefix "manifest ", so that a manifest cannot pass for an entry.
+Method      A record is a signature and the target's name. It is stored beside the file, so signing does not change the
+            file. The signed bytes state the file's key, digest, size and target. For a manifest the target is empty and
+            the key has the prefix "manifest ", so that a manifest cannot pass for an entry.
 Not here    Signatures (tiers.signing). A bundle has one signature over all of it (tiers.bundle).
 """
 
@@ -42,10 +42,10 @@ class Trust:
         return sign(self._signing_key, _statement(kind, key, data, target)) + target.encode()
 
     def check(self, kind: int, key: str, data: bytes, record: bytes) -> str:
-        """The target for which a trusted key has signed these bytes under this key.
+        """The target for which a trusted key has signed these bytes under the entry's or manifest's key.
 
         Raises:
-            Unsigned: None has.
+            Unsigned: No trusted key has signed them.
             SettingsError, ToolchainMissingError: It cannot be checked.
         """
         target = _target(record)
@@ -54,12 +54,12 @@ class Trust:
 
 
 def trust_of(settings: Settings) -> Trust:
-    """The trust that the settings ask for."""
+    """The trust that the settings describe."""
     return Trust(trusted_keys(settings), settings.signing_key)
 
 
 def trusted_keys(settings: Settings) -> TrustedKeys:
-    """The keys whose signatures these settings accept, with the own one; none if no signature is demanded."""
+    """The keys whose signatures these settings accept, this machine's own included; none if none is required."""
     return TrustedKeys(settings.trusted_keys, settings.signing_key)
 
 

@@ -324,7 +324,7 @@ UP = "sha256:" + "../" * 21 + "x"
         ({"row": {"digest": "sha256:" + "0" * 64}}, "it is not a complete OCI image layout"),
         ({"row": {"size": 1 << 40}}, "a blob in it has 1099511627776 bytes; at most"),
         ({"row": {"size": -1}}, "a blob in it has a negative size"),
-        ({"row": {"size": 3}}, "bytes where 3 were written"),
+        ({"row": {"size": 3}}, "bytes, but 3 were written"),
         ({"row": {"size": "3"}}, "index.json is malformed"),
         ({"row": {"mediaType": "application/vnd.oci.image.index.v1+json"}}, "its image is of the type"),
         ({"index": {"manifests": []}}, "it has 0 images"),
