@@ -146,7 +146,7 @@ class Toolchain:
             from .loaded import loaded_library
 
             self._has_loaded = True
-            loaded = loaded_library(name)
+            loaded = loaded_library(name, self.library)
             return loaded and Library(name, *loaded)
         from .build_id import build_of
 
@@ -324,9 +324,9 @@ def mapped(names: Sequence[str]) -> list[str]:
             numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
             found += [name] if getattr(numbas, "_cache_", None) is not None else []
         sought = "nvrtc" if name == "nvrtc-builtins" else name  # the builtins are part of NVRTC
-        if sought in found:
+        if sought in found or (sought != name and name in _seen):
             found.append(name)
-        if sys.platform == "win32" or sought in _absent or sought in found or sought not in SOUGHT:
+        if sys.platform == "win32" or sought in _absent or {sought, name} & {*found} or sought not in SOUGHT:
             continue
         for soname in ("", *(SOUGHT[sought][1:] if sought in _seen else ())):
             try:
@@ -375,7 +375,7 @@ def loads() -> int:
             from .build_id import soname_of
 
             name += soname_of(name)
-        _seen.update([each for each in SOUGHT if each.encode() in name])
+        _seen.update([each for each in (*SOUGHT, "nvrtc-builtins") if each.encode() in name])
     try:
         _newest[1:] = [_ctypes.dlopen(os.fsdecode(text(at + 8).value or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)]
     except OSError:

@@ -1,4 +1,4 @@
-"""Identify the build of a library by the GNU build-id in its ELF notes, and read its SONAME.
+"""Identify the build of a library by the GNU build-id in its ELF notes, and read its SONAME and RPATH.
 
 Promise     A file has one identity at any path: its build-id, or its content's digest if it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
@@ -11,8 +11,8 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 
-_PT_NOTE, _SHT_NOTE, _NT_GNU_BUILD_ID = 4, 7, 3
-_DT_STRTAB, _DT_SONAME = 5, 14
+_PT_DYNAMIC, _PT_NOTE, _SHT_NOTE, _NT_GNU_BUILD_ID = 2, 4, 7, 3
+_DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 5, 14, 15, 29
 _MAX_NOTES_BYTES = 1 << 16
 
 _Read = Callable[[int, int], bytes]
@@ -76,6 +76,29 @@ def soname_of(path: bytes) -> bytes:
     return name
 
 
+def has_rpath(path: str) -> bool:
+    """Check whether a library's file has a DT_RPATH in force, which the dynamic linker searches before LD_LIBRARY_PATH.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    tags = set[int]()
+    with open(path, "rb") as file:
+        head = file.read(64)
+        if head[:6] == b"\x7fELF\x02\x01" and len(head) == 64:
+            file.seek(struct.unpack_from("<Q", head, 32)[0])
+            for kind, _flags, offset, _address, _pa, size, *_ in _whole("<IIQQQQQQ", file.read(56 * head[56])):
+                if kind == _PT_DYNAMIC:
+                    file.seek(offset)
+                    tags.update(tag for tag, _value in _whole("<QQ", file.read(size)))
+    return _DT_RPATH in tags and _DT_RUNPATH not in tags
+
+
+def _whole(form: str, table: bytes) -> Iterator[tuple[int, ...]]:
+    size = struct.calcsize(form)
+    return struct.iter_unpack(form, table[: len(table) // size * size])
+
+
 def _build_id(read: _Read, *, is_mapped: bool) -> str:
     """Find the build-id in the notes of a 64-bit ELF image; "" if there is none."""
     head = read(0, 64)
@@ -102,11 +125,11 @@ def _notes(read: _Read, head: bytes, *, is_mapped: bool) -> Iterator[tuple[int, 
     segments_at, sections_at = struct.unpack_from("<QQ", head, 32)
     segments, _section_bytes, sections = struct.unpack_from("<HHH", head, 56)
     table = read(segments_at, 56 * segments)
-    for kind, _flags, offset, address, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
+    for kind, _flags, offset, address, _pa, size, *_ in _whole("<IIQQQQQQ", table):
         if kind == _PT_NOTE:
             yield address if is_mapped else offset, size
     table = b"" if is_mapped else read(sections_at, 64 * sections)
-    for _name, kind, _f, _a, offset, size, *_ in struct.iter_unpack("<IIQQQQIIQQ", table[: len(table) // 64 * 64]):
+    for _name, kind, _f, _a, offset, size, *_ in _whole("<IIQQQQIIQQ", table):
         if kind == _SHT_NOTE:
             yield offset, size
 

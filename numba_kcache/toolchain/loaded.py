@@ -85,13 +85,22 @@ def load_compilers(names: Iterable[str]) -> None:
                 continue
 
 
-def loaded_library(name: str) -> tuple[str, str] | None:
-    """Return path and build of a library that is in this process; None if it is not."""
+def loaded_library(name: str, library: Callable[[str], Library | None]) -> tuple[str, str] | None:
+    """Return path and build of a library that is in this process; None if it is not.
+
+    Args:
+        name: As for `Toolchain.library`.
+        library: Identifies NVRTC, if its builtins are in the process before it is.
+    """
     if name == "libdevice":
         return _libdevice()
     address = _function("nvrtc" if name == "nvrtc-builtins" else name)
     if not address:
-        return None
+        from .locating import builtins_of
+
+        nvrtc = library("nvrtc") if name == "nvrtc-builtins" else None
+        expected = nvrtc and builtins_of(nvrtc.path)
+        return _opened(os.path.basename(expected), nvrtc.path) if nvrtc and expected else None
     state, known = (loads(), address), _known.get(name)
     if known is not None and known[0] == state:
         return known[1]
@@ -168,12 +177,19 @@ def _builtins(address: int) -> tuple[str, str]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     version(ctypes.addressof(major), ctypes.addressof(minor))
     soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
-    beside = os.path.join(os.path.dirname(_place_of(address)[0]), soname)
+    return _opened(soname, _place_of(address)[0])
+
+
+def _opened(soname: str, nvrtc: str) -> tuple[str, str]:
+    """Find the builtins that are mapped under this name, or else those that this NVRTC will map."""
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
-        if os.path.isfile(beside):
-            return beside, build_of(beside)
+        from .locating import builtins_of  # here: a launch beside mapped builtins searches nothing
+
+        expected = builtins_of(nvrtc, soname)
+        if expected:
+            return expected, build_of(expected)
         try:
             handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # by the name that NVRTC will use
         except OSError:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ToolchainMissingError
+from ..settings import variables
 from ..waiting import imported
+from .build_id import has_rpath
 
 if TYPE_CHECKING:
     from . import Library
@@ -30,7 +32,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     """
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
-        return _beside(nvrtc.path) if nvrtc else None
+        return builtins_of(nvrtc.path) if nvrtc else None
     if ":" in name:
         return _static_library(*name.split(":"))
     return (name == "libdevice" and _numbas_libdevice()) or on_disk(name) or loaded_path(name)
@@ -65,18 +67,27 @@ def on_disk(name: str) -> str | None:
     return str(found.abs_path) if found is not None else None
 
 
-def _beside(nvrtc: str) -> str | None:
-    """Find the builtins in NVRTC's folder, where NVRTC looks first; of several, the one named inside NVRTC's file."""
-    folder = os.path.dirname(os.path.realpath(nvrtc))
+def builtins_of(nvrtc: str, name: str = "") -> str | None:
+    """Find the builtins that an NVRTC loads: in LD_LIBRARY_PATH unless it has a DT_RPATH, then in its own folder.
+
+    Args:
+        nvrtc: The path of NVRTC.
+        name: The name of the file, if that is known; otherwise, of several, the one that is inside NVRTC's file.
+    """
+    folders = [os.path.dirname(os.path.realpath(nvrtc))]
     try:
-        names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
-        if len(names) > 1:
+        if (searched := variables(("LD_LIBRARY_PATH",))) and not has_rpath(nvrtc):
+            folders = [*filter(os.path.isdir, searched["LD_LIBRARY_PATH"].split(os.pathsep)), *folders]
+        found = [(each, folder) for folder in folders for each in os.listdir(folder) if each == name or not name]
+        found = [pair for pair in found if pair[0].startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+        if len(dict(found)) > 1:
             with open(nvrtc, "rb") as file:
                 content = file.read()
-            names = [each for each in names if each.encode() + b"\0" in content] or names
+            known = [pair for pair in found if pair[0].encode() + b"\0" in content]
+            found = known or [pair for pair in found if pair[0] == max(found)[0]]
     except (OSError, ValueError):
         return None
-    return os.path.join(folder, max(names)) if names else None
+    return os.path.join(found[0][1], found[0][0]) if found else None
 
 
 def loaded_path(name: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiling import in_python
-from tests.support.nvrtc_copies import copy_of
+from tests.support.nvrtc_copies import copy_of, with_runpath
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")]
 
@@ -86,14 +86,30 @@ def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Pat
     assert run(tmp_path, before=f"{bound}; ctypes.CDLL({str(other)!r}, ctypes.RTLD_GLOBAL)") == (clean[0], 0, 1)
 
 
-def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path) -> None:
-    """NVRTC opens them by name, and gets what is in the process under that name."""
+@pytest.mark.parametrize("nvrtc", ["from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()", ""])
+def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path, nvrtc: str) -> None:
+    """NVRTC opens them by name, and gets what is in the process under that name, whether before or after NVRTC."""
     builtins = copy_of("nvrtc-builtins", tmp_path / "other")
-    load = f"from cuda.bindings import nvrtc; nvrtc.nvrtcVersion(); ctypes.CDLL({str(builtins)!r})"
+    load = f"{nvrtc}; ctypes.CDLL({str(builtins)!r})".removeprefix("; ")
     clean = run(tmp_path / "cache")
+    foreign = run(tmp_path / "cache", before=load)
 
-    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+    assert foreign[1:] == (1, 0)
     assert run(tmp_path / "cache") == (clean[0], 0, 1)
+    assert run(tmp_path / "cache", before=load) == (foreign[0], 0, 1)
+
+
+def test_builtins_of_the_library_path_invalidate_key_where_nvrtc_prefers_them(tmp_path: Path) -> None:
+    """LD_LIBRARY_PATH is searched before the DT_RUNPATH of an NVRTC, with which some wheels come."""
+    other, builtins = copy_of("nvrtc", tmp_path, beside="nvrtc-builtins"), copy_of("nvrtc-builtins", tmp_path / "path")
+    with_runpath(other)
+    load = f"ctypes.CDLL({str(other)!r})"
+    clean = run(tmp_path / "cache", before=load)
+    foreign = run(tmp_path / "cache", before=load, LD_LIBRARY_PATH=str(builtins.parent))
+
+    assert foreign[1:] == (1, 0)
+    assert run(tmp_path / "cache", before=load) == (clean[0], 0, 1)
+    assert run(tmp_path / "cache", before=load, LD_LIBRARY_PATH=str(builtins.parent)) == (foreign[0], 0, 1)
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 from numba_kcache.toolchain import Toolchain
@@ -33,3 +34,16 @@ def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> P
         assert other is not None
         shutil.copy(other.path, folder)
     return target
+
+
+def with_runpath(library: Path) -> None:
+    """Turn the DT_RPATH of a library's file into a DT_RUNPATH, as the wheel of NVRTC 12.8 has: it is searched after
+    LD_LIBRARY_PATH."""
+    content = bytearray(library.read_bytes())
+    (segments,) = struct.unpack_from("<Q", content, 32)
+    for at in range(segments, segments + 56 * content[56], 56):
+        kind, _flags, offset, _address, _physical, size = struct.unpack_from("<IIQQQQ", content, at)
+        for entry in range(offset, offset + size if kind == 2 else offset, 16):
+            if struct.unpack_from("<Q", content, entry) == (15,):
+                struct.pack_into("<Q", content, entry, 29)
+    library.write_bytes(content)
