@@ -198,7 +198,7 @@ class Session(Lookup):
         is_configured = self.settings.directory is not None and self.settings.mode in STORING
         if not is_configured or self.local.tree is None:
             return
-        from ..store.folders import is_there
+        from ..store.shards import is_there
 
         if key and is_there(self.local.tree, key):
             return

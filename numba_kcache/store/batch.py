@@ -16,8 +16,9 @@ from contextlib import suppress
 
 from .entry import ENTRY, require_key
 from .faults import reached
-from .folders import PRIVATE, file_mode, is_irregular, mark_if_unsigned, set_aside
+from .folders import PRIVATE, file_mode
 from .publish import Durability, private_name, publish
+from .shards import is_irregular, mark_if_unsigned, set_aside
 from .tree import FOLDERS, Tree
 
 FAULT_POINTS = ("batch.written", "batch.named")

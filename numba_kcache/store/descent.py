@@ -16,10 +16,16 @@ import stat
 from contextlib import suppress
 
 from . import CLOEXEC, DIRECTORY, NOFOLLOW
-from .tree import FOLDER, Refused
+from .folders import file_mode
+from .tree import FOLDER, Refused, Tree
 
 _PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | NOFOLLOW | CLOEXEC  # O_PATH: it may be closed to readers
 _MAX_LINKS = 40
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
+)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
 def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
@@ -109,3 +115,28 @@ def _link(name: str, at: int, parent: os.stat_result, above: str) -> str | None:
     if others_may_swap(parent) or (is_sticky and status.st_uid not in (0, os.geteuid(), parent.st_uid)):
         raise Refused(f"{os.path.join(above, name)} is a link, and others can write to {above}")
     return os.readlink(name, dir_fd=at)
+
+
+def make_root(tree: Tree) -> int:
+    """Make the root if it is missing, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
+
+    Raises:
+        OSError: The folder cannot be made, or is not trusted.
+    """
+    try:
+        root = tree.open_root()
+    except FileNotFoundError:
+        os.close(descend(tree.root, shared=tree.shared, make=True)[0])
+        root = tree.open_root()
+    try:
+        if not os.listdir(root):  # otherwise it has the tag, or other files, which backups must not skip
+            with suppress(FileExistsError):
+                tag = os.open("CACHEDIR.TAG", _CREATE, file_mode(tree), dir_fd=root)
+                try:
+                    os.write(tag, _CACHEDIR_TAG)
+                finally:
+                    os.close(tag)
+    except BaseException:
+        os.close(root)
+        raise
+    return root

@@ -346,7 +346,7 @@ class DiskStore(Store):
     def set_aside(self, key: str) -> None:
         """Move the entry of `key` to the quarantine: its bytes are undamaged, but it cannot be used."""
         if not self.readonly and self.is_usable():
-            from .folders import set_aside
+            from .shards import set_aside
 
             set_aside(self.tree, ENTRY, require_key(key))
         if self.private is not None:
@@ -363,7 +363,7 @@ class DiskStore(Store):
     def _damaged(self, kind: int, key: str, reason: str) -> None:
         self._report_damage(key, reason)
         if not self.readonly:
-            from .folders import set_aside
+            from .shards import set_aside
 
             set_aside(self.tree, kind, key)
 

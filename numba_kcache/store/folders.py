@@ -1,10 +1,11 @@
-"""Make and walk the folders of a tree, and open, publish and remove files in them, through descriptors.
+"""Make the folders of a tree, and open, publish and remove files in them, through descriptors.
 
 Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
             and mode were checked. Only regular files with a single hard link are opened.
 Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
             everybody.
-Not here    Recognising the names of this package's files, and removing files by their names (store.names).
+Not here    The files of entries and manifests (shards); recognising the names of this package's files, and removing
+            files by their names (names).
 """
 
 from __future__ import annotations
@@ -12,24 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK
-from .entry import ENTRY, is_key, require_key
-from .tree import FOLDER, FOLDERS, Found, Tree
+from .tree import FOLDER, Tree
 
 if TYPE_CHECKING:  # counters import this module and need no publish
     from .publish import Durability
 
 PRIVATE, LOCKS, QUARANTINE, STATISTICS, TIERS = "tmp", "locks", "quarantine", "statistics", "tiers"
-
-_CACHEDIR_TAG = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
-)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
 class Folder:
@@ -109,14 +103,6 @@ class Folder:
             publish(data, folder, name, private=folder, durability=durability, time_ns=time_ns, mode=mode)
 
 
-def is_there(tree: Tree, key: str) -> bool:
-    """Check whether a tree has a file for the entry of `key`."""
-    try:
-        return bool(Folder(tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
-    except OSError:
-        return False
-
-
 def file_mode(tree: Tree) -> int:
     """The mode bits of a new file."""
     rights = tree.status.st_mode if tree.shared and tree.status is not None else 0
@@ -155,6 +141,8 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
     except FileNotFoundError:
         pass
     tree.forget()  # not every filesystem reports that an open directory was removed
+    from .descent import make_root
+
     at = make_root(tree)
     for name in (*tree.names, *names):
         try:
@@ -177,120 +165,3 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
             os.close(at)
             raise
     return at
-
-
-def make_root(tree: Tree) -> int:
-    """Make the root if it is missing, with a CACHEDIR.TAG for backup programs, and return a descriptor of it.
-
-    Raises:
-        OSError: The folder cannot be made, or is not trusted.
-    """
-    try:
-        root = tree.open_root()
-    except FileNotFoundError:
-        from .descent import descend
-
-        os.close(descend(tree.root, shared=tree.shared, make=True)[0])
-        root = tree.open_root()
-    try:
-        if not os.listdir(root):  # otherwise it has the tag, or other files, which backups must not skip
-            with suppress(FileExistsError):
-                tag = os.open("CACHEDIR.TAG", _CREATE, file_mode(tree), dir_fd=root)
-                try:
-                    os.write(tag, _CACHEDIR_TAG)
-                finally:
-                    os.close(tag)
-    except BaseException:
-        os.close(root)
-        raise
-    return root
-
-
-def publish_entry(
-    tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, may_retry: bool = True
-) -> None:
-    """Publish an entry or manifest. Anything but a regular file under its name is moved to the quarantine.
-
-    Raises:
-        OSError: The file was not published.
-    """
-    from .publish import publish
-
-    mark_if_unsigned(tree)
-    try:
-        with (
-            tree.opened(PRIVATE, make=durability) as private,
-            tree.opened(FOLDERS[kind], key[:2], make=durability) as folder,
-        ):
-            mode = file_mode(tree)
-            if is_irregular(folder, key[2:]):
-                set_aside(tree, kind, key)
-            publish(data, folder, key[2:], private=private, durability=durability, time_ns=time_ns, mode=mode)
-    except FileNotFoundError:  # another process removed the folder
-        if not may_retry:
-            raise
-        publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, may_retry=False)
-
-
-def mark_if_unsigned(tree: Tree) -> None:
-    """Mark a tree that takes code whose signature was not checked, before a write.
-
-    Raises:
-        OSError: It cannot be marked: nothing may be written.
-    """
-    if tree.takes_unsigned:
-        from .origin import mark
-
-        mark(tree)
-
-
-def is_irregular(folder: int, name: str) -> bool:
-    """Check whether something other than a regular file has this name in an open folder."""
-    try:
-        return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
-
-
-def set_aside(tree: Tree, kind: int, key: str) -> bool:
-    """Move the file of an entry or manifest to the quarantine, whose oldest files beyond its limit are removed.
-
-    Returns:
-        Whether it was moved.
-    """
-    from .names import trim_quarantine
-
-    name = key[2:]
-    try:
-        with tree.opened(QUARANTINE, make="none") as quarantine, tree.opened(FOLDERS[kind], key[:2]) as folder:
-            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=quarantine)
-            trim_quarantine(quarantine)
-    except OSError:
-        return False
-    return True
-
-
-def walk(tree: Tree, kinds: Sequence[int], shards: Sequence[str]) -> Iterator[Found]:
-    """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
-    for kind in kinds:
-        try:
-            tree.base()
-        except OSError:
-            return
-        for shard in shards:
-            try:
-                with tree.opened(FOLDERS[kind], shard) as folder, os.scandir(folder) as names:
-                    found = [_found(tree, kind, shard, name) for name in names]
-            except OSError:
-                continue
-            yield from (each for each in found if each is not None)
-
-
-def _found(tree: Tree, kind: int, shard: str, name: os.DirEntry[str]) -> Found | None:
-    try:
-        if not is_key(shard + name.name) or not name.is_file(follow_symlinks=False):
-            return None
-        status = name.stat(follow_symlinks=False)
-    except OSError:
-        return None
-    return Found(kind, shard + name.name, tree, status.st_size, status.st_mtime_ns)

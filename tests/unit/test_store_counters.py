@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import counters, try_flock
+from numba_kcache.store import counters, totals, try_flock
 from numba_kcache.store.folders import STATISTICS
 from tests.support.stores import Clock, Events, counters_of, folder_of
 
@@ -176,7 +176,7 @@ def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatc
                 os.read(ours, 1)  # until the parent is through
                 os._exit(0)
 
-    monkeypatch.setattr(counters, "reached", fork)
+    monkeypatch.setattr(totals, "reached", fork)
     counters_of(tmp_path).fold(stale_s=-1)
     try:
         lock = os.open(tmp_path / "v1" / "statistics" / "fold.lock", os.O_RDWR)

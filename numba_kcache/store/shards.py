@@ -1,0 +1,117 @@
+"""Publish, set aside and walk the files of entries and manifests in a tree, through descriptors.
+
+Promise     Anything but a regular file under the name of an entry is moved to the quarantine before a publish.
+Not here    The tree (tree), folders and files by any name (folders), and removing files (names).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .entry import ENTRY, is_key, require_key
+from .folders import PRIVATE, QUARANTINE, Folder, file_mode
+from .tree import FOLDERS, Found, Tree
+
+if TYPE_CHECKING:
+    from .publish import Durability
+
+
+def publish_entry(
+    tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, may_retry: bool = True
+) -> None:
+    """Publish an entry or manifest. Anything but a regular file under its name is moved to the quarantine.
+
+    Raises:
+        OSError: The file was not published.
+    """
+    from .publish import publish
+
+    mark_if_unsigned(tree)
+    try:
+        with (
+            tree.opened(PRIVATE, make=durability) as private,
+            tree.opened(FOLDERS[kind], key[:2], make=durability) as folder,
+        ):
+            mode = file_mode(tree)
+            if is_irregular(folder, key[2:]):
+                set_aside(tree, kind, key)
+            publish(data, folder, key[2:], private=private, durability=durability, time_ns=time_ns, mode=mode)
+    except FileNotFoundError:  # another process removed the folder
+        if not may_retry:
+            raise
+        publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, may_retry=False)
+
+
+def mark_if_unsigned(tree: Tree) -> None:
+    """Mark a tree that takes code whose signature was not checked, before a write.
+
+    Raises:
+        OSError: It cannot be marked: nothing may be written.
+    """
+    if tree.takes_unsigned:
+        from .origin import mark
+
+        mark(tree)
+
+
+def is_there(tree: Tree, key: str) -> bool:
+    """Check whether a tree has a file for the entry of `key`."""
+    try:
+        return bool(Folder(tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
+    except OSError:
+        return False
+
+
+def is_irregular(folder: int, name: str) -> bool:
+    """Check whether something other than a regular file has this name in an open folder."""
+    try:
+        return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def set_aside(tree: Tree, kind: int, key: str) -> bool:
+    """Move the file of an entry or manifest to the quarantine, whose oldest files beyond its limit are removed.
+
+    Returns:
+        Whether it was moved.
+    """
+    from .names import trim_quarantine
+
+    name = key[2:]
+    try:
+        with tree.opened(QUARANTINE, make="none") as quarantine, tree.opened(FOLDERS[kind], key[:2]) as folder:
+            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=quarantine)
+            trim_quarantine(quarantine)
+    except OSError:
+        return False
+    return True
+
+
+def walk(tree: Tree, kinds: Sequence[int], shards: Sequence[str]) -> Iterator[Found]:
+    """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
+    for kind in kinds:
+        try:
+            tree.base()
+        except OSError:
+            return
+        for shard in shards:
+            try:
+                with tree.opened(FOLDERS[kind], shard) as folder, os.scandir(folder) as names:
+                    found = [_found(tree, kind, shard, name) for name in names]
+            except OSError:
+                continue
+            yield from (each for each in found if each is not None)
+
+
+def _found(tree: Tree, kind: int, shard: str, name: os.DirEntry[str]) -> Found | None:
+    try:
+        if not is_key(shard + name.name) or not name.is_file(follow_symlinks=False):
+            return None
+        status = name.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return Found(kind, shard + name.name, tree, status.st_size, status.st_mtime_ns)
