@@ -97,7 +97,8 @@ class Trust(dict[str, bool]):
         spec = getattr(module, "__spec__", None) if module is not None else _find_spec(top)
         origin, loader = getattr(spec, "origin", None), getattr(spec, "loader", None)
         if type(origin) is not str:
-            found = False
+            places = list(getattr(spec, "submodule_search_locations", None) or ())
+            found = bool(places) and all(each.startswith(self._folders) for each in places)
         elif top in sys.stdlib_module_names:
             found = is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
             found = found or (loader is BuiltinImporter and name in sys.builtin_module_names)
