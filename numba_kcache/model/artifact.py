@@ -85,6 +85,10 @@ _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
 _SECTION_PLACE = Struct("<24xQQ24x")
 _INFO = b".nv.info."
 _SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 12 << 16 | 0x1704, 12 << 16 | 0x4504
+_RECORD_HEAD, _LARGE_RECORD_HEAD = (
+    _PARAMETER_RECORD.to_bytes(4, "little"),
+    _LARGE_PARAMETER_RECORD.to_bytes(4, "little"),
+)
 """The first words of records: layout, attribute and size. A parameter's record continues with one unused word, one
 with ordinal and offset, and one with the size: in its upper 14 bits, or its lower 16 in a large record."""
 
@@ -320,7 +324,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
     """Say how a cubin contradicts the entry of one of its kernels; "" if it does not, or where there is no cubin.
 
     This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package. For
-    callers with more kernels, `places` is filled with the records of each; () for a kernel that is known to fit.
+    callers with more kernels, `places` is filled with the place of the records of each, () for a kernel that is known
+    to fit; and, by "", with records that were found to say the same as parameters, by the id of these.
     """
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
@@ -355,14 +360,21 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             place = sections[at - names]
         elif not place:
             return ""
-        at, size = place
-        words, found, at, end = unpack_from(f"<{size // 4}I", cubin, at), {}, 0, size // 4
+        start, size = place
+        fitting: dict[int, tuple[Any, bytes]] = {} if places is None else places.setdefault("", {})
+        _parameters, records = fitting.get(id(entry.parameters), ((), b""))
+        if records and len(records) <= size and cubin.startswith(records, start):
+            after, past = start + len(records), start + size
+            if cubin.find(_RECORD_HEAD, after, past) < 0 and cubin.find(_LARGE_RECORD_HEAD, after, past) < 0:
+                return ""  # the records of another kernel with these parameters, and no further one
+        words, found, at, end, last = unpack_from(f"<{size // 4}I", cubin, start), {}, 0, size // 4, 0
         while at < end:
             head = words[at]
             if head & 0xFF == _SIZED:
                 if head in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD):
                     place, word = words[at + 2], words[at + 3]
                     found[place & 0xFFFF] = place >> 16, word >> 18 if head == _PARAMETER_RECORD else word & 0xFFFF
+                    last = at + 4
                 elif head & 3 << 16:  # its size is not in whole words, so the next record is not aligned to a word
                     from .contradiction import contradiction_of
 
@@ -371,6 +383,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             at += 1
         if found != {ordinal: each[:2] for ordinal, each in enumerate(entry.parameters)}:
             return f"its cubin has other parameters of {entry.symbol}"
+        fitting[id(entry.parameters)] = entry.parameters, cubin[start : start + 4 * last]
     except (StructError, ValueError, OverflowError, IndexError) as error:
         return f"its cubin is damaged: {error}"
     return ""

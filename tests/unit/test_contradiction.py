@@ -59,6 +59,25 @@ def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out(
     assert misfit(made, made.entries[2], places) == ""
 
 
+def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records() -> None:
+    """One that has other records, or one more after those that fit, is refused although the kernel before it fits."""
+    source = "".join(f'extern "C" __global__ void k{n}(float a, float *x) {{ x[{n}] = a; }}' for n in range(4))
+    cubin, parameters = compiled(source, "cubin", "sm_90"), (Parameter(0, 4, "f4"), Parameter(8, 8, "*f4"))
+    entries = tuple(Entry(f"k{n}", f"k{n}", parameters) for n in range(4))
+    made, places, altered = Artifact("cuda", parse_target("sm_90"), entries, cubin), dict[str, Any](), bytearray(cubin)
+    assert misfit(made, entries[0], places) == ""
+    at, size = places["k1"]
+    first, last = cubin.find(b"\4\x17\x0c\0", at, at + size), cubin.rfind(b"\4\x17\x0c\0", at, at + size)
+    altered[first + 10] += 4  # an offset
+    at, size = places["k2"]
+    altered[at + size - 16 : at + size] = cubin[last : last + 12] + bytes(4)
+    altered[at + size - 16 + 8] = 2  # a third parameter
+
+    told = [misfit(made._replace(cubin=bytes(altered)), each, places) for each in entries]
+
+    assert told == ["", "its cubin has other parameters of k1", "its cubin has other parameters of k2", ""]
+
+
 @pytest.mark.parametrize(
     ("entry", "target", "why"),
     [
