@@ -41,6 +41,17 @@ def test_objects_that_a_program_froze_stay_frozen() -> None:
     assert done.stdout == "True\n"
 
 
+def test_objects_that_a_program_froze_are_not_counted_each_time() -> None:
+    """To count them takes 10 ms a million; registries that are filled already leave nothing to move."""
+    script = "import gc; from numba_kcache.frontends.python.garbage import uncollected\n"
+    script += "with uncollected(): pass\nasked = []\ngc.get_freeze_count = lambda: asked.append(1) or 1\n"
+    script += "with uncollected(): pass\nprint(len(asked))\n"
+    script += "with uncollected(): made = [[] for _ in range(100_000)]\nprint(len(asked))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "0\n1\n"
+
+
 def test_what_is_made_meanwhile_counts_as_old() -> None:
     """The next collection of young objects does not walk it."""
     script = "import gc; from numba_kcache.frontends.python.garbage import uncollected\n"
