@@ -268,7 +268,7 @@ def _checked_names(names: Any) -> tuple[str, ...]:
         return ()
     if isinstance(names, (str, Path)) or not hasattr(names, "__iter__"):
         raise OptionError(f"cannot use names={names!r}", "it is not a list", f"write names=[{str(names)!r}]")
-    given = tuple(names)
+    given = tuple(str.__str__(each) if isinstance(each, str) else each for each in names)
     seen: set[str] = set()
     for each in given:
         if not isinstance(each, str) or not each.strip():

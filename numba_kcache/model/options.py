@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import OptionError
 from .request import CompileOptions
-from .text import check_text, meant
+from .text import check_text, meant, plain
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
@@ -122,7 +122,7 @@ def _bool(name: str, value: Any, _base: str) -> bool:
 def _std(name: str, value: Any, _base: str) -> str:
     if value not in STANDARDS:
         raise _refuse(name, value, "NVRTC does not know it", f"choose from {', '.join(STANDARDS)}")
-    return str(value)
+    return plain(value)
 
 
 def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None], ...]:
@@ -134,7 +134,7 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
             raise _refuse(name, value, f"{macro!r} is not the name of a macro", "write defines={'TILE': 32}")
         if not (text is None or isinstance(text, str) or type(text) is int):
             raise _refuse(name, value, f"{macro} is a {type(text).__name__}", "give str, int or None")
-        pairs.append((macro, None if text is None else str(text)))
+        pairs.append((plain(macro), None if text is None else plain(text) if isinstance(text, str) else str(text)))
     return tuple(pairs)
 
 
@@ -165,7 +165,7 @@ def _opt(name: str, value: Any, _base: str) -> int:
 def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
     if value is not False and value not in FAST_COMPILE:
         raise _refuse(name, value, "there is no such level", f"choose from False, {', '.join(map(repr, FAST_COMPILE))}")
-    return value  # type: ignore[no-any-return]
+    return value and plain(value)
 
 
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
         why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)
         if why:
             raise _refuse(name, flag, "this flag is not accepted", why)
-    return tuple(value)
+    return tuple(map(plain, value))
 
 
 _READERS = {

@@ -27,6 +27,11 @@ def meant(name: str, names: Iterable[str]) -> str:
     return f"did you mean {known[found[0]]}? " if found else ""
 
 
+def plain(text: str) -> str:
+    """Make a str of one of a subclass, which cannot be in a key: a member of an enumeration, markup, `numpy.str_`."""
+    return str.__str__(text)  # not str(text), which the subclass may define
+
+
 def encoded(text: str) -> bytes:
     """Encode as UTF-8; surrogate escapes become the bytes that they stand for."""
     return text.encode("utf-8", _ESCAPED)

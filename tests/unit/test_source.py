@@ -225,6 +225,35 @@ def test_one_line_that_names_a_file_is_refused(text: str | bytes) -> None:
     assert "pathlib.Path" in caught.value.hint
 
 
+class Markup(str):
+    """Text of a subclass whose methods do other things, as the markup of a template engine has them."""
+
+    def __str__(self) -> str:
+        return "other text"
+
+    def __add__(self, other: str) -> str:
+        return str.__str__(self) + other.replace("<", "&lt;")
+
+    def encode(self, *_how: str) -> bytes:
+        return b"other bytes"
+
+
+TEMPLATED = 'template <class T> __global__ void k(T x) {}\nextern "C" __global__ void one(float a) {}'
+
+
+@pytest.mark.parametrize("wrap", [lambda text: text, lambda text: lambda: text], ids=["text", "function"])
+def test_text_of_a_subclass_is_compiled_and_keyed_as_its_characters(wrap: Any) -> None:
+    """So are the options that are text: members of an enumeration and NumPy's strings are such objects."""
+    options = {"name": "k<int>", "defines": {"A": "1"}, "options": ["--restrict"], "std": "c++17", "kind": "cuda"}
+    given = {"name": Markup("k<int>"), "defines": {Markup("A"): Markup("1")}, "options": [Markup("--restrict")],
+             "std": Markup("c++17"), "kind": Markup("cuda")}  # fmt: skip
+    kernel = cached_kernel(wrap(Markup(TEMPLATED)), **given)
+    kernel.compile("sm_90")
+
+    assert "k<int>(int x)" in repr(kernel)
+    assert kernel.key("sm_90") == cached_kernel(TEMPLATED, **options).key("sm_90")
+
+
 def test_bytes_of_another_encoding_are_taken() -> None:
     """The compiler reads bytes, and so does the key."""
     one, other = b"// \xe9\n" + EMPTY.encode(), b"// \xe8\n" + EMPTY.encode()

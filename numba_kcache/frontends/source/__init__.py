@@ -66,6 +66,7 @@ class SourceDefinition(Definition):
 
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
+        self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
         self.strict = bool(options.get("strict"))
         self.link = self.depends = tuple[Any, ...]()
         if "link" in options or "depends" in options:
@@ -172,6 +173,7 @@ class SourceFrontEnd:
 
 def source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
     """The source in a wrapped object; None for an object of another kind."""
+    kind = str.__str__(kind) if isinstance(kind, str) else kind  # it may be a member of an enumeration
     if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
         thing, kind = thing[0], "ptx"  # the result of `numba.cuda.compile_ptx`: (PTX, return type)
     if isinstance(thing, (str, bytes)):

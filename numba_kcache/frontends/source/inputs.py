@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import OptionError
 from ...keys import Plain, encode, sha256
 from ...model.request import LinkInput, Origin
-from ...model.text import check_text, decoded
+from ...model.text import check_text, decoded, plain
 from .source import PATH_KINDS, TEXTS, Source, is_ptx
 
 _STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
@@ -67,17 +67,13 @@ def checked_source(returned: Any, label: str, kind: str) -> str:
     Raises:
         OptionError: It is not text, or text that no compiler can read.
     """
-    if isinstance(returned, bytes):
-        return decode_source(returned, label, kind)
-    if not isinstance(returned, str):
+    if not isinstance(returned, (str, bytes)):
         raise OptionError(
             f"cannot compile {label}",
             f"it returned {type(returned).__name__}, not str",
             "return the CUDA C++ source as text",
         )
-    if "\0" in returned or not returned.isascii():
-        return decode_source(returned, label, kind)
-    return returned
+    return decode_source(returned, label, kind)
 
 
 def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
@@ -86,7 +82,7 @@ def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
     Raises:
         OptionError: The text contains a NUL, or a lone surrogate that represents no byte.
     """
-    letters = decoded(text) if isinstance(text, bytes) else text
+    letters = decoded(text) if isinstance(text, bytes) else plain(text)
     if kind == "ptx" or (kind is None and is_ptx(letters)):
         letters = letters.rstrip("\0")
     check_text(letters, f"the source of {label}", is_decoded=isinstance(text, bytes))

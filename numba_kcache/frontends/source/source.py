@@ -144,9 +144,9 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     if isinstance(text, bytes):
         kind = kind or _MAGICS.get(text[:4])
         if kind and kind not in TEXTS:
-            code = text
+            code = bytes.__bytes__(text)
             return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: code)
-    if isinstance(text, bytes) or "\0" in text or not text.isascii():
+    if type(text) is not str or "\0" in text or not text.isascii():
         from .inputs import decode_source
 
         text = decode_source(text, label, kind)
