@@ -4,9 +4,9 @@ Promise     Two sets of arguments have equal forms only if cuda.compute generate
             without a known form raises `Unkeyed`, with the reason, and is built without the cache. No compiler is
             imported.
 Method      `ALGORITHMS` lists the algorithms and the parameters of their constructors in the versions that were
-            examined; others are not keyed. The form of an array has the dtype, of an initial value the type, of an
-            iterator the kind by which cuda.compute keys it, and of an operator written in Python the fingerprint
-            (compute_operators).
+            examined; others are not keyed. The form of an array is its dtype, that of an initial value its type, that
+            of an iterator the kind by which cuda.compute keys it, and that of an operator written in Python its
+            fingerprint (compute_operators).
 Source      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
 

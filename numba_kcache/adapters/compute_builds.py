@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"
-_BEGAN_NS = time.time_ns()
+_BEGAN_NS = time.time_ns()  # when this module was imported
 
 _building: set[int] = set()
-"""Threads that run a constructor of cuda.compute: algorithms constructed within it are not looked up."""
+"""Threads that run a constructor of cuda.compute. The algorithms that it constructs itself are not looked up."""
 
 _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """Code objects by key. All threads share them, as in cuda.compute, so that each device loads a code once."""
@@ -107,7 +107,7 @@ def _targets(capability: Any) -> tuple[int | None, list[Any]]:
 
 
 def _run_original(original: Any, instance: Any, arguments: dict[str, Any], capability: Any) -> None:
-    """Run cuda.compute's own constructor; algorithms constructed within it are not looked up."""
+    """Run cuda.compute's own constructor; the algorithms that it constructs itself are not looked up."""
     me, was_inside = get_ident(), get_ident() in _building
     _building.add(me)
     try:
@@ -279,7 +279,7 @@ def _cccl() -> Plain:
 
 
 def _toolkit_headers() -> str:
-    """The folder of the toolkit's headers that cuda.compute will use, found without its own search, which takes longer.
+    """The folder of the toolkit's headers that cuda.compute will use, found faster than by cuda.compute's own search.
 
     A build is stored only if cuda.compute's `get_include_paths` returns the same folder.
     """

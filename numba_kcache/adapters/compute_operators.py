@@ -24,7 +24,7 @@ from .compute_arguments import HOME, Unkeyed, dtype_form, type_form
 
 
 def struct_class() -> None:
-    """Represent, in a fingerprint, the code that cuda.compute generates for a struct class, whose layout is added."""
+    """Stand in a fingerprint for the code that cuda.compute generates for a struct class; its layout is added."""
 
 
 class Operators:
@@ -77,7 +77,7 @@ OPERATORS = Operators()
 
 
 def settings() -> Plain:
-    """The compiler's settings in the environment; the compiler itself usually is not loaded yet."""
+    """The compiler's settings, read from the environment, since the compiler usually is not loaded yet."""
     return dict(variables(VARIABLES))
 
 

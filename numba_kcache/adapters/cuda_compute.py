@@ -185,7 +185,7 @@ def _adapter_class() -> Any:
     factory = op._jit_op_adapter_factory
 
     class PythonOperator(op.OpAdapter):  # type: ignore[misc]
-        """A Python function that is not compiled before it has to be."""
+        """A Python operator that is compiled only when its code is needed."""
 
         def __new__(cls, function: Any) -> Any:
             cells = getattr(function, "__closure__", None) or ()

@@ -76,7 +76,7 @@ class Programs:
             raise KeyError(key)
 
     def __len__(self) -> int:
-        """Number of stored programs, whichever compiler they are from."""
+        """Number of stored programs, of all compilers."""
         return len(self._keys())
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ Promise     All files are in a folder on a local disk that only this user can us
             is returned only while its bytes have the digest in its name. The folder of copies of an ended process is
             removed when another process ends, or starts and finds many; a folder in use is never removed.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
-            process holds a lock on its folder of copies: where the lock can be taken, the process has ended.
+            process holds a lock on its folder of copies: if another process can take the lock, that process has ended.
 Not here    The choice of the private folder (store.fallback), and the rule that host code is never stored (triton).
 """
 
@@ -23,7 +23,7 @@ from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
 
 LEFT_LIMIT = 16
-"""Number of folders of copies above which a process removes those of ended processes also when it starts."""
+"""Number of folders of copies: above it, a process removes those of ended processes also when it starts."""
 
 KEPT_LIMIT = 4096
 """Limit of the keys with kept files; beyond it the half that was used longest ago is removed."""
@@ -58,7 +58,7 @@ def is_host_code(name: str, data: bytes) -> bool:
 
 
 def new_folder() -> str:
-    """Make a new folder for copies, which only the caller uses."""
+    """Make a folder for copies that only the caller uses."""
     folder = f"{_own_folders().copies}/{next(_numbers)}"
     os.mkdir(folder, 0o700)
     return folder
@@ -147,7 +147,7 @@ def _own_folders() -> _Folders:
 
 
 def _make_folders() -> _Folders:
-    private, tried = private_directory("files for the compilers of others")
+    private, tried = private_directory("files for the compilers of others")  # the text names the folder, by its digest
     if private is None:
         raise OSError(f"there is no private folder for files: tried {tried}")
     copies = f"{private}/copies"

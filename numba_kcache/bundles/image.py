@@ -2,10 +2,10 @@
 
 Promise     The same entries give the same digests, on every machine: the image contains no time, user or host name, and
             no output of a compressor whose version could matter. The tag leads to the old image or to the new one.
-Method      One layer with the bundle, a config with labels, a manifest with the same as annotations, then index.json.
-            The layer has the gzip format, which model-cache operators require, without compression: entries are
-            compressed already. Operators read files under io.triton.cache, the only kind of kernels that they know;
-            volume mounts and people use the same file by its other name, a hard link.
+Method      One layer with the bundle, a config with labels, a manifest with the same texts as annotations, then
+            index.json. The layer has the gzip format, which model-cache operators of Kubernetes require, but is not
+            compressed: entries are compressed already. These operators read only files under io.triton.cache; users
+            and volume mounts find the same file under its other name, a hard link.
 Not here    Reading one (tiers.oci). Blobs of images without a tag are not removed, as with other tools.
 """
 
@@ -112,7 +112,7 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     blobs = _folder(root, oci.BLOBS)
     try:
         tar = sha256()
-        layer = _publish_blob(blobs, oci.GZIP_LAYER_TYPE, _gzip(_seen(_tar(bundle), tar)))
+        layer = _publish_blob(blobs, oci.GZIP_LAYER_TYPE, _gzip(_digested(_tar(bundle), tar)))
         platform = {"architecture": "amd64", "os": "linux"}  # registries require one; the image has no CPU code
         rootfs = {"type": "layers", "diff_ids": [f"sha256:{tar.hexdigest()}"]}
         config_json = _json({**platform, "config": {"Labels": about}, "rootfs": rootfs})
@@ -147,7 +147,7 @@ def _publish_blob(blobs: int, kind: str, parts: Iterable[bytes]) -> dict[str, An
 
     def counted() -> Iterator[bytes]:
         nonlocal size_bytes
-        for part in _seen(parts, digest):
+        for part in _digested(parts, digest):
             size_bytes += len(part)
             yield part
 
@@ -155,7 +155,8 @@ def _publish_blob(blobs: int, kind: str, parts: Iterable[bytes]) -> dict[str, An
     return {"mediaType": kind, "digest": f"sha256:{digest.hexdigest()}", "size": size_bytes}
 
 
-def _seen(parts: Iterable[bytes], digest: Any) -> Iterator[bytes]:
+def _digested(parts: Iterable[bytes], digest: Any) -> Iterator[bytes]:
+    """Pass the parts on, and add each to a digest."""
     for part in parts:
         digest.update(part)
         yield part

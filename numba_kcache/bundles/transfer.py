@@ -1,9 +1,10 @@
 """Export and import bundles, push and pull entries of a tier: choose the entries and copy them.
 
-Promise     Every payload of an exported entry was verified. An import adds all entries or none, and keeps those that
-            are there already under the same key.
-Method      An entry belongs to a kernel if its components are equal, except target, signature and compilers: its report
-            holds their digests. Kernels linked from an entry's LTO-IR are exported with it.
+Promise     Every payload of an exported entry was verified. An import adds all entries or none, and does not replace
+            entries that the cache already has under the same key.
+Method      An entry belongs to a kernel if their components are equal, except target, signature and compilers; the
+            entry's report holds the digests of its components. Kernels linked from an entry's LTO-IR are exported
+            with it.
 Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, engine), and which kernels
             a module has (warmup.discovery).
 """
@@ -42,7 +43,7 @@ Identity = Sequence[Component]
 def export_bundle(
     session: Session, path: Any, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
 ) -> BundleReport:
-    """Write entries of a cache into a bundle, or an image that carries it.
+    """Write entries of a cache into a bundle, or into an image that contains a bundle.
 
     Args:
         session: Session of the cache.
@@ -64,7 +65,7 @@ def export_bundle(
     wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
     entries = _chosen(session, wanted, targets)
     if not entries:
-        left_out = "; what came unsigned is left out" if trust_of(session.settings).demands else ""
+        left_out = "; entries that arrived unsigned are not exported" if trust_of(session.settings).demands else ""
         why = f"this cache has none of the requested entries{left_out}"
         hint = "warm it up first: numba-kcache warm MODULE --arch sm_90"
         raise BundleError(f"cannot write the bundle {path}", why, hint)
@@ -215,7 +216,7 @@ class Moved(NamedTuple):
 
 
 def push(session: Session, to: str | None) -> Moved:
-    """Copy the entries that a tier lacks from a cache to it; where they are signed here, those that it has as well.
+    """Copy entries of a cache to a tier: those that the tier lacks, or all if this machine signs.
 
     Args:
         session: Session of the cache.
@@ -227,17 +228,18 @@ def push(session: Session, to: str | None) -> Moved:
     tier = _tier(session, to, writes=True)
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
-    went: dict[str, int] = {}
+    copied: dict[str, int] = {}
     keys = {file.key for file in _chosen(session, None, None)}
     present = keys & there
     for key in sorted(keys - there):
         data = session.local.get_encoded(key)
         if data and tier.put_now(entry_format.decode_entry(data, key), data):
-            went[key] = len(data)
-    for family, data in _manifests(session, present.union(went)):
+            copied[key] = len(data)
+    for family, data in _manifests(session, present.union(copied)):
         tier.add_variant_now(family, *reversed(entry_format.decode_manifest(data, family)))
     tier.close()
-    return Moved(tier.tier.name, len(went), sum(went.values()), len(present), len(keys) - len(went) - len(present))
+    failed = len(keys) - len(copied) - len(present)
+    return Moved(tier.tier.name, len(copied), sum(copied.values()), len(present), failed)
 
 
 def pull(session: Session, source: str | None) -> Moved:
@@ -257,16 +259,16 @@ def pull(session: Session, source: str | None) -> Moved:
     session.require_directory(f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
-    went = {key for key in sorted(keys - present) if tier.get(key) is not None}
+    found = {key for key in sorted(keys - present) if tier.get(key) is not None}
     tier.settle()
-    went = {key for key in went if session.local.peek(key) is not None}
+    copied = {key for key in found if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
-        variants = [each for each in tier.get_manifest(family) if each["key"] in went | present]
+        variants = [each for each in tier.get_manifest(family) if each["key"] in copied | present]
         if variants:
             session.local.add_variant(family, *reversed(variants))
     tier.close()
-    return Moved(tier.tier.name, len(went), size_bytes, len(present), len(keys) - len(present) - len(went))
+    return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 
 
 def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:

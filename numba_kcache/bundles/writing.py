@@ -1,9 +1,9 @@
 """Write a bundle.
 
 Promise     The same entries give the same bytes. The file appears under its name complete, or not at all. It replaces
-            only a regular file: a link, a device, a pipe or a folder at its path is an error, and stays.
-Method      The format is that of tiers.bundle. Every size is determined before the first file is read; a file whose
-            size changed since is an error.
+            only a regular file: a link, a device, a pipe or a folder at its path is an error, and is left there.
+Method      The format is that of tiers.bundle. The digest and size of each file are determined first; a file that
+            changed until it is written is an error.
 Not here    The choice of entries (transfer), and an image that contains one (image).
 """
 
@@ -23,8 +23,18 @@ from xxhash import xxh3_128
 from ..errors import BundleError
 from ..keys import sha256
 from ..store import CLOEXEC, DIRECTORY, NOFOLLOW
-from ..tiers import bundle as form
-from ..tiers.bundle import BundledFile, BundleReport
+from ..tiers.bundle import (
+    DIGEST_BYTES,
+    FORMAT,
+    MAGIC,
+    MAX_BUNDLE_BYTES,
+    MAX_INDEX_BYTES,
+    PREFIX,
+    BundledFile,
+    BundleReport,
+    statement_of,
+    targets_of,
+)  # fmt: skip
 from ..tiers.signing import SIGNATURE_BYTES, sign
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
@@ -34,7 +44,7 @@ class Assembled(NamedTuple):
     """A bundle that is ready to be written.
 
     Args:
-        parts: Its bytes, in pieces; iterating raises BundleError where an entry changed meanwhile.
+        parts: Its bytes, in pieces; iterating raises BundleError if an entry has changed since.
         size_bytes: Number of bytes in total.
         report: The description of its contents.
     """
@@ -69,11 +79,11 @@ def assemble(
     entries, manifests = sorted(entries), sorted(manifests)
     index = _encode_index(entries, manifests)
     files_bytes = sum(each.size_bytes for each in (*entries, *manifests))
-    if len(index) > form.MAX_INDEX_BYTES or files_bytes > form.MAX_BUNDLE_BYTES - form.MAX_INDEX_BYTES - 4096:
+    if len(index) > MAX_INDEX_BYTES or files_bytes > MAX_BUNDLE_BYTES - MAX_INDEX_BYTES - 4096:
         raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
-    targets = form.targets_of(entries)
-    signature = sign(signing_key, form.statement_of(index, files_bytes, targets)) if signing_key else b""
-    prefix = form.PREFIX.pack(form.MAGIC, form.FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
+    targets = targets_of(entries)
+    signature = sign(signing_key, statement_of(index, files_bytes, targets)) if signing_key else b""
+    prefix = PREFIX.pack(MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
 
     def files() -> Iterator[bytes]:
         for is_entry, chosen in ((True, entries), (False, manifests)):
@@ -90,7 +100,7 @@ def assemble(
             yield part
         yield digest.digest()
 
-    size_bytes = len(prefix) + len(index) + files_bytes + len(signature) + form.DIGEST_BYTES
+    size_bytes = len(prefix) + len(index) + files_bytes + len(signature) + DIGEST_BYTES
     return Assembled(parts(), size_bytes, BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex()))
 
 
@@ -105,7 +115,7 @@ def write_bundle(
     """Write a bundle, in place of the file that is there; the arguments are those of `assemble`.
 
     Raises:
-        BundleError: It cannot be written, or an entry changed meanwhile.
+        BundleError: It cannot be written, or an entry changed before it was written.
         SettingsError, ToolchainMissingError: It cannot be signed.
     """
     bundle = assemble(path, entries, manifests, read, signing_key=signing_key)

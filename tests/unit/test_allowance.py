@@ -52,7 +52,7 @@ def test_slow_server_costs_a_hundred_cold_kernels_five_seconds(
         time.now_s += compile_s
 
     assert tier.lost_s <= 5
-    assert "slowly" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
+    assert "it is slow" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
 
 
 def test_slow_server_that_has_what_is_wanted_is_asked(tmp_path: Path, time: Time) -> None:

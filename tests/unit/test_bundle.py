@@ -345,7 +345,7 @@ def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
         path.write_bytes(data[:size])
         with pytest.raises(BundleError):
             open_bundle(str(path), NOBODY)
-    assert "bytes where" in refused(data + b"\0", tmp_path)
+    assert "bytes, but" in refused(data + b"\0", tmp_path)
 
 
 def sealed_bundle(index: bytes, body: bytes, *, magic: bytes = b"\x89NKB\r\n\x1a\n", **sizes: int) -> bytes:
@@ -401,8 +401,8 @@ def test_forged_index_is_refused(tmp_path: Path, index: str, why: str) -> None:
     ("sizes", "why"),
     [
         ({"index_bytes": 1 << 31}, "are too many"),
-        ({"files_bytes": 1 << 62}, "bytes where"),
-        ({"signatures": 2}, "bytes where"),
+        ({"files_bytes": 1 << 62}, "bytes, but"),
+        ({"signatures": 2}, "bytes, but"),
         ({"version": 2}, "it has format 2, this version reads 1"),
         ({"magic": b"\x89NKC\r\n\x1a\n"}, "it is not a bundle"),
     ],
@@ -429,7 +429,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading hold for writing."""
-    monkeypatch.setattr(writing.form, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
+    monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 
@@ -630,7 +630,7 @@ def test_bundles_and_resources_are_tiers_too(package: str, bundle: Path, tmp_pat
     assert resolved(named, "sm_80") == Target(8, 0)
     bundle.write_bytes(bundle.read_bytes()[:-1])
     cache = open_cache(tmp_path / "3", tiers=[bundle])
-    with pytest.warns(KCacheWarning, match="bytes where") as said:
+    with pytest.warns(KCacheWarning, match="bytes, but") as said:
         assert [resolved(cache, "sm_80", source) for source in (EMPTY, TWO)] == [Target(8, 0)] * 2
 
     assert len(said) == 1
@@ -738,7 +738,7 @@ def test_signer_signs_nothing_that_was_imported_unsigned(
     open_cache(tmp_path / "new").import_bundle(bundle)
     signer = open_cache(tmp_path / "new", signing_key=keys[0])
 
-    with pytest.raises(BundleError, match="what came unsigned is left out"):
+    with pytest.raises(BundleError, match="entries that arrived unsigned are not exported"):
         signer.export_bundle(tmp_path / "signed.kcache")
     assert signer.push(str(tmp_path / "share")).entries == 0
     cached_kernel(EMPTY, cache=signer).compile(["sm_80"])
