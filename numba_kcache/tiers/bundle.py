@@ -20,7 +20,7 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from ..errors import BundleError
+from ..errors import BundleError, KCacheError
 from ..keys import sha256
 from ..model import NamedTuple
 from ..store import CLOEXEC, NONBLOCK
@@ -120,7 +120,7 @@ class BundleTier:
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle
-        self._bundle: Bundle | BundleError | None = None
+        self._bundle: Bundle | KCacheError | None = None
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
@@ -149,10 +149,10 @@ class BundleTier:
         if self._bundle is None:
             try:
                 self._bundle = self._open()
-            except BundleError as error:
+            except KCacheError as error:  # or what checks its signature is missing
                 self._bundle = error  # a large file is not read in full again at each miss
-        if isinstance(self._bundle, BundleError):
-            raise self._bundle
+        if isinstance(self._bundle, KCacheError):
+            raise self._bundle.with_traceback(None)  # otherwise each miss would add its frames to those before
         return self._bundle
 
 
@@ -189,8 +189,9 @@ def open_resource(package: str, resource: str, trusted: TrustedKeys) -> Bundle:
         found: Any = files(package)
         for part in resource.split("/"):
             found = found.joinpath(part)
-    except (ImportError, OSError, ValueError, TypeError) as error:
-        raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
+    except Exception as error:  # the package is imported: its own code may raise anything
+        why = str(error) or type(error).__name__
+        raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
     return open_traversable(found, name, trusted)
 
 

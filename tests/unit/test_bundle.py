@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sys
+import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -26,6 +27,7 @@ from numba_kcache import (
     KernelCache,
     OptionError,
     SettingsError,
+    ToolchainMissingError,
     cached_kernel,
     cached_module,
 )
@@ -40,7 +42,7 @@ from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers.bundle import BundledFile, open_bundle
+from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
@@ -770,6 +772,37 @@ def test_signed_bundle_as_tier_is_held_against_the_keys(
     numba_kcache.configure(trusted_keys=keys[1])
     with pytest.warns(KCacheWarning, match="it is not signed"):
         resolutions_of(cached_kernel(EMPTY)).for_device(Target(8, 0))
+
+
+def test_bundle_whose_signature_cannot_be_checked_is_read_once(
+    filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `cryptography`, the misses after the first do not read a bundle of gigabytes again."""
+    open_cache(tmp_path / "filled", signing_key=keys[0]).export_bundle(tmp_path / "signed.kcache")
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    opened, frames = [], []
+
+    def opening() -> Bundle:
+        opened.append(True)
+        return open_bundle(str(tmp_path / "signed.kcache"), TrustedKeys((), keys[0]))
+
+    tier = BundleTier("signed", opening)
+    for _ in range(3):
+        with pytest.raises(ToolchainMissingError) as caught:
+            tier.get(MANIFEST, "0" * 64)
+        frames.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert len(opened) == 1
+    assert frames[1] == frames[2]
+
+
+def test_package_that_fails_to_import_carries_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its own code raises."""
+    (tmp_path / "broken_carrier").mkdir()
+    (tmp_path / "broken_carrier" / "__init__.py").write_text("raise RuntimeError('not today')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(BundleError, match="not today"):
+        open_cache(tmp_path / "new").import_bundle("broken_carrier:kernels.kcache")
 
 
 @pytest.mark.parametrize("text", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"])
