@@ -25,7 +25,7 @@ from .limits import begin_pass, choose, try_lock
 from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
-from .tree import Found, Tree
+from .tree import RECENCY_NS, Found, Tree
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
@@ -68,7 +68,8 @@ def evict(
     if lock is None:
         return Removed(0, 0)
     try:
-        files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: file.used_ns)
+        latest_ns = int(now_s * 1e9) + RECENCY_NS  # a clock that was ahead set later times: those files go first
+        files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
         reached("eviction.walked")
         doomed = choose(
             files,

@@ -146,7 +146,7 @@ def _checked(record: object) -> Counts:
     if type(record) is not dict:
         raise ValueError("not counts")
     for value in record.values():
-        if type(value) not in (int, float) or not -_MAX_COUNT < value < _MAX_COUNT:
+        if type(value) not in (int, float) or not -_MAX_COUNT <= value <= _MAX_COUNT:
             raise ValueError("not a count")
     return record
 
@@ -155,7 +155,7 @@ def _sum(many: Iterable[Counts]) -> Counts:
     total: defaultdict[str, float] = defaultdict(int)
     for counts in many:
         for name, value in counts.items():
-            total[name] += value
+            total[name] = max(-_MAX_COUNT, min(total[name] + value, _MAX_COUNT))
     return dict(total)
 
 

@@ -40,7 +40,7 @@ class Writer:
         self.limits = Limits(store)
         self.is_settled = False
         self._locks: KeyLocks | None = None
-        self._paused_until_s = 0.0
+        self._paused_s = -PAUSE_S
 
     @property
     def locks(self) -> KeyLocks:
@@ -119,7 +119,7 @@ class Writer:
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         store = self._store
         now_s = store.clock()
-        if now_s < self._paused_until_s:
+        if 0 <= now_s - self._paused_s < PAUSE_S:  # unless the clock was set back
             return False
         shortage = self.limits.shortage(len(data))
         if shortage:
@@ -141,7 +141,7 @@ class Writer:
 
     def _pause(self) -> bool:
         """Store nothing for `PAUSE_S`, and start a pass that may make room."""
-        self._paused_until_s = self._store.clock() + PAUSE_S
+        self._paused_s = self._store.clock()
         self.limits.start()
         return False
 

@@ -11,7 +11,7 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store import counters, totals, try_flock
 from numba_kcache.store.folders import STATISTICS
-from tests.support.stores import Clock, Events, counters_of, folder_of
+from tests.support.stores import HOUR_S, Clock, Events, counters_of, folder_of
 
 
 def shards(directory: Path) -> list[Path]:
@@ -29,6 +29,19 @@ def test_numbers_are_summed_by_name(tmp_path: Path) -> None:
         assert counters_of(directory).add(counts)
 
     assert counters_of(directory).read() == {"hits": 3, "compile_time_s": 0.25, "from_a_later_version": 7}
+
+
+def test_sums_above_the_limit_of_a_count_lose_no_other(tmp_path: Path) -> None:
+    """Each addition is a count, their sum is not: the sum stays at the limit, and the other counts are kept."""
+    events = Events()
+    counters = counters_of(tmp_path, emit=events)
+    for _ in range(3):
+        counters.add({"bytes": 9e14, "hits": 1})
+    counters.fold(stale_s=-HOUR_S)
+    counters_of(tmp_path).add({"bytes": 1, "hits": 1})
+
+    assert counters.read() == {"bytes": 1e15, "hits": 4}
+    assert events == []
 
 
 def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:

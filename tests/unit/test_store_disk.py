@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -206,6 +207,37 @@ def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
     assert store.put(small_entry(3))
     store.wait_for_eviction()
     assert {info.key for info in store.entries()} == {key_of(number) for number in (1, 2, 3)}
+
+
+def test_times_of_a_clock_that_was_ahead_do_not_keep_entries(root: Path) -> None:
+    """Entries stored while the clock was 20 years ahead go first; otherwise all that is stored later would."""
+    clock = Clock(Clock().now_s + 20 * 365 * 24 * HOUR_S)
+    store = open_store(root, clock=clock, max_entries=20)
+    for number in range(20):
+        store.put(small_entry(number))
+        store.wait_for_eviction()
+    clock.now_s = Clock().now_s
+    for number in range(100, 140):
+        clock.now_s += 2 * HOUR_S
+        store.put(small_entry(number))
+        store.wait_for_eviction()
+
+    assert all(store.get(key_of(number)) is not None for number in range(125, 140))
+
+
+def test_clock_set_back_does_not_prolong_the_pause_after_a_full_disk(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full, then the clock was set back a year: what is compiled next is stored."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.tree, "write", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        assert not store.put(small_entry(1))
+    assert not store.put(small_entry(2))
+    clock.now_s -= 365 * 24 * HOUR_S
+
+    assert store.put(small_entry(3))
 
 
 @pytest.mark.parametrize("limit", ["entries", "bytes"])
