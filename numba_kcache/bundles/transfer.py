@@ -12,6 +12,7 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -35,6 +36,9 @@ from ..tiers.checked_tier import CheckedTier
 from ..tiers.opening import find_layout, open_any, open_tiers
 from ..tiers.trust import trust_of
 from .writing import assemble, write_bundle
+
+LISTING_S = 120.0
+"""Longest time that a tier may take to list its files, in seconds."""
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
@@ -288,11 +292,24 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
-    try:
-        return set(filter(entry_format.is_key, tier.tier.keys(kind)))
-    except FileNotFoundError:
-        return set()  # a directory that does not exist yet: the first put makes it
-    except Exception as error:  # servers and their clients may raise anything
-        raise KCacheError(
-            f"cannot {what} {tier.tier.name}", str(error), "`numba-kcache doctor` tests the tiers"
-        ) from None
+    found: set[str] = set()
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            found.update(filter(entry_format.is_key, tier.tier.keys(kind)))
+        except FileNotFoundError:
+            pass  # a directory that does not exist yet: the first put makes it
+        except Exception as error:  # servers and their clients may raise anything
+            failed.append(error)
+
+    # in a thread: a client that gets page after page of nothing does not return, and ignores an interrupt
+    thread = threading.Thread(target=work, name="numba_kcache-listing", daemon=True)
+    thread.start()
+    thread.join(LISTING_S)
+    if thread.is_alive():
+        failed.append(TimeoutError(f"it had not listed all its files after {LISTING_S:g} s"))
+    if failed:
+        cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
+        raise KCacheError(cannot, str(failed[0]), hint)
+    return found

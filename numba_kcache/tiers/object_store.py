@@ -114,10 +114,12 @@ class ObjectTier:
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
+        from .tier import listed  # a warm start does not import it
+
         start = _path(kind, "")
 
         def work(obstore: Any, store: Any) -> list[str]:
-            return [str(each["path"]) for chunk in obstore.list(store, start) for each in chunk]
+            return listed(str(each["path"]) for chunk in obstore.list(store, start) for each in chunk)
 
         return (path.rpartition("/")[2] for path in self._asked(work) or [])
 

@@ -116,9 +116,11 @@ class RedisTier:
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
+        from .tier import listed  # a warm start does not import it
+
         start = self._name(kind, "")
         pattern = _escaped(start) + "*"
-        found = self._run(lambda client: list(client.scan_iter(match=pattern, count=1000)))
+        found = self._run(lambda client: listed(client.scan_iter(match=pattern, count=1000)))
         return (name[len(start) :].decode("latin-1") for name in found)
 
     # -- leases: the value of a name is the builder's token, or the outcome of its build ---------------------------

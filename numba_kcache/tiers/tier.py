@@ -8,9 +8,27 @@ Not here    Verification, back-fill, counting (tiers.checked_tier).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from ..model import NamedTuple
+
+Name = TypeVar("Name")
+
+MOST_NAMES = 1 << 20
+"""Limit of the names that a server may list."""
+
+
+def listed(names: Iterable[Name]) -> list[Name]:
+    """The names that a server lists.
+
+    Raises:
+        ValueError: There are more than `MOST_NAMES`; it may go on for ever.
+    """
+    found = list(islice(names, MOST_NAMES + 1))
+    if len(found) > MOST_NAMES:
+        raise ValueError(f"it lists more than {MOST_NAMES} files")
+    return found
 
 
 class Tier(Protocol):

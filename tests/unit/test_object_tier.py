@@ -5,9 +5,13 @@ from __future__ import annotations
 import http.server
 import threading
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from numba_kcache import KCacheError, KernelCache
+from numba_kcache.bundles import transfer
+from numba_kcache.tiers import tier
 from tests.support.compiling import in_python
 
 SCRIPT = """
@@ -59,3 +63,42 @@ def test_child_of_a_process_that_used_object_storage_goes_without(monkeypatch: p
         server.shutdown()
 
     assert said.split() == ["0"]
+
+
+class _EndlessList(http.server.BaseHTTPRequestHandler):
+    keys = 0
+
+    def do_GET(self) -> None:
+        rows = (f"<Contents><Key>path/1/entries/{number:064x}</Key>{_ABOUT}</Contents>" for number in range(self.keys))
+        page = "<IsTruncated>true</IsTruncated><NextContinuationToken>1</NextContinuationToken>" + "".join(rows)
+        data = f"<ListBucketResult><KeyCount>{self.keys}</KeyCount>{page}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+_ABOUT = "<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>a</ETag><Size>3</Size>"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
+@pytest.mark.parametrize(("keys", "why"), [(0, "had not listed all its files after 1 s"), (10, "lists more than 100 ")])
+def test_service_that_lists_without_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: int, why: str
+) -> None:
+    """Page after page, empty or not: the client itself would not return, and ignore an interrupt."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    monkeypatch.setattr(transfer, "LISTING_S", 1.0)
+    monkeypatch.setattr(tier, "MOST_NAMES", 100)
+    answer = type("_Answers", (_EndlessList,), {"keys": keys})
+    cache = KernelCache(tmp_path / "own", durability="none")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(KCacheError, match=why):
+            cache.pull(f"s3://bucket/path?endpoint=http://127.0.0.1:{server.server_port}&region=x")
+        server.shutdown()
