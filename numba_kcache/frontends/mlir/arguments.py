@@ -2,7 +2,7 @@
 
 Promise     Numbers are packed by the types that the kernel was compiled for, never by those of another launch. A launch
             without a stream uses the current stream of its arrays' library. Other arguments raise `OtherTypes`.
-Method      One slot per argument. Parameters of each, flattened:
+Method      One slot per argument. An argument takes these parameters of the cubin:
 
                 array of n axes     address twice, offset 0, shape, strides in elements; of records in bytes
                 integer, boolean    the value, with its width
@@ -16,8 +16,8 @@ Method      One slot per argument. Parameters of each, flattened:
 
 Not here    Arrays (arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's launch
             (dispatcher).
-Source      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0, and the bytes of its launches, as
-            tests/integration/test_mlir_on_fake_driver.py compares them.
+Source      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0. tests/integration/test_mlir_on_fake_driver.py compares the
+            bytes of launches with those of numba-cuda-mlir.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ON_STREAMS_LIMIT = 256
 
 
 class _Sentinel:
-    """Kept among the modules of numba-cuda-mlir's context and finalised with them."""
+    """Stored with the modules of numba-cuda-mlir's context, and finalised when the context is destroyed."""
 
 
 def watch_context(loaded: LoadedKernel) -> None:
@@ -149,7 +149,7 @@ def make_launcher(
         is_cast: Whether numbers are converted to the types of a signature that the user wrote.
 
     Raises:
-        ArgumentError: The cubin is not of this signature.
+        ArgumentError: The cubin's parameters are not those of this signature.
     """
     try:
         flat = [inner for each in types for inner in (each.types if _is_varargs(each) else (each,))]
@@ -180,18 +180,18 @@ def codes_of(kind: Any) -> tuple[str, ...]:
     Raises:
         KeyError: The launcher cannot pack arguments of this type.
     """
-    parts, of = surface(), type(kind)
-    if of is parts.Array:
+    parts, cls = surface(), type(kind)
+    if cls is parts.Array:
         return "u8", "u8", *("i8",) * (1 + 2 * kind.ndim)
-    if of is parts.NoneType:
+    if cls is parts.NoneType:
         return ()
-    if parts.BaseTuple in of.__mro__:  # not isinstance: see python.numbas.is_a
+    if parts.BaseTuple in cls.__mro__:  # not isinstance: see python.numbas.is_a
         return tuple(code for each in kind for code in codes_of(each))
-    if of is parts.Complex:
+    if cls is parts.Complex:
         return (f"c{kind.bitwidth // 16}",)
-    if of is parts.Record or of in (parts.types.NPDatetime, parts.types.NPTimedelta):
-        return ("u8",) if of is parts.Record else ("i8",)
-    if of not in (parts.Integer, parts.Float, parts.Boolean):
+    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("u8",) if cls is parts.Record else ("i8",)
+    if cls not in (parts.Integer, parts.Float, parts.Boolean):
         raise KeyError(kind)
     return (number_code(dtype_of(kind)),)
 
@@ -209,23 +209,23 @@ def slot_of(kind: Any, launcher: MlirLauncher, is_cast: bool = False) -> Slot:
     Raises:
         KeyError: As for `codes_of`.
     """
-    parts, of = surface(), type(kind)
-    if of is parts.Array:
+    parts, cls = surface(), type(kind)
+    if cls is parts.Array:
         return MlirArraySlot(kind, launcher)
-    if of is parts.NoneType:
-        return _values_slot(lambda value: () if value is None else _other())
-    if of is parts.Record:
+    if cls is parts.NoneType:
+        return _values_slot(lambda value: () if value is None else _refuse())
+    if cls is parts.Record:
         return _record_slot(kind)
-    if parts.BaseTuple in of.__mro__:
+    if parts.BaseTuple in cls.__mro__:
         return _tuple_slot(kind, [slot_of(each, launcher) for each in kind])
-    if of in (parts.types.NPDatetime, parts.types.NPTimedelta):
-        return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _other())
+    if cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
     codes_of(kind)
     slot = number_slot(dtype_of(kind))
     return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
 
 
-def _other() -> Any:
+def _refuse() -> Any:
     raise OtherTypes
 
 
@@ -242,7 +242,7 @@ def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
 
 def _cast_slot(exact: Slot, dtype: Any) -> Slot:
     """The slot of a number that is converted to the type in the user's signature, if that preserves its value."""
-    own, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
+    numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
     least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
 
     def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
@@ -256,7 +256,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
                 f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
                 "convert it, or change the signature",
             )  # fmt: skip
-        found: tuple[Any, ...] = exact.settle(own(number), stream_id, call)
+        found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
         return found
 
     return _SettledSlot(settle)

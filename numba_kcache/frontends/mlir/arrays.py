@@ -28,7 +28,7 @@ _NAMES = {
     "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64",
     "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
 }  # fmt: skip
-"""The type of each element's code (`model.artifact`)."""
+"""The name of numba-cuda-mlir's type for each type code of an element (`model.artifact`)."""
 
 
 def array_type_of(value: Any) -> Any:
@@ -106,7 +106,7 @@ class MlirArraySlot(ArraySlot):
         array = parts.DeviceNDArray
         element = _element_of(kind.dtype)
 
-        def own(value: Any) -> Memory | None:
+        def read_own(value: Any) -> Memory | None:
             if type(value) is not array:
                 return None
             if not (value._numba_type_ is kind or value._numba_type_ == kind):
@@ -116,7 +116,7 @@ class MlirArraySlot(ArraySlot):
 
         super().__init__(
             kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
-            layout=kind.layout, read_own=own, passed_as="aa0se", is_readonly=not kind.mutable,
+            layout=kind.layout, read_own=read_own, passed_as="aa0se", is_readonly=not kind.mutable,
         )  # fmt: skip
         self.launcher: MlirLauncher = launcher
 
@@ -175,7 +175,7 @@ def _element_of(dtype: Any) -> str:
 
 
 def _unit_of(kind: Any) -> int:
-    """The unit of strides in bytes, for arrays of rarer elements: non-contiguous records and texts have strides in
+    """Bytes of one unit of the strides, for arrays of rarer elements: non-contiguous records and texts have strides in
     bytes, others in items."""
     parts = surface()
     is_counted = kind.layout == "C" or type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)

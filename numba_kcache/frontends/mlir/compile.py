@@ -54,7 +54,7 @@ def build(
 
     Args:
         definition: The kernel.
-        found: Its fingerprint.
+        found: Its fingerprint, or the reason why it has none.
         types: Types of its arguments.
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
@@ -120,26 +120,26 @@ def compile_kernel(
             parts.optimize(result)
         except parts.ForceLiteralArg as error:
             raise UncacheableError("cannot cache it", "its code depends on values of its arguments") from error
-    known = result.metadata
+    metadata = result.metadata
     _alive.extend(getattr(result.library, "referenced_objects", {}).values())
-    foreign = _foreign_callbacks(known, options["link"])
+    foreign = _foreign_callbacks(metadata, options["link"])
     if foreign:
         raise UncacheableError("cannot cache it", "what it links has callbacks to run when it is loaded")
-    if known.get("_cudadevrt_linked") and not has_runtime:
+    if metadata.get("_cudadevrt_linked") and not has_runtime:
         raise UncacheableError("cannot cache it", "CUDA's device runtime was linked, which is not in its key")
-    entry = _entry(known["cubin"], known["func_name"], declared.py_func.__name__)
-    ptx = known.get("ptx") or ""
+    entry = _entry(metadata["cubin"], metadata["func_name"], declared.py_func.__name__)
+    ptx = metadata.get("ptx") or ""
     extras = {"log": b"", **({"ptx": ptx.encode()} if keep_ptx else {})}
-    attributes = _attributes(known, options, types)
+    attributes = _attributes(metadata, options, types)
     if warned:
         attributes["warnings"] = rows_of(warned, declared.py_func)
-    return Artifact("mlir", target, (entry,), known["cubin"], time.perf_counter() - start, attributes, extras)
+    return Artifact("mlir", target, (entry,), metadata["cubin"], time.perf_counter() - start, attributes, extras)
 
 
-def _foreign_callbacks(known: Mapping[str, Any], links: Iterable[Any]) -> list[Any]:
+def _foreign_callbacks(metadata: Mapping[str, Any], links: Iterable[Any]) -> list[Any]:
     """Callbacks that belong neither to the compiler nor to the kernel's own options."""
     own = [callback for each in links for callback in callbacks_of(each)]
-    found = [*(known.get("setup_callbacks") or ()), *(known.get("teardown_callbacks") or ())]
+    found = [*(metadata.get("setup_callbacks") or ()), *(metadata.get("teardown_callbacks") or ())]
     return [each for each in found if each not in own and not str(each.__module__).startswith(f"{PACKAGE}.")]
 
 
@@ -151,8 +151,8 @@ def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> I
         device_functions: As of `compile_kernel`.
         chip: The target.
     """
-    functions = tuple(device_functions)  # unmarked until the compile has succeeded: a failed one leaves code as well
-    for function, digest in functions:
+    functions = tuple(device_functions)
+    for function, digest in functions:  # recorded again only after success: a failed compile leaves code, too
         if isinstance(function, FunctionType):
             if _compiled_as.pop(function, None) != (digest, chip, 0):
                 forget_implementations(function)
@@ -183,17 +183,17 @@ def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
     return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
 
 
-def _attributes(known: Mapping[str, Any], options: Mapping[str, Any], types: Iterable[Any]) -> dict[str, Any]:
+def _attributes(metadata: Mapping[str, Any], options: Mapping[str, Any], types: Iterable[Any]) -> dict[str, Any]:
     bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
-    needs_setup = bool(known.get("setup_callbacks") or known.get("teardown_callbacks") or known.get("needs_nrt"))
+    has_callbacks = metadata.get("setup_callbacks") or metadata.get("teardown_callbacks")
     return {
-        "cooperative": bool(known.get("use_cooperative")),
+        "cooperative": bool(metadata.get("use_cooperative")),
         "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
         "debug": bool(options.get("debug")),
         "lineinfo": bool(options.get("lineinfo")),
         "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
         "max_registers": options.get("max_registers"),
-        "needs_setup": needs_setup,
-        "needs_runtime": bool(known.get("needs_nrt")),
+        "needs_setup": bool(has_callbacks or metadata.get("needs_nrt")),
+        "needs_runtime": bool(metadata.get("needs_nrt")),
         "signature": [str(each) for each in types],
     }

@@ -51,6 +51,7 @@ class MlirDefinition(PythonDefinition):
     """A Python function or a dispatcher of numba-cuda-mlir's `cuda.jit` as a kernel.
 
     Attributes:
+        asked: The target in the dispatcher's options; () for none.
         is_bound: Whether it takes fixed signatures, to which arguments are cast.
     """
 
@@ -93,7 +94,7 @@ class MlirDefinition(PythonDefinition):
         """
         arguments, code = self.complete(tuple(arguments)), self.function.__code__
         if self.declared.targetoptions.get("extensions"):
-            return None  # extensions change the arguments first
+            return None  # extensions change the arguments before they are typed
         if len(arguments) != code.co_argcount and not (code.co_flags & VARARGS and len(arguments) > code.co_argcount):
             raise ArgumentError(
                 f"cannot launch {self.name} with {len(arguments)} arguments",

@@ -138,7 +138,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
         dispatcher: The dispatcher.
         resolutions: Resolutions of its function and options.
         types: Types of the arguments.
-        is_quiet: Whether numba-cuda-mlir itself raises errors in link inputs.
+        is_quiet: Whether errors in link inputs are left to numba-cuda-mlir, which raises them itself.
     """
     definition, parts = resolutions.definition, surface()
     is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled

@@ -24,7 +24,7 @@ from .internals import surface
 
 
 class InstalledDefinition(MlirDefinition):
-    """The definition of a dispatcher of an unedited program, which launches arguments without a variant itself."""
+    """The definition for a dispatcher of an unedited program, which itself launches arguments without a variant."""
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments; None if numba-cuda-mlir has to launch."""

@@ -102,8 +102,10 @@ _HOLDERS = {
     "numba_cuda.typing": "arraydecl builtins cffi_utils cmathdecl collections dictdecl enumdecl listdecl mathdecl"
     " npdatetime npydecl setdecl templates",
 }
+"""The modules with registries, by the package that contains them."""
+
 _HOLDERS_OF = ("0.5.4", "0.6.0")
-"""Versions for which the modules with registries are listed above; in others all modules are searched (0.3 ms)."""
+"""Versions for which `_HOLDERS` is complete; in others all modules are searched (0.3 ms)."""
 
 
 @lru_cache(maxsize=1)

@@ -3,8 +3,9 @@
 Promise     Link inputs are read again for each compile. The code is that of a plain compile: NVRTC gets
             numba-cuda-mlir's own flags, with include folders that replace the user's (headers.folders).
 Method      For the compiling thread, cuda.core's `Program` is replaced by one that runs NVRTC on the user's texts.
-Source      numba-cuda-mlir 0.6.0, cudadrv/nvrtc.py `compile`: toolkit before `CUDA_NVRTC_EXTRA_SEARCH_PATHS`, and no
-            folder of the text's own, whose name has none; cuda.core 1.2, `ProgramOptions.as_bytes`.
+Source      numba-cuda-mlir 0.6.0, cudadrv/nvrtc.py `compile`: NVRTC searches the toolkit, then
+            `CUDA_NVRTC_EXTRA_SEARCH_PATHS`; not the text's own folder, since the text is passed without one. cuda.core
+            1.2, `ProgramOptions.as_bytes`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _extra_folders() -> list[str]:
 
 
 def toolkit_dirs() -> Sequence[str]:
-    """List the include folders that come first."""
+    """List the toolkit's include folders, which are searched first."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 

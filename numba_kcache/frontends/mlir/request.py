@@ -33,7 +33,7 @@ CODE_SETTINGS = (
     "DISABLE_JIT", "CUDA_DISABLE_LTO_OPT", "CUDA_DEFAULT_PTX_CC", "CUDA_ENABLE_NRT", "CUDA_NRT_STATS", "DEBUG_NRT",
     "NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_INCLUDE_PATH",
 )  # fmt: skip
-"""Attributes of its configuration that change code; decorator options are in the fingerprint."""
+"""Attributes of numba-cuda-mlir's configuration that change code; decorator options are in the fingerprint."""
 
 _VARIABLES = ("NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "NUMBA_CUDA_NVRTC_EXTRA_SEARCH_PATHS", "LIBLLVM7")
 """Settings that are read from the environment at each use."""
@@ -45,7 +45,7 @@ VARIABLES = (
 
 
 def component_kinds() -> Mapping[str, ReasonKind]:
-    """Map each component of such a kernel to its kind of reason. docs/keys.md has a row for each."""
+    """Map each component of a numba-cuda-mlir kernel to its kind of reason. docs/keys.md has a row for each."""
     from ...model.reason import ReasonKind
     from ..python.reasons import KINDS
 

@@ -3,7 +3,7 @@
 Promise     The warnings of a compile are issued when it has ended, under the program's filters. A hit issues the same
             texts, at the kernel's file and line: a missing source, or NVRTC's warnings about a linked file, concern the
             hit as well.
-Method      ccache does the same with a compiler's warnings. An artifact without warnings has no attribute for them.
+Method      As ccache does with a compiler's warnings. An artifact without warnings has no attribute for them.
 Not here    Warnings of launches, and output that is printed.
 """
 
@@ -27,19 +27,19 @@ _MOST, _LONGEST = 16, 4000
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect the warnings that this thread gives in a block, and issue all that were given when it has ended.
+    """Collect the warnings of this thread in a block, and issue those of all threads when it has ended.
 
-    Filters are of the whole process: under the compiler's lock, two compiles never restore each other's. What other
-    threads give meanwhile is not the kernel's, and is issued under the program's filters with the rest.
+    Warning filters belong to the whole process. The compiler's lock is held, so that two compiles cannot restore each
+    other's filters. Warnings of other threads are not recorded for the kernel, but delayed until the end of the block.
     """
     found: list[warnings.WarningMessage] = []
-    given: list[warnings.WarningMessage] = []
+    delayed: list[warnings.WarningMessage] = []
     thread = threading.get_ident()
 
     def show(*row: Any, **named: Any) -> None:
-        given.append(warnings.WarningMessage(*row, **named))
+        delayed.append(warnings.WarningMessage(*row, **named))
         if threading.get_ident() == thread:
-            found.append(given[-1])
+            found.append(delayed[-1])
 
     try:
         with surface().global_compiler_lock, warnings.catch_warnings():
@@ -47,7 +47,7 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
             warnings.showwarning = show
             yield found
     finally:
-        for each in given:
+        for each in delayed:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
