@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 
 from ..errors import KCacheError
 from ..keys import Plain
@@ -133,7 +133,8 @@ class TrackedCompile:
             if len(self._queries) == 1 and watch.is_whole() and (aside.is_whole() or not others):
                 mirror.may_precompile = True
             try:
-                artifact = self._build(mirror)
+                with self._scanning(watch, trees):
+                    artifact = self._build(mirror)
             except KCacheError:  # the mirror may lack a file; else the second compile's error has the user's paths
                 return None
             finally:  # headers may have been precompiled in a compile that failed later
@@ -156,6 +157,15 @@ class TrackedCompile:
         if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
             is_plain = False  # LTO-IR cannot be searched for the mirror's path
         return (artifact, sets) if is_plain else None
+
+    def _scanning(self, watch: OpenWatch, trees: Sequence[str]) -> AbstractContextManager[object]:
+        """Scan the headers of trees of which no scans are cached while the compiler runs."""
+        new = [root for root in trees if not self._scans[root].rows]
+        if not new or os.name != "posix":
+            return nullcontext()
+        from .scan_beside import ScanBeside
+
+        return closing(ScanBeside(watch, self._scans, new, self._now_ns()))
 
     def _in_place(self) -> _Found:
         """Compile from the user's own folders."""

@@ -100,6 +100,10 @@ class OpenWatch:
         pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
         return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
 
+    def fileno(self) -> int:
+        """Descriptor that can be read from once something was opened."""
+        return self._fd
+
     def is_whole(self) -> bool:
         """Check whether every requested file and tree is watched and no event was lost."""
         self._read()

@@ -143,7 +143,8 @@ def joined(data: bytes) -> bytes:
     """Join continued lines."""
     if b"??/" in data:
         data = re.sub(rb"\?\?/\r?\n", b"", data)
-    return data.replace(b"\\\n", b"").replace(b"\\\r\n", b"")
+    data = data.replace(b"\\\n", b"")
+    return data.replace(b"\\\r\n", b"") if b"\r" in data else data
 
 
 def _scan(data: bytes) -> Scan:
