@@ -10,7 +10,7 @@ from .definition import NumbaDefinition
 
 
 class NumbaFrontEnd:
-    """Defines Python functions with a kernel's own body, and dispatchers of `cuda.jit`."""
+    """Defines Numba kernels: Python functions, and dispatchers of `cuda.jit`."""
 
     kinds = ("numba",)
 

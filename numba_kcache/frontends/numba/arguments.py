@@ -1,7 +1,7 @@
 """Arguments of a Numba kernel: find their types, and make the launcher for common types.
 
 Method      One slot per argument. An array is recognised by the Numba type that it keeps, which Numba interns; a number
-            by its class. Parameters of each argument, as in numba-cuda's `_Kernel._prepare_args`:
+            by its class. An argument takes these parameters of the cubin, as in numba-cuda's `_Kernel._prepare_args`:
 
                 array of n axes     meminfo and parent (both 0), items, item size, address, shape, strides in bytes
                 integer, boolean    the value, with its width
@@ -43,7 +43,7 @@ def types_of(arguments: Sequence[Any]) -> Signature:
     """Type the arguments of a launch as Numba does; common ones without calling Numba.
 
     Raises:
-        ValueError: Numba has no type for one; its own message.
+        ValueError: Numba has no type for one of them; the message is Numba's.
     """
     typeof, array, plain = _typing()
     return Signature([
@@ -56,7 +56,7 @@ def types_of(arguments: Sequence[Any]) -> Signature:
 def _type_of_others(value: Any) -> Any:
     """The type of an array of CuPy or PyTorch, for which Numba takes 100 us; None for all others.
 
-    As in Numba, a view of theirs that is not in C order has layout `"A"`, and some one-dimensional ones `"C"`.
+    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
@@ -111,7 +111,7 @@ def make_numba_launcher(
         labels: Name and type of each argument, if each launch is waited for (`debugging`); else None.
 
     Raises:
-        ArgumentError: The cubin is not of this signature.
+        ArgumentError: The cubin's parameters are not those of this signature.
     """
     if not are_packable(types):
         return None
@@ -170,7 +170,7 @@ def _array_slot(kind: Any) -> Slot:
 
     dtype = as_dtype(kind.dtype)
 
-    def own(value: Any) -> Memory | None:
+    def read_own(value: Any) -> Memory | None:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
             return None
         address = value.gpu_data.device_ctypes_pointer.value or 0
@@ -178,6 +178,6 @@ def _array_slot(kind: Any) -> Slot:
 
     return ArraySlot(
         kind, element=CODES.get(dtype.name, ""),
-        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, read_own=own, passed_as=_PASSED_AS,
+        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, read_own=read_own, passed_as=_PASSED_AS,
         is_readonly=not kind.mutable,
     )  # fmt: skip

@@ -51,7 +51,7 @@ class NumbaBuild(NamedTuple):
         artifact: Of kind "numba", with one entry. Its attributes: `cooperative`, `carveout`, `debug`, `lineinfo`,
             `launch_bounds`, `max_registers`, `signature`, and for `debug` the table `exceptions` of
             [code, builtin exception, arguments, [function, file, line] or None].
-        uncacheable: Reason why it must not be stored, although it runs in this process; None if it may be.
+        uncacheable: Reason why it must not be stored, although it runs in this process; None if it may be stored.
         linked: The user's and Numba's link inputs, with the bytes that were linked.
     """
 

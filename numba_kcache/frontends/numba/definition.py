@@ -3,8 +3,8 @@
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
             itself.
 Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
-            packing (arguments), and the work of Numba's own dispatcher: launches that no launcher takes, and attributes
-            (dispatcher).
+            packing (arguments), and the work of Numba's own dispatcher: launches that no launcher supports, and
+            attributes (dispatcher).
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class NumbaDefinition(PythonDefinition):
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
         """Make the launcher for arguments of exactly these types; None if Numba's own launch is needed."""
-        is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
-        if is_numbas or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
+        needs_numba = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
+        if needs_numba or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
             return None
         types: Any = variant
         names = self.function.__code__.co_varnames

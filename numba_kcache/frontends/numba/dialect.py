@@ -44,7 +44,7 @@ _HOLDERS = (
     *((f"numba.cuda.{name}", f"{kind}_registry") for name in ("fp16", "bf16", "fp8") for kind in ("typing", "target")),
     ("numba.cuda.vector_types", "typing_registry"), ("numba.cuda.vector_types", "impl_registry"),
 )  # fmt: skip
-"""Modules in which Numba has its registries; registries installed by a program are in the contexts."""
+"""Modules in which Numba has its registries; those that a program installs are in Numba's typing and target context."""
 
 NAMES = Names(
     packages=packages,

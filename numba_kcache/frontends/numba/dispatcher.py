@@ -65,7 +65,7 @@ class DispatcherCache:
             if self._is_numbas:
                 return None
             raise
-        if resolution.source == "compiled" and not is_known:  # Numba counts every result of this as a hit
+        if resolution.source == "compiled" and not is_known:  # Numba counts every kernel returned here as a hit
             self._dispatcher._cache_hits[sig] -= 1
             self._dispatcher._cache_misses[sig] += 1
         return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))

@@ -1,7 +1,7 @@
 """Patch numba-cuda's dispatcher class so that unedited programs use this cache.
 
 Method      Three methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
-            `compile` (what a new signature calls) and `specialize` (which would drop the cache, and with it `forall`).
+            `compile` (what a new signature calls) and `specialize` (Numba's drops the cache; `forall` calls it, too).
 Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
 Source      numba-cuda 0.30.4, dispatcher.py.
 """

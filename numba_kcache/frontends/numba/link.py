@@ -1,8 +1,8 @@
 """Link a lowered Numba kernel: its own code, inputs that Numba adds, and the user's files.
 
 Promise     The order is fixed: the kernel, the user's files as given, then the inputs of device functions and of
-            Numba's library, sorted by content. Files are read when they are linked. NVRTC and nvJitLink keep no
-            hidden cache and need no driver.
+            Numba's library, sorted by content. Files are read when they are linked. NVRTC and nvJitLink use no cache
+            of their own and need no driver.
 Source      numba-cuda 0.30.4: `CUDACodeLibrary._link_all`, `_Linker`, `cudadrv.nvrtc.compile` (its flags and
             include folders), `_Kernel.maybe_link_nrt`.
 """
@@ -73,8 +73,8 @@ def link_kernel(
 
 
 def toolkit_dirs() -> tuple[str, ...]:
-    """The include folders that come first for CUDA C++ link inputs of a Numba kernel;
-    `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and the input's own folder come after."""
+    """The include folders that are searched first for CUDA C++ link inputs of a Numba kernel;
+    `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and the input's own folder are searched after them."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 

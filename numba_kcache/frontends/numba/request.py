@@ -1,8 +1,8 @@
 """The inputs of a Numba kernel's request that are numba-cuda's own: settings, libraries and linked headers.
 
-Method      Two settings have defaults that Numba takes from the installed CUDA runtime: with the default value they are
-            in the component `... toolkit`, which belongs to the compilers; a value set by a program is an input of the
-            code like the others.
+Method      Two settings have defaults that Numba takes from the installed CUDA runtime. Default values are in the
+            component `numba toolkit`, which counts as part of the compilers; a value that the program sets is in the
+            component `numba settings`, like the other settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...model.reason import ReasonKind
 
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
-"""The compiler libraries. NVRTC is used for every kernel: Numba asks it for architectures, and its fp16 is CUDA C++."""
+"""The compiler libraries. NVRTC is used for every kernel: Numba queries its architectures, and its fp16 is CUDA C++."""
 
 DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
 
