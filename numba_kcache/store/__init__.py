@@ -11,20 +11,27 @@ import errno
 import os
 import sys
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..model import Protocol
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
 if TYPE_CHECKING:  # a hit does not import them
+    from typing import Protocol
+
     from .listing import Order
     from .report import EntryInfo, Usage
     from .tree import Found
+
+    class Forked(Protocol):
+        """An object with locks or threads that have to be replaced in a forked child."""
+
+        def after_fork(self) -> None:
+            """Replace, in the child, locks that another thread of the parent may have held."""
+
 
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
@@ -65,13 +72,6 @@ def unlock(fd: int) -> None:
 def sync_data(fd: int) -> None:
     """Force the bytes of the open file `fd` to the disk."""
     getattr(os, "fdatasync", os.fsync)(fd)
-
-
-class Forked(Protocol):
-    """An object with locks or threads that have to be replaced in a forked child."""
-
-    def after_fork(self) -> None:
-        """Replace, in the child, locks that another thread of the parent may have held."""
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
@@ -142,20 +142,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Store(ABC):
+class Store:
     """A store of entries and manifests by key."""
 
-    @abstractmethod
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
+        raise NotImplementedError
 
-    @abstractmethod
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The bytes of an entry's or manifest's file, not verified; its time of use is not renewed."""
+        raise NotImplementedError
 
-    @abstractmethod
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in any order."""
+        raise NotImplementedError
 
     def take_unsigned(self) -> None:
         """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
