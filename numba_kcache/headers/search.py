@@ -45,7 +45,7 @@ class Search(NamedTuple):
             `--no-source-include`.
         forced: Names given to `-include`, in order.
         memory: In-memory headers by name.
-        definitions: Macros given with `-D`; None means no value.
+        definitions: Macros given with `-D`; None means no value, with which a macro is 1.
         working_folder: The folder that relative names of `forced`, and of in-memory headers' siblings, refer to.
         source_base: The base for quoted names of the source; None if that is the first folder, which is then the
             first for angled names, too.

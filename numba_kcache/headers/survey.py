@@ -134,7 +134,7 @@ class Survey:
             (TreeScans() if scans is None else scans[search.trees[tree]], rest) if tree >= 0 else None
             for tree, rest in search.layout()
         )
-        lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
+        lines = [f"#define {name} {'1' if text is None else text}\n" for name, text in search.definitions]
         text = encoded("".join([*lines, source]))
         self._contents = {START: text}
         self._seen: dict[str, os.stat_result | None] = {}

@@ -94,6 +94,24 @@ def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "given", [{"defines": {"N": None}}, {"options": ["-DN"]}, {"options": ["--define-macro", "N"]}]
+)
+def test_name_from_a_macro_without_a_value_invalidates_key(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Such a macro is 1, and may be part of the name of a file."""
+    (tmp_path / "v1.h").write_text("#define VALUE 1\n")
+    macros = "#define NAMED(n) <v##n.h>\n#define CALLED(n) NAMED(n)\n"
+    options = {"source": f"{macros}#include CALLED(N)\n{KERNEL}", "include_dirs": [tmp_path], **given}
+    before = code(tmp_path / "cache", options)
+    (tmp_path / "v1.h").write_text("#define VALUE 2\n")
+
+    after = code(tmp_path / "cache", options)
+
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+@pytest.mark.slow
 def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -> None:
     """The text that is linked is compiled with the kernel's own macros."""
     device = (

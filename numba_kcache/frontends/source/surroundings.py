@@ -29,7 +29,7 @@ def header_queries(
         return "its macros use __DATE__ or __TIME__", ()
     texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
     texts += [(each, each.data) for each in link if each.kind == "cu"]
-    macros = [f"#define {name} {value or ''}\n" for name, value in options.defines + definitions]
+    macros = [f"#define {name} {'1' if value is None else value}\n" for name, value in options.defines + definitions]
     before = encoded("".join(macros))
     codes = [encoded(each) if isinstance(each, str) else each for _of, each in texts]
     scans = [scan_includes(before + code) for code in codes]
