@@ -1,7 +1,6 @@
 """Launches of one definition: bind configurations, find variants, and keep loaded kernels for each device.
 
-Promise     `kernel[config]` of a known configuration is one dict look-up. The memory used is bounded, also in a
-            loop over ever new grids.
+Promise     `kernel[config]` of a known configuration is one dict look-up. Memory is bounded, also over ever new grids.
             A kernel is loaded once for each device and variant. Before anything is queued, a launch notices that its
             module was unloaded or that another device is current, and loads or selects the right module.
 Method      The launch of a configuration is kept from its second use on. For a block, stream and shared memory that
@@ -23,7 +22,7 @@ from ..launch.launcher import Launcher
 from ..launch.loader import CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
 from ..store import IMPORTS, finish_imports
-from .base import Definition, Resolutions, RunsUncached, Variant
+from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
@@ -35,6 +34,7 @@ _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 BOUND_LIMIT = 256
 """Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
 
+_lines: dict[tuple[int, int, int], LaunchShape] = {}  # by grid, block and shared memory: shared by kernels
 _Row = tuple[list[bool], Dim3, BindGrid]
 """A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
 function."""
@@ -95,16 +95,19 @@ class Configurations:
         except TypeError:  # the configuration contains a list
             row, seen = None, False
         grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[count - 2 :])  # type: ignore[misc]
-        extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
         if row is not None and row[0][0]:
-            x, y, z = extents
+            x, y, z = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
             _, (most_x, most_y, most_z), bind = row
             if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
                 with_grid = bind(x, y, z)
                 _put(self._bound if seen else self._seen, config, with_grid if seen else None)
                 return with_grid
-        is_plain = type(block) is type(sharedmem) is int
-        shape = LaunchShape(extents, (block, 1, 1), sharedmem) if is_plain else launch_shape(extents, block, sharedmem)
+        is_line = type(grid) is type(block) is type(sharedmem) is int
+        shape = _lines.get((grid, block, sharedmem)) if is_line else launch_shape(grid, block, sharedmem)
+        if shape is None:
+            if len(_lines) >= BOUND_LIMIT:
+                _lines.clear()
+            shape = _lines[grid, block, sharedmem] = LaunchShape((grid, 1, 1), (block, 1, 1), sharedmem)
         launch = self._configure(config, shape, stream)
         assert launch is not None  # a kind without variants has a launcher
         _put(self._bound if seen else self._seen, config, launch if seen else None)
@@ -147,9 +150,9 @@ class Launches(Configurations):
         self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
         self.__name__ = definition.name or definition.label
         self._label, self._default_stream = definition.label, definition.default_stream
-        self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
-        make: Callable[..., Resolutions] = definition.make_resolutions
-        self._resolutions = definition.resolutions or make(definition, self._session, self._choose)
+        self._resolutions = definition.resolutions or definition.make_resolutions(
+            definition, self._session, functools.partial(choose_for_device, self._arch, kernel=self.__name__)
+        )
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
         self._clustered: dict[Any, Configurations] = {}
@@ -302,7 +305,7 @@ class Launches(Configurations):
         launcher = definition.launcher(
             loaded,
             variant,
-            relaunch=functools.partial(self._relaunch, loaded, variant),
+            relaunch=functools.partial(Launches._relaunch, self, loaded, variant),
             attributes=options.apply(loaded, self._name_on(loaded)) if options else b"",
             artifact=artifact,
             debug=session.settings.debug_launches,

@@ -48,7 +48,7 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
     """Explain whether the kernel is in the cache; see `Kernel.explain`."""
     variant, target = kernel._variants(signature)[0], kernel._targets(arch)[0]
     is_auto = arch is None and not kernel._arch
-    choice = kernel._choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
+    choice = kernel._resolutions.choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
     return kernel._resolutions.explain(choice, variant)
 
 

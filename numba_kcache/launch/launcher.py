@@ -35,6 +35,9 @@ _DESCRIBED_AFTER = 32
 """Number of kernels with equal parameters whose first launches, all through `_slow`, take as long as describing one of
 them to the C module."""
 
+_MANY = 100
+"""Number of kernels of a module that makes it likely that more than `_DESCRIBED_AFTER` of them are launched."""
+
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
@@ -120,7 +123,7 @@ class Launcher:
     ) -> None:
         self.name, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.entry.typed
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
-        self.driver, self._prepare = loaded.module.driver, loaded.prepare
+        self.driver, self._loaded = loaded.module.driver, loaded
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
         self.slots, layouts = slots, loaded.module.layouts
         for slot in slots or ():
@@ -128,6 +131,8 @@ class Launcher:
         layout = layouts.get((self.parameters, strided)) if self.shares_layout else None
         if layout is None:
             layout = Layout(self.parameters)
+            if loaded.module.count >= _MANY:
+                layout.launched = _DESCRIBED_AFTER - 1  # the second one is described
             if len(layouts) >= _LAYOUTS_LIMIT:  # a program may make kernels without end
                 layouts.clear()
             if self.shares_layout:
@@ -168,7 +173,7 @@ class Launcher:
         Raises:
             LaunchConfigError: The shape exceeds the limits of the kernel and its device, or `stream` is not a stream.
         """
-        self._prepare(shape, self.name)
+        self._loaded.prepare(shape, self.name)
         handle = stream if type(stream) is int and stream >= 0 else stream_handle(stream)
         if handle > 1:
             self.module.uses(handle, stream)

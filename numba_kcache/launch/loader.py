@@ -252,6 +252,7 @@ class LoadedModule:
         driver: `devices.bindings()`.
         handle: The driver's handle of the module, or of the library if Numba loaded it.
         loaded_in: The id of its context.
+        count: Number of its kernels.
         layouts, functions: Shared by its launchers: the loader's layouts, and the driver's functions for plans.
         live: One element, false once the handle must not be used any more.
         stays: One element, true if it must not be unloaded, since code outside this package may use it.
@@ -266,7 +267,7 @@ class LoadedModule:
         self.driver = driver = bindings()
         self.device, self.live, self.stays = device, [True], [True]
         (artifact, _sections), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
-        self._name, self._loader, self._streams = name, loader, dict[int, Any]()
+        self._name, self._loader, self._streams, self.count = name, loader, dict[int, Any](), len(artifact.entries)
         status, count = driver.cuDeviceGetCount()
         self.device_of: Any = None
         if status == 0 and count > 1:

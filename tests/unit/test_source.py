@@ -13,6 +13,7 @@ from numba_kcache.errors import OptionError
 from numba_kcache.frontends.source.inputs import define_path, normalised_ptx, read_link_inputs
 from numba_kcache.frontends.source.source import define_text, returns_source
 from numba_kcache.kernel import Kernel, cached_kernel
+from numba_kcache.model.request import FILE_WORDS
 from numba_kcache.model.text import decoded
 from numba_kcache.module import cached_module
 from tests.support.compiling import EMPTY, compiled
@@ -471,3 +472,8 @@ def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:
     assert texts[0] != texts[1]
     assert kernels[0].key() == kernels[1].key()
     assert texts[0] != normalised_ptx(texts[0])
+
+
+def test_text_without_the_letter_of_a_word_lacks_the_word() -> None:
+    """Texts are searched for a word only if they have its letter."""
+    assert [letter in word and len(letter) == 1 for word, letter in FILE_WORDS.items()] == [True] * len(FILE_WORDS)

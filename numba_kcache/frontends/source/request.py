@@ -57,8 +57,8 @@ def source_request(
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
     is_plain = not (link or options.flags or options.defines)
-    for word in FILE_WORDS:  # no generator, for speed: each source is searched for all words
-        is_plain = is_plain and word not in text
+    for word, letter in FILE_WORDS.items():  # no generator, for speed: each source is searched for all words
+        is_plain = is_plain and not (letter in text and word in text)
     given = None
     if options.flags:
         from .flags import read_flags
