@@ -280,7 +280,7 @@ def fleet_operations() -> str:
         "miss_us": "read, not there",
         "hit_us": "read, 20 KB",
         "claim_us": "claim a lease",
-        "put_us": "write, 20 KB, by redis-py, behind the launch",
+        "put_us": "write, 20 KB, behind the launch",
     }
     rows = ((name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in names.items())
     small, large = found["get_3b_per_s"], found["get_20kb_per_s"]

@@ -1,13 +1,11 @@
 """A Redis or Valkey server, or a cluster of them, as a tier.
 
-Promise     A command that a launch waits for ends within `timeout_s` of its start, and reads no answer above the limit
-            into memory. In all other operations `timeout_s` bounds the connect and each wait on the socket. Errors and
-            reports hold neither user nor password. Only the builder whose token was claimed can renew and release a
-            lease.
+Promise     A command ends within `timeout_s` of its start, one that writes within a second more for each MiB, and reads
+            no answer above the limit into memory. Errors and reports hold neither user nor password. Only the builder
+            whose token was claimed can renew and release a lease.
 Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE has the
-            server truncate what is too long. Reads and claims of leases use tiers.resp; all other operations use
-            redis-py, whose import takes longer than a warm launch. In a cluster the first request for each slot is
-            redirected, and the slot's node is remembered; redis-py queries all slots when it connects.
+            server truncate what is too long. In a cluster the first request for each slot is redirected, and the slot's
+            node is remembered. Only the listing of keys, for `push` and `pull`, uses redis-py: it knows the nodes.
 Not here    When to ask, verification, and the protocol of leases (tiers.checked_tier, tiers.breaker, tiers.lease).
 """
 
@@ -35,6 +33,9 @@ LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
 
 _HOPS = 4
 """Most nodes of a cluster that one operation asks."""
+
+_LEAST_BYTES_PER_S = 1 << 20
+"""Speed of the slowest connection over which large files can be written."""
 
 _SLOTS = 16384
 _LEASE = 0
@@ -106,13 +107,15 @@ class RedisTier:
         """Write an entry or a signature."""
         self._check_size(data)
         name = self._name(kind, key)
-        self._run(lambda client: client.set(name, data, ex=self._ttl_s))
+        expiry = () if self._ttl_s is None else (b"EX", b"%d" % self._ttl_s)
+        self._ask(b"SET", name.encode(), data, *expiry)
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if the server has another one by now."""
         self._check_size(data)
-        arguments = self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0
-        return bool(self._run(lambda client: client.eval(_REPLACE_MANIFEST, 1, *arguments)))
+        return self._ran(
+            _REPLACE_MANIFEST, self._name(MANIFEST, family), before or b"", data, b"%d" % (self._ttl_s or 0)
+        )
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
@@ -138,12 +141,12 @@ class RedisTier:
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
         """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
-        arguments = self._name(_LEASE, name), before, after, _ms(kept_s)
-        return bool(self._run(lambda client: client.eval(_REPLACE_LEASE, 1, *arguments)))
+        return self._ran(_REPLACE_LEASE, self._name(_LEASE, name), before.encode(), after.encode(), b"%d" % _ms(kept_s))
 
     def ready(self) -> None:
-        """Import redis-py: once the interpreter shuts down, an import fails."""
-        _redis()
+        """Import what a connection with TLS needs: once the interpreter shuts down, an import fails."""
+        if self._server.is_encrypted:
+            import ssl  # noqa: F401
 
     def close(self) -> None:
         """Close connections."""
@@ -154,13 +157,19 @@ class RedisTier:
         if client is not None:
             client.close()
 
-    # -- commands that a launch waits for ----------------------------------------------------------------------------
+    # -- commands on one key -----------------------------------------------------------------------------------------
 
-    def _ask(self, *words: bytes) -> bytes | None:
+    def _ran(self, script: str, name: str, *arguments: bytes) -> bool:
+        """Run a script on one key. Returns True if it replaced the value."""
+        key = name.encode()
+        return self._ask(b"EVAL", script.encode(), b"1", key, *arguments, key=key) not in (b"0", None)
+
+    def _ask(self, *words: bytes, key: bytes = b"") -> bytes | None:
         """The answer to a command whose second word is a key, from the node of the cluster that holds it."""
         if self._pid != os.getpid():  # a child must not read its parent's answers
             self._idle, self._pid = {}, os.getpid()
-        deadline_s, server, needs_asking = time.monotonic() + self._timeout_s, self._node(words[1]), False
+        deadline_s = time.monotonic() + self._timeout_s + sum(map(len, words)) / _LEAST_BYTES_PER_S
+        server, needs_asking = self._node(key or words[1]), False
         for _ in range(_HOPS):
             try:
                 return self._answer(server, deadline_s, words, needs_asking)
@@ -185,9 +194,10 @@ class RedisTier:
         asked = ((b"ASKING",), words) if needs_asking else (words,)
         with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
             return _last_answer(idle.pop(), idle, deadline_s, asked)
-        return _last_answer(Connection(server, deadline_s, self._limit_bytes + 1), idle, deadline_s, asked)
+        connect_s = min(deadline_s, time.monotonic() + self._timeout_s)
+        return _last_answer(Connection(server, connect_s, self._limit_bytes + 1), idle, deadline_s, asked)
 
-    # -- everything else ---------------------------------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------------------------------
 
     def _check_size(self, data: bytes) -> None:
         if len(data) > self._limit_bytes:
@@ -238,7 +248,7 @@ def _redis() -> Any:
         import redis
     except ImportError as error:
         raise ToolchainMissingError(
-            "cannot write to a Redis server", str(error), "install numba-kcache[redis], which brings redis-py"
+            "cannot list the files of a Redis server", str(error), "install numba-kcache[redis], which brings redis-py"
         ) from None
     return redis
 

@@ -1,14 +1,13 @@
-"""A small client for Redis' protocol, bounded in time and memory, for the reads that a launch waits for.
+"""A small client for Redis' protocol, bounded in time and memory.
 
 Promise     `Connection.ask` ends at its deadline, however slowly the server answers, and takes no more memory than its
             limit, whatever length the server claims. After any failure the connection is closed, so that no answer is
             taken for that of another request. Errors name no user and no password.
 Method      One request, one answer, over a socket whose timeout is the time left.
-Not here    Background work and the rest of the protocol, for which redis-py is used; and following a cluster's
-            redirections (both in tiers.redis).
+Not here    Following a cluster's redirections, and listing keys (both in tiers.redis).
 Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 150 to 200 ms of
-            CPU to import, forty times what a warm first launch may lose to a tier. It also does not bound the time of
-            a whole answer: its timeout restarts with every packet.
+            CPU to import, forty times what a warm first launch may lose to a tier. It also bounds neither the size nor
+            the time of a whole answer: its timeout restarts with every packet.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class Connection:
                 raise PermissionError(str(error)) from None
 
     def ask(self, deadline_s: float, *words: bytes) -> bytes | None:
-        """Send a command whose answer is a string or nil, and return the answer.
+        """Send a command whose answer is a string, a number or nil, and return the answer.
 
         Raises:
             Redirection: Another node has the key.
@@ -180,7 +179,7 @@ class Connection:
             if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM", "LOADING", "MASTERDOWN", "CLUSTERDOWN")):
                 raise PermissionError(text)
             raise Redirection(text) if text.startswith(("MOVED ", "ASK ")) else RedisError(text)
-        if kind == b"+":
+        if kind in (b"+", b":"):
             return line[1:]
         if kind != b"$" or not text.removeprefix("-").isdecimal():
             raise ConnectionError(_NO_REDIS)

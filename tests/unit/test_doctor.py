@@ -201,13 +201,13 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
 
 def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding names the extra; the server itself may be available."""
-    monkeypatch.setitem(sys.modules, "redis", None)
-    cache = KernelCache(tmp_path / "cache", tiers=["redis://127.0.0.1:1/0"])
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    cache = KernelCache(tmp_path / "cache", tiers=["s3://bucket/path"])
     (finding,) = doctor.judged_tiers(cache.session)
 
     assert finding.state == WRONG
-    assert "redis" in finding.says
-    assert "numba-kcache[redis]" in finding.advice
+    assert "obstore" in finding.says
+    assert "numba-kcache[object-store]" in finding.advice
 
 
 def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:

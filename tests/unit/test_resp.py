@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from numba_kcache.tiers.resp import Server, server_of
+from numba_kcache.store.entry import ENTRY
+from numba_kcache.tiers.redis import RedisTier
+from numba_kcache.tiers.resp import RedisError, Server, server_of
+
+KEY = "0" * 64
 
 
 @pytest.mark.parametrize(
@@ -28,3 +36,38 @@ def test_url_without_host_port_or_database_that_can_be_read_is_refused(url: str)
     """The reason holds no secret: it is shown to whoever reads the log."""
     with pytest.raises(ValueError, match=r"^it (names no host|must be redis://user:password@host:port/database)$"):
         server_of(url)
+
+
+@pytest.fixture
+def dishonest() -> Iterator[str]:
+    """A server that answers each command with the beginning of four gigabytes, and sends 16 MiB of them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work() -> None:
+            try:
+                client = server.accept()[0]
+                with client:
+                    client.recv(1 << 16)
+                    client.sendall(b"$4000000000\r\n" + bytes(16 << 20))
+            except OSError:
+                pass  # the client hung up, or the test is over
+
+        threading.Thread(target=work, daemon=True).start()
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tier: tier.get(ENTRY, KEY),
+        lambda tier: tier.put(ENTRY, KEY, b"data"),
+        lambda tier: tier.put_manifest(KEY, b"data", None),
+        lambda tier: tier.claim(KEY, "token", 1.0),
+        lambda tier: tier.replace(KEY, "before", "after", 1.0),
+    ],
+    ids=["get", "put", "put_manifest", "claim", "replace"],
+)
+def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[[RedisTier], object]) -> None:
+    """To commands that read and to those that write: no answer fills the memory."""
+    with pytest.raises(RedisError, match="an answer of 4000000000 bytes is above the limit"):
+        use(RedisTier(dishonest))
