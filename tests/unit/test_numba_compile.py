@@ -574,3 +574,91 @@ def test_explicit_overload_is_compiled_anew_after_what_it_calls(callees: str, in
         constants.append({*re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],))))})
 
     assert constants == [{"0d4008000000000000"}, {"0d4014000000000000"}]
+
+
+PASSED = """
+import enum
+import numba
+from numba import cuda, types
+from numba.cuda.extending import intrinsic, overload
+from numba.extending import overload as overload_of_core
+GAIN = 3.0
+class Mode(enum.IntEnum):
+    ONE = 3
+@cuda.jit(device=True)
+def scaled(x): return x * GAIN
+@numba.njit
+def scaled_under_njit(x): return x * GAIN
+def owned(x): pass
+@overload(owned)
+def implement_owned(x): return lambda x: x * GAIN
+def of_core(x): pass
+@overload_of_core(of_core)
+def implement_of_core(x): return lambda x: x * GAIN
+def body(x): return x * GAIN
+@intrinsic
+def written(context, x):
+    def write(context, builder, signature, arguments):
+        return context.compile_internal(builder, body, types.float64(types.float64), arguments)
+    return types.float64(types.float64), write
+@cuda.jit(device=True)
+def applied(function, x): return function(x)
+@cuda.jit(device=True)
+def applied_in_tuple(functions, x): return functions[0](x)
+@cuda.jit(device=True)
+def of_enum(kind, x): return x * kind.ONE.value
+IN_TUPLE = scaled,
+@cuda.jit
+def kernel(x): x[0] = {used}
+@cuda.jit
+def another(x): x[0] = scaled(x[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "used",
+    ["applied(scaled, x[0])", "applied(scaled_under_njit, x[0])", "applied(owned, x[0])", "applied(written, x[0])",
+     "applied_in_tuple(IN_TUPLE, x[0])", "of_enum(Mode, x[0])", "of_core(x[0])", "written(x[0])"],
+)  # fmt: skip
+def test_code_for_objects_of_the_program_is_made_anew(used: str) -> None:
+    """A device function's code depends on functions and classes that are passed to it.
+
+    Another kernel has compiled the passed function with its new global meanwhile, so that it is no sign of a change.
+    """
+    space: dict[str, Any] = {"__name__": "app"}
+    exec(PASSED.replace("{used}", used), space)
+    before = ptx_of(built(space["kernel"], (float64[::1],)))
+    space["GAIN"], space["Mode"].ONE._value_ = 5.0, 5
+    built(space["another"], (float64[::1],))
+    after = ptx_of(built(space["kernel"], (float64[::1],)))
+
+    assert ["0d4008000000000000" in each for each in (before, after)] == [True, False]
+    assert ["0d4014000000000000" in each for each in (before, after)] == [False, True]
+
+
+@pytest.mark.slow
+def test_operator_of_the_program_is_made_anew_in_device_functions() -> None:
+    """No name in a device function leads to the implementation of an operator."""
+    script = """
+import operator, sys
+from numba import cuda, types, float64
+from numba.cuda.extending import overload
+from tests.unit.test_numba_compile import built, ptx_of
+GAIN = 3.0
+@overload(operator.sub)
+def implement_sub(a, b):
+    if isinstance(a, types.BaseTuple): return lambda a, b: (a[0] + b[0]) * GAIN
+@cuda.jit(device=True)
+def subtracted(x): return (x, x) - (x, x)
+@cuda.jit
+def kernel(x): x[0] = subtracted(x[0])
+before = ptx_of(built(kernel, (float64[::1],)))
+GAIN = 5.0
+after = ptx_of(built(kernel, (float64[::1],)))
+assert ("0d4008000000000000" in before, "0d4014000000000000" in before) == (True, False), before
+assert ("0d4008000000000000" in after, "0d4014000000000000" in after) == (False, True), after
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.getcwd()])}
+
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)

@@ -108,6 +108,8 @@ class PairModel(models.models.StructModel):
         super().__init__(manager, kind, [("low", types.float64), ("high", types.float64)])
 make_attribute_wrapper(PairType, "low", "first")
 make_attribute_wrapper(PairType, "high", "second")
+@overload_attribute(PairType, "both")
+def implement_both(pair): return lambda pair: pair.first + pair.second
 class Pair: pass
 @type_callable(Pair)
 def type_pair(context):
@@ -121,7 +123,7 @@ def lower_pair(context, builder, signature, arguments):
 
 @cuda.jit
 def kernel(x):
-    x[6] = Pair(x[6], x[7]).first + doubled(x[7], x[8])
+    x[6] = Pair(x[6], x[7]).first + doubled(x[7], x[8]) * Pair(x[7], x[8]).both
     x[0] = scaled(x[0]) + told(3) + x.of_array() + x.one_kcache + x.two_kcache * 2.0
     x[1] = (x[0], x[1]) - (x[1], x[2])
     x[2] = (x[0], x[1]) / (x[1], x[2])

@@ -25,9 +25,11 @@ from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
+from ..python.compiled_code import forget_implementations, is_plain
 from ..python.function import Fingerprint, Uncapturable
+from . import dialect
 from .definition import MlirDefinition
-from .internals import PACKAGE, assumed_host, compiler, forget_implementations
+from .internals import PACKAGE, assumed_host, compiler
 from .link import linked_from
 from .warned import recorded, rows_of
 
@@ -152,12 +154,15 @@ def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> I
         chip: The target.
     """
     functions = tuple(device_functions)
+    implementations = []
     for function, digest in functions:  # recorded again only after success: a failed compile leaves code, too
+        is_known = _compiled_as.pop(function, None) == (digest, chip, len(getattr(function, "overloads", ())))
         if isinstance(function, FunctionType):
-            if _compiled_as.pop(function, None) != (digest, chip, 0):
-                forget_implementations(function)
-        elif _compiled_as.pop(function, None) != (digest, chip, len(function.overloads)):
+            implementations += [] if is_known else [function]
+        elif not (is_known and is_plain((*function.overloads,), dialect.form_of_type)):
             _forget_overloads(function)
+    has_operators = bool(dialect.registrations().of_all)
+    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=has_operators)
     yield
     for function, digest in functions:
         _compiled_as[function] = digest, chip, len(getattr(function, "overloads", ()))

@@ -49,6 +49,7 @@ python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
 registrations = partial(numbas.registrations, NAMES)
+registries = partial(numbas.registries, NAMES)
 
 
 def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:

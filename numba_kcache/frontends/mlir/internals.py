@@ -80,7 +80,6 @@ DISPATCHER_METHODS = (
 )
 _DISPATCHER_NAMES = (*DISPATCHER_METHODS, "_can_reuse_overload", "_resolve_overload", "configure", "specialize")
 
-_TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 _REGISTRIES = frozenset((
     "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
 ))  # fmt: skip
@@ -266,17 +265,3 @@ def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
             yield
         finally:
             tools.get_gpu_compute_capability = real  # type: ignore[attr-defined]
-
-
-def forget_implementations(function: Any) -> None:
-    """Drop the code kept of a function under `@overload` or `@intrinsic` for the life of the process."""
-    parts = compiler()
-    target = parts.mlir_target
-    registries = [parts.builtin_registry, parts.typing_registry]
-    registries += getattr(getattr(target, "_typingctx", None), "_registries", ())
-    for registry in registries:
-        templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
-        for template in (*templates, *registry.attributes, *registry.functions):
-            if function in (getattr(template, "_overload_func", None), getattr(template, "_definition_func", None)):
-                for name in _TEMPLATE_CACHES:
-                    getattr(template, name, {}).clear()

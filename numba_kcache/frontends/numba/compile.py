@@ -27,9 +27,12 @@ from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
+from ..python.compiled_code import forget_implementations, is_plain
 from ..python.function import Fingerprint, Uncapturable
+from ..python.value import Trust
+from . import dialect
 from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
-from .internals import assumed_device, forget_implementations, internals
+from .internals import assumed_device, internals
 from .link import DEVICE_RUNTIME, link_kernel
 
 _Freshness = tuple[str, tuple[int, int], int]
@@ -193,17 +196,22 @@ def _forget_stale(
     drops what a failed one leaves. The code of functions under `@overload` and `@intrinsic` is always dropped: kernels
     outside this package add some too, which this package cannot count.
     """
+    implementations = []
     for function, digest in functions:
         on_device = _on_device(function)
         if isinstance(on_device, FunctionType):
-            forget_implementations(on_device)
+            implementations.append(on_device)
         elif on_device is not None:
-            known = _compiled_as.pop(on_device, None)
-            if on_device.overloads and known != (digest, cc, len(on_device.overloads)):
+            known, overloads = _compiled_as.pop(on_device, None), on_device.overloads
+            is_known = known == (digest, cc, len(overloads))
+            if overloads and not (is_known and is_plain((*overloads,), dialect.form_of_type)):
                 _recompile(on_device)
-    cached = parts.cuda_target.target_context.cached_internal_func
+    has_operators = bool(dialect.registrations().of_all)
+    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=has_operators)
+    cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(dialect.packages)
     known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
-    if known_flags != (_flags(cc, chosen), len(cached)):
+    are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
+    if has_operators or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
         cached.clear()
 
 

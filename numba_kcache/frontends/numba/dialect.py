@@ -66,6 +66,7 @@ intrinsic = partial(numbas.intrinsic, NAMES)
 type_form = partial(numbas.type_form, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
 registrations = partial(numbas.registrations, NAMES)
+registries = partial(numbas.registries, NAMES)
 
 
 def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:

@@ -39,8 +39,6 @@ _COMPILE_PARAMETERS = {
 _DEVICE_USERS = ("dispatcher", "compiler", "api")
 """Modules of `numba.cuda` that read the current device's compute capability while they compile."""
 
-_TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
-
 
 @cache
 def internals() -> SimpleNamespace:
@@ -72,16 +70,6 @@ def internals() -> SimpleNamespace:
 
 def _unsuitable(why: str) -> ToolchainMissingError:
     return ToolchainMissingError("cannot compile a Numba kernel", why, "pip install 'numba-kcache[numba]'")
-
-
-def forget_implementations(function: Any) -> None:
-    """Drop the code that Numba keeps of a function under `@overload` or `@intrinsic` for the life of the process."""
-    registry = internals().builtin_registry
-    templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
-    for template in (*templates, *registry.attributes, *registry.functions):
-        if function in (getattr(template, "_overload_func", None), getattr(template, "_definition_func", None)):
-            for name in _TEMPLATE_CACHES:
-                getattr(template, name, {}).clear()
 
 
 @contextmanager

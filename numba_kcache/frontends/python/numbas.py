@@ -220,14 +220,19 @@ def registrations(names: Names) -> Registrations:
     return read[1]
 
 
-def _lists(names: Names) -> list[_List]:
-    modules, home = sys.modules, names.home
-    registries = [getattr(modules[module], name, None) for module, name in names.holders() if module in modules]
+def registries(names: Names) -> list[Any]:
+    """List all registries of typing and lowering, each once."""
+    found = [getattr(sys.modules[module], name, None) for module, name in names.holders() if module in sys.modules]
     target = loaded(*names.target)
     for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
-        registries += getattr(context, "_registries", ())
+        found += getattr(context, "_registries", ())
+    return list({id(each): each for each in found if each is not None}.values())
+
+
+def _lists(names: Names) -> list[_List]:
+    home = names.home
     found: list[_List] = []
-    for registry in {id(each): each for each in registries if each is not None}.values():
+    for registry in registries(names):
         parts = _TYPING if hasattr(registry, "globals") else _LOWERING
         found += [(kind, getattr(registry, name)) for kind, name in parts]
     for module, name in names.models:
@@ -281,7 +286,7 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
                 if is_programs or kind in _OF_VALUE
             )
             found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-            users_of[id(value)] = found if is_programs else _of_users(names, found)
+            users_of[id(value)] = [*filter(_is_given, found)] if is_programs else _of_users(names, found)
         if not users_of[id(value)]:
             return ()
         from .registrations import describe_for
@@ -300,6 +305,17 @@ def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
     if kind in _OF_CLASS:
         return [each.key for each in items] if kind == "typing attributes" else [(*each[2], None)[0] for each in items]
     return [each[0] for each in items] if kind in _OF_VALUE else ()
+
+
+def _is_given(item: _Item) -> bool:
+    """Check for a registration that Numba has not derived from a template of `@overload_attribute` at its first use."""
+    waiting = list(item[1][:1]) if type(item[1]) is tuple else []
+    for each in waiting:  # grows while it is walked
+        if hasattr(each, "_overload_func"):
+            return False
+        if type(each) is FunctionType and len(waiting) <= _DEEPEST:
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != _EMPTY]
+    return True
 
 
 def _is_programs(names: Names, value: Any) -> bool:

@@ -213,9 +213,11 @@ def add_registration(reader: Reader, registration: Registration, label: str) -> 
 
 
 def add_implied(reader: Reader, index: int, code: CodeType) -> None:
-    """Add edges to the program's registrations for operators, and for attributes that this code may use."""
+    """Add edges to the program's registrations for operators, and for attributes that this code may use.
+
+    A device function has them too, since its own digest decides whether its compiled code is used again."""
     _of_value, of_attribute, of_all = reader.registrations
-    groups = [("", of_all)] if index == 0 else []
+    groups = [("", of_all)] if index == 0 or index in reader.graph.kept else []
     groups += [(name, of_attribute[name]) for name in sorted(of_attribute.keys() & set(all_names(code)))]
     for name, group in groups:
         for label, each in _in_order(reader, group):
