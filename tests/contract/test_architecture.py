@@ -1,7 +1,7 @@
-"""Who may import whom, who may touch the world, and what is never done with stored bytes: read from the source.
+"""Rules of the source code: which room imports which, who does I/O, and what is never done with stored bytes.
 
-Each rule is a function that lists its offenders in a tree of the package, as `file:line what`. It is held against this
-tree, and against a small one that is made to offend it: a rule that sees nothing would pass for ever.
+Each rule is a function that lists its violations in a tree of the package, as `file:line what`. It is applied to this
+tree, and to a small tree with violations: a rule that finds nothing there would always pass.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ FOREIGN_HOMES = {
     "redis": {"tiers"}, "obstore": {"tiers"}, "cryptography": {"tiers"},
     "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"}, "platformdirs": {"settings"},
 }  # fmt: skip
-"""The rooms that import a package which is not ours."""
+"""The rooms that may import each foreign package."""
 
 SMALL = {"zstandard", "xxhash"}
-"""What each entry that is read needs; all others are imported inside functions."""
+"""Packages that every read entry needs; all others are imported inside functions."""
 
 IMPURE = {
     "time", "datetime", "random", "secrets", "uuid", "threading", "asyncio", "multiprocessing", "subprocess",
     "logging", "warnings", "pathlib", "io", "shutil", "tempfile", "glob", "socket", "sys", "linecache", "platform",
 }  # fmt: skip
-"""What a pure room does not import; of `os` it may use what only computes with paths."""
+"""Modules that a pure room must not import; of `os` it may use only computations with paths."""
 
 PURE_OS = {
     "os.path.splitext", "os.fspath", "os.PathLike", "os.path.join", "os.path.normpath", "os.path.isabs",
@@ -149,7 +149,7 @@ def runs_what_it_reads(tree: Any) -> list[str]:
 
 
 def lost_pointers(tree: Any) -> list[str]:
-    """List the names in parentheses after `Not here` that are no module of ours, nor a name in one."""
+    """List the names in parentheses after `Not here` that are neither a module of the package nor a name in one."""
     names = {tree.module_of(path): names_of(syntax) for path, syntax in tree.trees.items()}
     found = []
     for path, syntax in tree.trees.items():
@@ -166,7 +166,7 @@ def lost_pointers(tree: Any) -> list[str]:
 
 
 def names_of(syntax: ast.Module) -> set[str]:
-    """List the names that a module defines at its top."""
+    """List the names that a module defines at its top level."""
     found = {node.name for node in syntax.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     stored = (each for node in syntax.body if isinstance(node, ast.Assign | ast.AnnAssign) for each in ast.walk(node))
     return found | {each.id for each in stored if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
@@ -176,30 +176,30 @@ def names_of(syntax: ast.Module) -> set[str]:
 
 
 def test_imports_point_down() -> None:
-    """A module imports its own room and rooms further down, inside functions too; never up, never sideways."""
-    assert not HOUSE.unplaced(), "a room that is in no line of ROOMS"
+    """A module imports only its own room and rooms further down, inside functions too."""
+    assert not HOUSE.unplaced(), "a room is missing in ROOMS"
     assert not HOUSE.not_down()
 
 
 def test_rooms_have_no_cycle_and_keep_what_is_private() -> None:
-    """No room reaches itself through others, and a name with an underscore in front stays in its room."""
+    """No room imports itself through others, and no private name is used outside its room."""
     assert not HOUSE.cycles()
     assert not HOUSE.private_imports()
 
 
 def test_foreign_packages_stay_in_their_rooms_and_in_functions() -> None:
-    """Importing a module of ours imports no CUDA, no Numba and no NumPy, and few rooms ever do."""
+    """Importing a module of the package imports no CUDA, Numba or NumPy, and only a few rooms import them at all."""
     assert not foreign_at_import(HOUSE)
     assert not foreign_elsewhere(HOUSE)
 
 
 def test_environment_is_read_by_settings_alone() -> None:
-    """`os.environ` and its kin stand in settings.py; what is read elsewhere cannot be documented or keyed."""
+    """Only settings.py reads the environment, so that every variable is documented and can be keyed."""
     assert not readers_of_environment(HOUSE)
 
 
 def test_pure_rooms_have_no_file_clock_chance_thread_or_log() -> None:
-    """model/ and keys/ are functions of their arguments: the same on every machine and at every time."""
+    """The functions of model/ and keys/ depend on their arguments alone, on every machine and at every time."""
     assert not impure(HOUSE)
 
 
@@ -216,7 +216,7 @@ def test_modules_send_readers_to_modules_that_are_there() -> None:
 @pytest.mark.slow
 @needs_fake_driver
 def test_warm_start_imports_the_modules_on_the_list() -> None:
-    """A hit needs these and no others; NUMBA_KCACHE_TEST_WARM_MODULES=write writes the list again, on purpose."""
+    """A hit imports exactly these modules; NUMBA_KCACHE_TEST_WARM_MODULES=write rewrites the list."""
     found = {kind: house.warm_start(kind)["modules"] for kind in ("CUDA C++", "Numba")}
     text = "\n\n".join("\n".join([f"# {kind}", *names]) for kind, names in found.items()) + "\n"
     if WRITES:
@@ -227,7 +227,7 @@ def test_warm_start_imports_the_modules_on_the_list() -> None:
         assert len(names) <= house.LIMITS[f"{kind}, warm: modules"], kind
 
 
-# -- trees that offend -------------------------------------------------------------------------------------------
+# -- trees with violations ------------------------------------------------------------------------------------------
 
 OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = [
     (house.House.unplaced, {"attic/x.py": ""}, ["attic"]),
@@ -328,7 +328,7 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
 def test_rule_sees_its_offender(
     tmp_path: Path, rule: Callable[[Any], list[str]], files: dict[str, str], found: list[str]
 ) -> None:
-    """Each rule finds the offender in a tree made for it, and nothing else in that tree."""
+    """Each rule finds the violations in a tree made for it, and nothing else there."""
     for name, text in {"__init__.py": "", **files}.items():
         path = tmp_path / "numba_kcache" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,7 @@ def test_rule_sees_its_offender(
 
 
 def test_lines_of_code_are_without_blanks_comments_and_docstrings() -> None:
-    """A string over several lines that is a value counts, one that is a statement by itself does not."""
+    """A string over several lines counts if it is a value, and not if it is a statement by itself."""
     text = (
         '"""Doc."""\n\n# comment\nx = """a\nb"""  # why\n"""An x."""\ndef f():\n    """Do\n    it."""\n    return 1\n'
     )

@@ -1,4 +1,4 @@
-"""The command line: what each verb says, its exit codes, and that none needs CUDA or Numba that does not compile."""
+"""The command line: the output and exit code of each verb. Verbs that compile nothing need neither CUDA nor Numba."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: s
 
 @pytest.mark.parametrize("verb", ["info", "list", "verify", "prune", "clear", "report"])
 def test_empty_cache_is_no_error_and_stays_absent(tmp_path: Path, verb: str) -> None:
-    """Nothing is there yet: each verb says so, exits with 0 and makes no directory."""
+    """On a cache that does not exist yet, each verb says so, exits with 0 and makes no directory."""
     done = run(tmp_path / "none", *VERBS[verb])
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -141,14 +141,14 @@ def test_list_gives_every_entry_in_each_order(filled: Path, capsys: pytest.Captu
 
 
 def test_list_says_how_many_it_leaves_out(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table ends with what is not in it and how to get it."""
+    """A table ends with the number of rows that are left out, and how to see them."""
     assert main(["list", "--directory", str(filled), "--limit", "1"]) == 0
 
     assert f"1 of 3 entries in {filled}, " in capsys.readouterr().out
 
 
 def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kernels with parameters and registers, the components of the key, what it was built on."""
+    """`show` prints kernels with parameters and registers, the components of the key, and the system of the build."""
     key = key_of_saxpy(filled)
     code, shown = said(capsys, "show", key[:12], "--directory", str(filled))
 
@@ -162,7 +162,7 @@ def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.Captu
 
 
 def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The machine code as the driver gets it, and the PTX that was kept."""
+    """`show` writes the machine code that the driver loads, and the stored PTX."""
     cubin, ptx = tmp_path / "k.cubin", tmp_path / "k.ptx"
     words = ["show", key_of_saxpy(filled), "--directory", str(filled), "--cubin", str(cubin), "--ptx", str(ptx)]
 
@@ -172,7 +172,7 @@ def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_what_another_compiler_built_goes_by_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`list` and `show` name it, its payloads and its meta; it has neither cubin nor PTX to write."""
+    """`list` and `show` print an entry of `get_or_build` with payloads and meta; it has no cubin or PTX to write."""
     cache = KernelCache(tmp_path, durability="none")
     key = cache.get_or_build({"a": 1}, lambda: {"code.bin": b"code"}, label="toy.saxpy", meta={"shared": 48}).key
 
@@ -256,7 +256,7 @@ def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.Capt
 def test_warm_ends_with_a_table_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Signatures have a column where a kernel has one; the bar before it vanishes."""
+    """Signatures have a column if a kernel has one; the progress bar disappears before the table."""
     numbas = "from numba import cuda\nn = cached_kernel(signature='void(int32[::1])')(cuda.jit(lambda x: None))\n"
     for name, more in (("plain", ""), ("typed", numbas)):
         path = tmp_path / f"{name}_to_warm.py"
@@ -277,7 +277,7 @@ def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.Capt
 
 
 def test_error_of_an_imported_module_is_placed_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last frame is where to look, not one of this package's."""
+    """The message names the last frame of the user's module, not a frame of this package."""
     path = tmp_path / "broken_on_import.py"
     path.write_text("import json\n\ndef read():\n    return {}['x']\n\nread()\n")
 
@@ -288,7 +288,7 @@ def test_error_of_an_imported_module_is_placed_at_its_line(tmp_path: Path, capsy
 def test_bundle_goes_from_one_cache_to_another(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`export` what is for a target, `import` it elsewhere; both say what it holds."""
+    """`export` writes the entries for a target, `import` adds them to another cache; both print the contents."""
     bundle = str(tmp_path / "sm_80.kcache")
     exported = said(capsys, "export", bundle, "--arch", "sm_80", "--directory", str(filled))[1]
     imported = said(capsys, "import", bundle, "--directory", str(tmp_path / "other"))[1]
@@ -316,13 +316,13 @@ def test_push_and_pull_move_entries_between_stores(
 
 @pytest.mark.parametrize("key", ["", "f00dface", "../../etc", "Z", "KEY"])
 def test_unknown_key_is_an_error_that_says_so(filled: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, and where to find keys."""
+    """An unknown key exits with 1, and the hint says where keys are listed."""
     assert main(["show", key, "--directory", str(filled)]) == 1
     assert "hint: `numba-kcache list` shows them" in capsys.readouterr().err
 
 
 def test_ambiguous_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Digits that several keys begin with name none of them."""
+    """The first digits of several keys are an error that names their number."""
     store = open_store(tmp_path)
     for number in range(40):
         store.put(small_entry(number))
@@ -337,7 +337,7 @@ def test_ambiguous_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_verify_exits_with_1_where_something_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    """The damaged key and why; the second run finds nothing."""
+    """`verify` prints the damaged key and the reason; a second run finds nothing."""
     store = open_store(tmp_path)
     store.put(small_entry(1))
     path = file_of(store, small_entry(1).key)
@@ -351,7 +351,7 @@ def test_verify_exits_with_1_where_something_is_damaged(
 
 
 def test_show_of_a_damaged_entry_leaves_it_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Looking changes nothing, not even damage."""
+    """`show` changes nothing: it does not move a damaged entry to quarantine."""
     store = open_store(tmp_path)
     store.put(small_entry(1))
     path = file_of(store, small_entry(1).key)
@@ -387,7 +387,7 @@ def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_wrong_usage_exits_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard error has the correct usage."""
+    """Wrong usage prints the correct usage on standard error."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 
@@ -445,7 +445,7 @@ def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
     )
     os.close(writer)
     shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+    with contextlib.suppress(OSError):  # on Linux: the other end is closed
         while part := os.read(reader, 4096):
             shown += part
     os.close(reader)
@@ -495,7 +495,7 @@ def test_list_shows_what_is_asked_for(filled: Path, capsys: pytest.CaptureFixtur
 
 
 def test_list_counts_what_cannot_be_read_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two damaged files of eight are not left out by a limit, and the hint names what says why."""
+    """Two damaged files of eight are reported as damaged, not as cut off by a limit, and the hint names `verify`."""
     store = open_store(tmp_path)
     for number in range(8):
         store.put(small_entry(number))
@@ -510,7 +510,7 @@ def test_list_counts_what_cannot_be_read_apart(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_remove_takes_a_key_its_first_digits_or_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Entries that match go and no others; a pattern that nothing matches is an error that says where to look."""
+    """Only matching entries are removed; a pattern without a match is an error that says where names are listed."""
     cache = KernelCache(tmp_path, durability="none")
     keys = [cache.get_or_build({"n": n}, lambda: b"x", label=f"toy.k{n}").key for n in range(4)]
     where = ("--directory", str(tmp_path))
@@ -525,7 +525,7 @@ def test_remove_takes_a_key_its_first_digits_or_a_name(tmp_path: Path, capsys: p
 
 
 def test_remove_of_digits_that_several_have_removes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An ambiguous beginning is not guessed."""
+    """`remove` refuses the first digits of several keys."""
     store = open_store(tmp_path)
     for number in range(40):
         store.put(small_entry(number))
@@ -650,7 +650,7 @@ def test_modules_of_the_working_directory_are_found(tmp_path: Path) -> None:
 def test_warm_fails_where_nothing_gets_into_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An image build must not pass with an empty cache: no directory to be had, or no room for an entry in it."""
+    """`warm` fails if no entry can be stored, so that an image build does not pass with an empty cache."""
     path = tmp_path / "kernels_to_warm.py"
     path.write_text(f"from numba_kcache import cached_kernel\nk = cached_kernel({EMPTY!r}, arch='sm_90')\n")
 
@@ -666,7 +666,7 @@ def test_warm_fails_where_nothing_gets_into_the_directory(
 
 @pytest.mark.parametrize("arch", ["sm_9x", "sm_80,", "native,x", ""])
 def test_arch_that_is_none_is_wrong_usage(arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message has the option of the command line, and what can be written."""
+    """The message names the option of the command line and the accepted values."""
     code = main(["warm", "nowhere.py", "--arch", arch, "--directory", str(tmp_path)])
 
     assert code in (1, 2)  # 1 for native on a machine without a device, which comes first
@@ -715,7 +715,7 @@ def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The script has all that the parser has; nothing is written down twice."""
+    """The script has all verbs and options of the parser, from which it is generated."""
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
 
@@ -732,7 +732,7 @@ def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.Captu
     "words", [("info",), ("show", "KEY"), ("config",), ("doctor",), ("explain", "KEY"), ("show", "x")]
 )
 def test_every_verb_has_colours_and_the_width_of_a_terminal(filled: Path, words: tuple[str, ...]) -> None:
-    """Lines end between words and are no wider than it; without colours they are those of a pipe."""
+    """Lines are broken between words, at the width of the terminal; without colours the text is that of a pipe."""
     words = tuple(key_of_saxpy(filled) if word == "KEY" else word for word in words)
     command = [sys.executable, "-m", "numba_kcache", *words, "--directory", str(filled)]
     plain = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
@@ -753,5 +753,5 @@ def test_every_verb_has_colours_and_the_width_of_a_terminal(filled: Path, words:
     assert bare != text
     assert max(map(len, bare.splitlines())) <= 70
     assert "\x1b" not in piped.stdout + piped.stderr
-    if words[0] not in ("config", "doctor"):  # a table has lines there and none in a pipe; free space changes
+    if words[0] not in ("config", "doctor"):  # a table is drawn differently in a pipe, and free space changes
         assert "".join(bare.split()) == "".join((piped.stdout + piped.stderr).split())

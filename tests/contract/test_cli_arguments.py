@@ -1,4 +1,4 @@
-"""Odd words on the command line: each verb ends with a result or a message, whatever it is given and who reads it."""
+"""Unusual arguments, streams and terminals: each verb ends with a result or a message."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ VERBS: dict[str, tuple[str, ...]] = {
     "report": ("",),
     "doctor": (),
 }
-"""Each verb with where it takes a word: "" for its own."""
+"""For each verb the options that take a word; "" for the verb's own argument."""
 
 OWN = {"show": "0" * 64, "explain": "0" * 64, "warm": "nowhere.py", "export": "x.kcache"}
-"""Words of a verb that are in order, for those beside an odd one."""
+"""Valid arguments of verbs, used beside an unusual one."""
 
 
 def lines_of(verb: str, place: str, word: str) -> list[str]:
@@ -110,7 +110,7 @@ CLOSED = "exec '{python}' -m numba_kcache {verb} {closed}"
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["list", "info --json", "show 12345", "list --limit x", "report -", "verify", "prune"])
 def test_closed_streams_end_without_a_traceback(verb: str) -> None:
-    """Standard output, input and error that were closed before it started, in each combination; a pipe nobody reads."""
+    """Standard streams may be closed before the start, in each combination, and nobody may read the pipe."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for closed in (" ".join(each) for n in (1, 2, 3) for each in itertools.combinations(("<&-", ">&-", "2>&-"), n)):
         command = CLOSED.format(python=sys.executable, verb=verb, closed=closed)
@@ -129,7 +129,7 @@ def test_closed_streams_end_without_a_traceback(verb: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [0, 1, 2, 7, 20])
 def test_narrow_terminal_is_no_trouble(columns: int) -> None:
-    """Help and tables, on a terminal of 1 to 20 columns."""
+    """Help and tables are printed on a terminal of 1 to 20 columns."""
     import pty
 
     for words in (("--help",), ("list",), ("list", "--help"), ("nothing",)):
@@ -143,7 +143,7 @@ def test_narrow_terminal_is_no_trouble(columns: int) -> None:
 
 @pytest.mark.slow
 def test_terminal_of_ascii_gets_escapes(cache: Path) -> None:
-    """A name in letters that its encoding does not have."""
+    """Letters that the stream's encoding lacks are printed as escapes."""
     entry = StoredEntry(key_of(2), {"entries": [["größe\N{FIRE}"]], "target": "sm_90"}, {"cubin": b"x"})
     open_store(cache).put(entry)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -159,7 +159,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\u202e<script>alert(1)</script>"
 
 @pytest.mark.slow
 def test_nothing_of_an_entry_is_obeyed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names, targets, reports, logs and counters that hold escape sequences and markup: in every verb, text."""
+    """Escape sequences and markup in names, targets, reports, logs and counters are printed as text by every verb."""
     header = {
         "kind": "cuda",
         "target": ESCAPES,

@@ -1,4 +1,4 @@
-"""What README, docs and examples show is what happens: code blocks and examples run, here without a GPU."""
+"""The code blocks of README and docs, and the examples, run and do as they say, here without a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = [page for page in PAGES if BLOCK.search(page.read_text())]
 NEEDED = {"dask.md": ("distributed",), "pytorch.md": ("torch",)}
-"""Packages without which a page's blocks mean nothing."""
+"""Packages that the code blocks of a page need."""
 
 SAID = {"dask.md": "2 workers, 0 compiles"}
-"""Output of a page's blocks when all is well."""
+"""Text that the output of a page's blocks must contain."""
 
 EXAMPLES = {
     "first_kernels.py": r"second process: .* 0 compiles",
@@ -31,11 +31,11 @@ EXAMPLES = {
     "docker/warm.py": r"4 built, 0 hit, 0 failed",
     "docker/app.py": r"service: .* compiles",
 }
-"""Each example, and what it says when all is well."""
+"""For each example, a pattern that its output must match."""
 
 
 def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-    """The script in a fresh process with its own cache."""
+    """Run the script in a fresh process with its own cache."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(directory / "cache"), "PYTHONPATH": path}
     return subprocess.run(
@@ -46,7 +46,7 @@ def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
-    """A reader who copies them, one after another, gets no error."""
+    """The blocks of a page, run one after another, raise no error."""
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package)
     script = tmp_path / "blocks.py"
@@ -71,7 +71,7 @@ def test_example_runs(tmp_path: Path, example: str) -> None:
 
 
 def test_tests_that_pages_name_are_there() -> None:
-    """A reader who looks for what holds a promise finds it, in the file that the page says."""
+    """Each test that a page names exists in the file that the page names."""
     missing = []
     for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
         for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
@@ -167,7 +167,7 @@ def test_notebook_runs(tmp_path: Path) -> None:
 
 
 HERE = r"https://(github|raw\.githubusercontent)\.com/numba-kcache/numba-kcache/(blob/)?main/"
-"""This tree, as a package index and a browser find it."""
+"""Addresses of this tree on the web, as README uses them."""
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
@@ -182,7 +182,7 @@ def test_links_of_a_page_outside_the_site_lead_somewhere(page: str) -> None:
 
 
 def test_architecture_names_every_module() -> None:
-    """docs/architecture.md tells of each module at the top of the package and of each room, and of no others."""
+    """docs/architecture.md lists each module at the top of the package and each room, and no others."""
     text = (ROOT / "docs/architecture.md").read_text()
     tree = text[text.index("```text") : text.index("```\n")]
     package = ROOT / "numba_kcache"
@@ -198,7 +198,7 @@ KUBERNETES = ROOT / "docs/how-to/kubernetes.md"
 
 @pytest.mark.parametrize("number", range(3))
 def test_manifests_of_kubernetes_are_valid(number: int) -> None:
-    """Each is accepted by the API's own schema, which refuses fields that it does not know."""
+    """Each manifest passes the schema of the Kubernetes API, which refuses unknown fields."""
     validate = pytest.importorskip("kubernetes_validate").validate
     import yaml
 
@@ -208,7 +208,7 @@ def test_manifests_of_kubernetes_are_valid(number: int) -> None:
 
 
 def test_manifests_of_kubernetes_name_what_is_there() -> None:
-    """Settings that exist, and volumes that are both mounted and defined."""
+    """The manifests name settings that exist, and each volume is both mounted and defined."""
     text = KUBERNETES.read_text()
     named = set(re.findall(r"name: (NUMBA_KCACHE_\w+)", text))
     known = (ROOT / "docs/reference/settings.md").read_text()

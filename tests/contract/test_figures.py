@@ -34,7 +34,7 @@ def load(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
 
 
 def test_every_table_is_what_its_result_says(load) -> None:  # type: ignore[no-untyped-def]
-    """tables.py changes nothing: neither was a table edited by hand, nor a result committed without its table."""
+    """tables.py changes nothing: no table was edited by hand, and no result was committed without its table."""
     tables = load("tables")
 
     for name, (document, _make) in tables.TABLES.items():
@@ -43,7 +43,7 @@ def test_every_table_is_what_its_result_says(load) -> None:  # type: ignore[no-u
         assert tables.written(name, text) == text, f"run benchmarks/tables.py: {name} in {document} is not its result"
     for path in tables.ILLUSTRATED:
         page = (ROOT / path).read_text()
-        assert tables.with_pictures(page) == page, "run benchmarks/tables.py: a picture was drawn or taken away"
+        assert tables.with_pictures(page) == page, "run benchmarks/tables.py: a picture was added or removed"
 
 
 def test_every_picture_is_drawn_from_the_committed_result(load) -> None:  # type: ignore[no-untyped-def]
@@ -69,14 +69,14 @@ def test_every_script_says_what_it_does_not_show(script: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_script_stands_on_a_page(script: Path) -> None:
-    """One of the pages about speed, or that about keys, names it."""
+    """Each script is named on one of the pages about speed, or on that about keys."""
     pages = [*(ROOT / "docs").glob("performance*.md"), ROOT / "docs/keys.md"]
 
     assert any(f"benchmarks/{script.name}" in page.read_text() for page in pages)
 
 
 def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[no-untyped-def]
-    """Below it, in the words of its script, where there is a result."""
+    """Below each table is what its benchmark does not show, in the words of the script."""
     performance = load("performance")
 
     for name, make in performance.PERFORMANCE.items():
@@ -93,13 +93,13 @@ def test_one_entry_runs_every_script(load) -> None:  # type: ignore[no-untyped-d
 
 
 def test_every_result_names_its_machine() -> None:
-    """A figure without the machine it was taken on is none."""
+    """Each result names the machine on which it was measured."""
     for path in (BENCHMARKS / "results").glob("*.json"):
         assert json.loads(path.read_text())["machine"], path.name
 
 
 def test_result_of_another_commit_than_most_names_it_below_its_table(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Figures of two commits do not stand side by side unsaid: the page names both, and the table its own."""
+    """If results are of two commits, the page names both, and each table its own."""
     performance = load("performance")
     machine = {"gpu": None, "cores": 2, "python": "3.12.3", "time": "2026-01-02T03:04:05Z"}
     of = {"first_launch": "aaaaaaaaaaaa", "launch": "aaaaaaaaaaaa", "modules": "bbbbbbbbbbbb"}
@@ -114,14 +114,14 @@ def test_result_of_another_commit_than_most_names_it_below_its_table(load, tmp_p
 
 
 def test_result_names_the_commit_it_was_taken_at(load) -> None:  # type: ignore[no-untyped-def]
-    """The machine's header has it, with a `+` where a file differs from it."""
+    """The machine's header has the commit, with a `+` if a file differs from it."""
     commit = load("header").machine_header()["commit"]
 
     assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", commit)
 
 
 def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """A copy of one commit within a repository that is at another is not said to be of that."""
+    """A copy of the tree inside another repository does not get that repository's commit."""
     header = load("header")
     (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
     as_someone = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -133,7 +133,7 @@ def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load
 
 
 def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Each part of it is written as it is done, and never a half."""
+    """A result is written after each part, and always complete."""
     header = load("header")
     result = header.Result(tmp_path / "there/some.json", "some", left_out={})
     result.write({"first": [1]})
@@ -146,7 +146,7 @@ def test_result_of_a_script_that_is_stopped_while_it_writes_is_the_one_before(lo
 
 
 def test_aim_is_met_missed_or_not_measured_as_its_result_says(load, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """No miss is left out of the table, nor an aim whose result is missing or was cut short."""
+    """The table has a row for missed aims, and for those whose result is missing or incomplete."""
     aims = load("aims")
     monkeypatch.setattr(sys.modules["performance"], "RESULTS", tmp_path)
 

@@ -1,4 +1,4 @@
-"""docs/keys.md is what the code does: each component a row, each option where its row says, each named test there."""
+"""docs/keys.md agrees with the code: its rows are the components, options change the named ones, named tests exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.resolving import request_of
 
 PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
 OF_MANIFESTS = {"history"}
-"""Components of a name that a manifest has, and no key."""
+"""Components that occur only in the names of manifests, in no key."""
 
 NUMBA_KINDS = component_kinds()
 PARTS = [name for name in NUMBA_KINDS if name.endswith((" ", "["))]
@@ -58,14 +58,14 @@ def constants() -> frozenset[str]:
             found |= named_values(node)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
                 name = node.args[0]
-                assert isinstance(name, ast.Constant), f"{HOUSE.name_of(path)}:{node.lineno} makes up a name"
+                assert isinstance(name, ast.Constant), f"{HOUSE.name_of(path)}:{node.lineno} computes a name"
                 found.add(name.value)
     assert found >= OF_MANIFESTS
     return frozenset(found - OF_MANIFESTS)
 
 
 def named_values(node: ast.AST) -> set[str]:
-    """Keys of a mapping that is given to `components`, or called `values` until it is."""
+    """Text keys of a mapping that is passed to `components`, or that is built up in a variable `values`."""
     mapping: ast.AST | None = None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "components" and node.args:
         mapping = node.args[0]
@@ -79,7 +79,7 @@ def named_values(node: ast.AST) -> set[str]:
 
 
 def branches(node: ast.expr) -> list[ast.expr]:
-    """Values that a conditional expression may give, and the members of a tuple; any other as it is."""
+    """The branches of a conditional expression, the members of a tuple; any other expression itself."""
     if isinstance(node, ast.Tuple):
         return [part for each in node.elts for part in branches(each)]
     return [*branches(node.body), *branches(node.orelse)] if isinstance(node, ast.IfExp) else [node]
@@ -105,7 +105,7 @@ def starts_of_labels() -> Iterator[str]:
 
 
 def test_docs_and_code_name_the_same_components() -> None:
-    """Every name that the code gives to a component is a row, and every row is such a name; reasons know each."""
+    """The rows are the names that the code gives to components, and each has a kind of reason."""
     rows = first_cells("component | what it holds | why | test")
 
     assert sorted(rows) == sorted(constants()) == sorted({*KINDS, *(name for name in NUMBA_KINDS if name not in PARTS)})
@@ -113,7 +113,7 @@ def test_docs_and_code_name_the_same_components() -> None:
 
 
 def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
-    """The names are those of explanations: `global N of module`."""
+    """The rows are the names in explanations: `global N of module`."""
     rows = first_cells("part of `function` | what it holds | test")
 
     assert {kind_of(row, NUMBA_KINDS) for row in rows} == {NUMBA_KINDS[start] for start in PARTS}
@@ -126,7 +126,7 @@ def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
 
 
 def test_each_row_names_a_test() -> None:
-    """A promise that no test holds is not made."""
+    """Each row names the test that checks it."""
     for header in (
         "component | what it holds | why | test",
         "part of `function` | what it holds | test",
@@ -152,7 +152,7 @@ def body(o):  # type: ignore[no-untyped-def]
 
 
 def values(folder: Path) -> dict[str, tuple[Any, Any]]:
-    """A value of each option that is not its default, for a CUDA C++ and a Numba kernel."""
+    """For each option a value other than the default, for a CUDA C++ and a Numba kernel."""
     (folder / "a.cu").write_text("__device__ int one() { return 1; }")
     same = {
         "arch": "sm_80", "fastmath": True, "std": "c++17", "defines": {"A": 1}, "include_dirs": [folder],
@@ -188,7 +188,7 @@ def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, A
 @pytest.mark.parametrize("way", ["CUDA C++", "Numba"])
 @pytest.mark.parametrize("option", sorted(OPTIONS.keys() - {"names", "lazy"}))
 def test_option_is_where_its_row_says(tmp_path: Path, option: str, way: str) -> None:
-    """Set alone it changes that component; where the row says no, the key stays; where it says –, it is refused."""
+    """An option set alone changes the component in its row; with "no" the key stays, with "–" it is refused."""
     cell = OPTIONS[option][1 if way == "CUDA C++" else 2].strip("`")
     value = values(tmp_path)[option][way == "Numba"]
     before = components(way, tmp_path)
@@ -203,7 +203,7 @@ def test_option_is_where_its_row_says(tmp_path: Path, option: str, way: str) -> 
 
 @pytest.mark.parametrize(("option", "value"), [("names", ["k"]), ("lazy", True)])
 def test_option_of_a_module_is_where_its_row_says(tmp_path: Path, option: str, value: Any) -> None:
-    """Two modules of one source."""
+    """Eager and lazy modules of one source have different keys."""
     cache = KernelCache(tmp_path / "cache")
     modules = [cached_module(SOURCE, arch="sm_90", cache=cache, **given) for given in ({}, {option: value})]
     before, after = ([each.record() for each in request_of(module).components] for module in modules)
@@ -228,7 +228,7 @@ print(cached_kernel(body, cache=cache, signature="void(int32[::1])").key())
 @pytest.mark.slow
 @needs_fake_driver
 def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
-    """The same code for every device of an architecture, and under every driver."""
+    """The key is the same for every device of an architecture, and under every driver."""
     keys = set()
     for device, version in (("0", 13000), ("1", 13000), ("0", 13020)):
         surroundings = environment(build(), devices=(90, 90), driver_version=version)

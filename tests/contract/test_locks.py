@@ -1,8 +1,8 @@
-"""Every lock, thread, thread-local and kept connection of the package, and how it stands re-entrance and forks.
+"""Every lock, thread, thread-local and kept connection of the package, and why re-entrance and forks are safe.
 
-A new one fails here until it is on the list, with what covers it. House rules: a lock is one that its owner may take
-again, made again by `after_fork` of an object that is in `renewed_in_children`; what takes long, or calls foreign code,
-is marked (waiting) and holds none.
+A new one fails here until the list has it with the reason. Rules: a lock is reentrant, and is replaced by
+`after_fork` of an object in `renewed_in_children`; work that takes long or calls foreign code is marked (waiting)
+and holds no lock.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ MAKERS = {
     "ThreadPoolExecutor", "ProcessPoolExecutor", "Queue", "SimpleQueue", "cached_property", "create_connection",
     "register_at_fork", "allocate_lock", "socketpair", "contextvars",
 }  # fmt: skip
-"""Calls that make a thing which a handler may meet, or a child inherits in whatever state. CPython 3.11 has a lock
-in `cached_property`, held while the user's code runs."""
+"""Calls that make an object which a signal handler may find locked, or a child inherit in any state. In CPython 3.11
+`cached_property` has a lock, held while the user's code runs."""
 
 COVERED = {
-    "engine/lookup.py RLock": "renewed",
-    "observe/__init__.py RLock": "renewed by the look-up whose statistics they are",
-    "toolchain/__init__.py RLock": "renewed by the look-up whose toolchain it is",
-    "store/counters.py RLock": "renewed",
-    "store/disk.py RLock": "renewed",
-    "store/limits.py RLock": "renewed",
-    "store/locks.py RLock": "renewed",
-    "store/memory.py RLock": "renewed",
-    "tiers/checked_tier.py RLock": "renewed",
-    "tiers/upload_queue.py Condition": "renewed; of an RLock",
-    "store/locks.py Lock": "the seats of keys: waited for as `waiting` has it, and gone in children",
+    "engine/lookup.py RLock": "replaced in children",
+    "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
+    "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
+    "store/counters.py RLock": "replaced in children",
+    "store/disk.py RLock": "replaced in children",
+    "store/limits.py RLock": "replaced in children",
+    "store/locks.py RLock": "replaced in children",
+    "store/memory.py RLock": "replaced in children",
+    "tiers/checked_tier.py RLock": "replaced in children",
+    "tiers/upload_queue.py Condition": "replaced in children; made from an RLock",
+    "store/locks.py Lock": "one per key, waited for as in `waiting`; a child has none",
     "observe/__init__.py local": "the reason of a thread's last miss",
-    "observe/progress.py Event": "of one compile, and left alone in children",
-    "tiers/lease.py Event": "of one election, and left alone in children",
-    "observe/progress.py Thread": "of one compile",
-    "store/limits.py Thread": "the parent's pass: a child begins its own",
-    "tiers/upload_queue.py Thread": "the parent's: a child's queue is empty",
-    "tiers/lease.py Thread": "the parent renews its lease",
+    "observe/progress.py Event": "belongs to one compile; children do not use it",
+    "tiers/lease.py Event": "belongs to one election; children do not use it",
+    "observe/progress.py Thread": "belongs to one compile",
+    "store/limits.py Thread": "runs the parent's eviction; a child starts its own",
+    "tiers/upload_queue.py Thread": "works for the parent; a child's queue is empty",
+    "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/resp.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/resp.py Thread": "asks name servers for the parent's connection: a child makes its own",
-    "headers/open_watch.py Thread": "ends a watch that is not asked any more; a child has none to end",
-    "toolchain/loaded.py Thread": "maps NVRTC for the parent; in a child it counts as through",
-    "waiting.py Thread": "imports for the parent; a child waits for its own alone",
-    "store/locks.py Event": "of one turn's signs of life, which a child does not give",
-    "store/locks.py Thread": "the parent gives its signs of life",
-    "frontends/python/value.py cached_property": "of a reading that one call makes: no other thread has it",
-    "adapters/triton.py Thread": "of one question, which a child does not go on with",
-    "adapters/triton.py SimpleQueue": "of one question, which a child does not go on with",
-    "warmup/workers.py socketpair": "to one worker; one that is forked from another closes that one's",
-    "store/__init__.py register_at_fork": "calls after_fork of all that is renewed",
+    "headers/open_watch.py Thread": "ends a watch that is no longer used; a child has none",
+    "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
+    "waiting.py Thread": "imports for the parent; a child waits only for its own",
+    "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
+    "store/locks.py Thread": "gives the parent's signs of life",
+    "frontends/python/value.py cached_property": "of an object that one call makes and no other thread sees",
+    "adapters/triton.py Thread": "belongs to one look-up, which a child does not continue",
+    "adapters/triton.py SimpleQueue": "belongs to one look-up, which a child does not continue",
+    "warmup/workers.py socketpair": "leads to one worker; a worker forked from another closes the other's",
+    "store/__init__.py register_at_fork": "calls after_fork of all objects in `renewed_in_children`",
 }
 
 RENEWED = {
@@ -73,7 +73,7 @@ RENEWED = {
 
 
 def made() -> Iterator[str]:
-    """File and maker of each such thing in the package."""
+    """File and constructor of each such object in the package."""
     for path, tree in HOUSE.trees.items():
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None

@@ -1,7 +1,7 @@
-"""The words of every error of the contract, collected in tests/data/messages.txt.
+"""The messages of the public errors, collected in tests/data/messages.txt.
 
-A change of wording is seen there, and is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write rewrites the file. What
-a compiler says is another text with its next version: of that the file tells where it stands, and not the words.
+A change of wording shows in that file; NUMBA_KCACHE_TEST_MESSAGES=write rewrites it. The words of a compiler change
+with its version: the file has a placeholder for them.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ WARNINGS = {
 
 
 def messages(folder: Path, reworded: Callable[[str], str] = str) -> dict[str, str]:
-    """Message of each scenario, without the folder and what differs between machines and compilers."""
+    """Message of each scenario, with placeholders for folders, lines and the words of compilers."""
     said: dict[str, str] = {}
     for number, (title, function) in enumerate(SCENARIOS.items()):
         own = folder / str(number)
@@ -173,7 +173,7 @@ def neutral(text: str, folder: Path) -> str:
 
 @contextlib.contextmanager
 def compilers(reworded: Callable[[str], str]) -> Iterator[list[str]]:
-    """Gives what the compilers say, in the words that they are given."""
+    """Reword the logs of the compilers; return a list to which each log is added."""
     logs: list[str] = []
 
     def heard(log: str) -> str:
@@ -193,8 +193,8 @@ def compilers(reworded: Callable[[str], str]) -> Iterator[list[str]]:
 
 
 def without_words(text: str, logs: Iterable[str]) -> str:
-    """`text` with a compiler's words left out, where they are just what it said: whole lines, and after `error:` what
-    is wrong. What stands in quotes in a line is kept: we put the user's file there."""
+    """Replace the words of a compiler in `text`: whole lines of its log, and in other lines the part after `error:`.
+    Text in quotes is kept: this package puts the user's file there."""
     lines = dict.fromkeys(line for log in logs for line in log.splitlines() if line.strip())
     for line in lines:
         quoted = '("[^"]*")'.join(map(re.escape, re.split('"[^"]*"', line)))
@@ -206,7 +206,7 @@ def without_words(text: str, logs: Iterable[str]) -> str:
 
 @needs_fake_driver
 def test_every_error_says_what_the_snapshot_has(tmp_path: Path) -> None:
-    """Word for word; a new wording is written into the snapshot by the one who wants it."""
+    """Each message is that of the snapshot, word for word."""
     said = "\n\n".join(f"# {title}\n{text}" for title, text in messages(tmp_path).items()) + "\n"
     if WRITES:
         SNAPSHOT.write_text(said, encoding="utf-8")
@@ -217,7 +217,7 @@ def test_every_error_says_what_the_snapshot_has(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_fake_driver
 def test_snapshot_holds_with_another_compiler_s_words(tmp_path: Path) -> None:
-    """The next NVRTC words its errors otherwise, shows more of the line, and ends with another sentence."""
+    """Another wording of the compilers, as a next version may have, gives the same snapshot."""
     words = {"is undefined": "was never seen", "detected in the compilation": "came up in the build",
              "unrecognized option": "what is", "Not a name of any known instruction": "No such instruction",
              "aborted due to errors": "was given up", "JIT the PTX": "while assembling"}  # fmt: skip
@@ -245,7 +245,7 @@ def test_words_that_no_compiler_said_stay() -> None:
 
 
 def test_every_class_of_error_is_in_the_snapshot() -> None:
-    """The tree of the contract, the root and what only inherits aside."""
+    """Each public error and warning has an example; the root `KCacheError` and mere bases have none."""
     classes = {
         name for name, value in vars(errors).items() if isinstance(value, type) and value is not KCacheError
     } & set(numba_kcache.__all__)
@@ -254,7 +254,7 @@ def test_every_class_of_error_is_in_the_snapshot() -> None:
 
 
 def test_every_message_has_the_three_parts() -> None:
-    """First what could not be done, in lower case and without a full stop; then why; a hint alone on a line."""
+    """A message begins with what could not be done, in lower case and without a full stop; a hint has its own line."""
     blocks = SNAPSHOT.read_text(encoding="utf-8").split("\n\n# ")
     for block in blocks:
         title, _, text = block.removeprefix("# ").partition("\n")

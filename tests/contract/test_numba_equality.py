@@ -1,4 +1,4 @@
-"""The code of a kernel is Numba's own, instruction for instruction: only the way it is linked differs."""
+"""The instructions of a kernel are those of Numba's own compile; only the way it is linked differs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's instructions, and those of what is linked, are the same bytes."""
+    """The instructions of the kernel and of its link inputs are the same bytes."""
     function, signature, options = CASES[what]
     (tmp_path / "device.cu").write_text('extern "C" __device__ int external(int *o, int x) { *o = x * 7; return 0; }')
     if "link" in options:

@@ -1,4 +1,4 @@
-"""The names that users import: all there, all documented, and cheap to get."""
+"""The public names: all exist, all are documented, and importing them is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.compiling import ROOT, SAXPY, in_python
 
 @pytest.mark.parametrize("name", numba_kcache.__all__)
 def test_public_name_resolves_and_is_documented(name: str) -> None:
-    """Each name that `from numba_kcache import *` gives is there, with a docstring of its own."""
+    """Each name in `__all__` exists and has its own docstring."""
     value = getattr(numba_kcache, name)
 
     if name != "__version__":
@@ -45,20 +45,20 @@ def test_names_are_listed_once_and_in_order() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """A misspelling fails as it does in any module."""
+    """A misspelt name is an AttributeError, as in any module."""
     with pytest.raises(AttributeError, match="cached_kernal"):
         _ = numba_kcache.cached_kernal
 
 
 def test_version_is_the_project_file_s() -> None:
-    """One version for a tree that no tag names, in the package and in pyproject.toml."""
+    """The package and pyproject.toml have the same version for a tree without a tag."""
     project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))
 
     assert project["tool"]["hatch"]["version"]["fallback-version"] == numba_kcache.__version__
 
 
 def test_error_tree_is_what_the_contract_says() -> None:
-    """Users catch these by their standard bases too; all but warnings are KCacheErrors."""
+    """Errors also have standard bases, by which users catch them; all but warnings are KCacheErrors."""
     bases = {
         "SettingsError": ValueError, "OptionError": TypeError, "EntryError": LookupError, "NoDeviceError": KCacheError,
         "ToolchainMissingError": ImportError, "CompileError": KCacheError, "LinkError": numba_kcache.CompileError,
@@ -75,12 +75,12 @@ FOREIGN = "print([name for name in ('numba', 'cuda', 'numpy', 'logging') if name
 
 
 def test_import_brings_in_neither_numba_nor_cuda_nor_numpy() -> None:
-    """`import numba_kcache` costs what a small pure-Python package costs."""
+    """`import numba_kcache` imports no CUDA, Numba, NumPy or logging."""
     assert in_python(f"import sys, numba_kcache\n{FOREIGN}").strip() == "[]"
 
 
 def test_decorating_brings_in_neither_numba_nor_cuda_nor_numpy(tmp_path: Path) -> None:
-    """A module full of kernels can be imported on a machine without CUDA, and quickly."""
+    """Decorating kernels imports no CUDA, Numba or NumPy, and writes nothing."""
     code = f"""
 import sys
 from numba_kcache import cached_kernel

@@ -1,4 +1,4 @@
-"""Files around the code that a stranger meets: workflows, hooks, groups, and a README that fits a sitting."""
+"""The files around the code: workflows, hooks, dependency groups, and the length of README."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def workflow(name: str) -> dict[str, Any]:
 
 
 def test_ci_runs_under_each_python_and_both_toolkits() -> None:
-    """The workflow calls what a maintainer runs, for every Python that the classifiers name."""
+    """The workflow runs the maintainers' script, for every Python in the classifiers."""
     (job,) = workflow("ci")["jobs"].values()
     pythons = [each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)]
 
@@ -51,7 +51,7 @@ def test_hooks_are_local() -> None:
 
 
 def test_extras_are_for_users_and_groups_for_developers() -> None:
-    """No name is both, and what the tests import is in no extra."""
+    """No name is both a group and an extra, and test packages are in no extra."""
     extras, groups = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 
     assert set(extras).isdisjoint(groups)

@@ -1,4 +1,4 @@
-"""The reference has every event and every verb, and the documents have no other."""
+"""The reference pages list every event, setting, option and verb, and no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def events_of_the_page() -> dict[str, set[str]]:
 
 
 def test_every_kind_of_event_is_documented() -> None:
-    """No more and no less."""
+    """The table lists exactly the kinds of events."""
     assert set(events_of_the_page()) == {str(kind) for kind in EventKind}
 
 
@@ -44,7 +44,7 @@ def test_table_of_settings_is_the_one_in_the_code() -> None:
 
 
 def test_every_option_has_a_type_a_default_and_an_example() -> None:
-    """The page is what the code makes of it; `python -m tests.support.options_page` writes it."""
+    """The page is generated from the code: `python -m tests.support.options_page` writes it."""
     of_kernels = options_page.kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
 
     assert {*options_page.EXAMPLES, *options_page.OF_NUMBA} == options_page.documented(of_kernels)
@@ -53,7 +53,7 @@ def test_every_option_has_a_type_a_default_and_an_example() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """The page of names makes each from its docstring, and no other of the package's own."""
+    """The page of names shows the docstring of each public name, and no others of the package."""
     page = (REFERENCE / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE)
 
@@ -62,7 +62,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_events_carry_only_documented_fields(tmp_path: Path) -> None:
-    """A compile, a hit and a failure: what a listener gets is what the page says."""
+    """The events of a compile, a hit and a failure have the fields that the page lists."""
     heard: list[Event] = []
     for source in (EMPTY, EMPTY, "nonsense"):
         cache = KernelCache(tmp_path, durability="none")
@@ -80,14 +80,14 @@ def test_events_carry_only_documented_fields(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", verbs())
 def test_verb_is_documented_as_its_help_says(verb: str) -> None:
-    """Description and arguments, word for word; `python -m tests.support.cli_page` prints what the page shall have."""
+    """The page has description and arguments word for word; `python -m tests.support.cli_page` prints them."""
     page = (REFERENCE / "cli.md").read_text(encoding="utf-8")
 
     assert section(verb, verbs()[verb]) in page
 
 
 def test_page_has_no_other_verb() -> None:
-    """A verb that went leaves no section."""
+    """The page has no section for a verb that does not exist."""
     page = (REFERENCE / "cli.md").read_text(encoding="utf-8")
 
     assert re.findall(r"(?m)^## (.+)$", page) == list(verbs())

@@ -1,4 +1,4 @@
-"""A hit imports little of the store: what a miss, a put or a listing needs comes with it."""
+"""A hit imports few modules: those that a miss, a put or a listing needs are imported only then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(loaded())
 
 
 def test_hit_imports_three_modules_of_the_store(tmp_path: Path) -> None:
-    """Opening, an entry and a manifest; at the end of the process the counters, without what folds them."""
+    """A hit imports modules for opening the store, an entry and a manifest, and for the counters at exit."""
     store = open_store(tmp_path)
     store.put(entry_of(1))
     store.add_variant(key_of(1), {"key": key_of(1)})
@@ -55,7 +55,7 @@ def count(frame, event, _argument):
 def written():
     return source
 
-import numba_kcache.frontends.source  # its classes are no calls of either
+import numba_kcache.frontends.source  # so that the calls that define its classes are not counted
 sys.setprofile(count)
 kernel = cached_kernel(source if sys.argv[1] == "text" else written, kind="cuda", arch="sm_90")
 kernel.compile()
@@ -95,7 +95,7 @@ def test_text_that_includes_nothing_needs_no_scanner(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_text_starts_with_no_more_calls_than_a_function(tmp_path: Path) -> None:
-    """A source given as a string, and the same one that a function returns."""
+    """A hit of a source in a string makes no more calls than one of a function that returns the source."""
     calls = {}
     for how in ("text", "function", "text", "function"):
         compiles, calls[how], *_ = in_python(START, how, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split()
@@ -116,14 +116,14 @@ print(len(published))
 
 @pytest.mark.slow
 def test_first_compile_publishes_four_files(tmp_path: Path) -> None:
-    """Entry, manifest, history, and the record of the compilers once; in a warm process nothing."""
+    """A compile publishes entry, manifest, history, and once the record of the compilers; a hit publishes nothing."""
     counts = [in_python(WRITES, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).strip() for _ in ("cold", "warm")]
 
     assert counts == ["4", "0"]
 
 
 def test_warm_start_makes_no_class_by_typing() -> None:
-    """`model.NamedTuple` and `model.Protocol` in every module of a warm start: typing's take three times as long."""
+    """Modules of a warm start use `model.NamedTuple` and `model.Protocol`: typing's take three times as long."""
     root = Path(__file__).parents[2]
     names = {line for line in (root / "tests/data/warm_modules.txt").read_text().split() if line.startswith("numba_k")}
     files = [root / f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py")]
@@ -151,7 +151,7 @@ print(len(found) > 20, [each.__name__ for each in found if each.__new__.__code__
 
 
 def test_warm_start_compiles_no_constructor() -> None:
-    """Each named tuple that it makes has few enough fields to share the code of a constructor."""
+    """Each named tuple of a warm start has few enough fields to share the code of a constructor."""
     assert in_python(CONSTRUCTORS).split(maxsplit=1) == ["True", "[]\n"]
 
 
@@ -165,7 +165,7 @@ print(*(each.removeprefix("numba_kcache.") for each in sys.modules if each.start
 
 @pytest.mark.slow
 def test_first_compile_imports_nothing_for_what_did_not_happen(tmp_path: Path) -> None:
-    """No differences from an earlier entry, eviction, log, or description of errors; all of it takes milliseconds."""
+    """A first compile does not import the modules for explanations, eviction, logs or descriptions of errors."""
     modules = set(in_python(FIRST_COMPILE, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split())
 
     begins = ("explanation.", "store.", "observe.", "toolchain.", "headers.")
@@ -201,5 +201,5 @@ print(len(ours))
 
 @pytest.mark.slow
 def test_first_compile_compiles_two_patterns(tmp_path: Path) -> None:
-    """Those of tokens and of bodies to skip; a pattern takes 0.1 to 0.3 ms, and there were 9."""
+    """A compile compiles few regular expressions: each takes 0.1 to 0.3 ms."""
     assert in_python(PATTERNS, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).strip() == "2"

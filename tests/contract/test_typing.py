@@ -1,4 +1,4 @@
-"""A wrong option is an error before the program runs, and a kernel has the types of its kind: by mypy and by pyright.
+"""mypy and pyright report wrong options, and give a kernel the types of its kind.
 
 `tests/typing/` holds the programs that they read. pyright comes as the package of its name, which fetches what it runs;
 where that cannot be had, mypy alone reads them.
@@ -33,7 +33,7 @@ WRONG = {
 
 
 def choices(table: type, name: str) -> set[object]:
-    """The values of the literals that a keyword may be."""
+    """The values of a keyword's Literal type."""
     found: set[object] = set()
     for each in typing.get_args(typing.get_type_hints(table)[name]):
         found |= set(typing.get_args(each))
@@ -42,7 +42,7 @@ def choices(table: type, name: str) -> set[object]:
 
 @pytest.mark.slow
 def test_mypy_refuses_what_is_wrong_and_nothing_else() -> None:
-    """Each line with `# E` in strict mode, and no other."""
+    """mypy in strict mode reports exactly the lines with `# E`."""
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(PROGRAM)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -54,7 +54,7 @@ def test_mypy_refuses_what_is_wrong_and_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_pyright_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
-    """Each line with `# E`, and no other."""
+    """pyright reports exactly the lines with `# E`."""
     command = shutil.which("pyright", path=str(Path(sys.executable).parent)) or shutil.which("pyright")
     if command is None:
         pytest.skip("pyright is not installed")
@@ -71,7 +71,7 @@ def test_pyright_refuses_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_every_option_that_is_taken_has_a_type() -> None:
-    """The keywords of the `TypedDict`s are those that the front ends take, no more and no less."""
+    """The keywords of the `TypedDict`s are exactly those that the front ends accept."""
     compiling = compile_options_taken()
 
     assert set(options.SourceOptions.__annotations__) == (OF_SOURCE | compiling) - {"launch_bounds"}
@@ -87,14 +87,14 @@ def test_every_option_that_is_taken_has_a_type() -> None:
 
 
 def compile_options_taken() -> set[str]:
-    """The compile options of CUDA C++, by the hint of the error about one that is none."""
+    """The compile options of CUDA C++, from the hint of the error about an unknown option."""
     with pytest.raises(TypeError) as caught:
         compile_options("cuda", {"none": 1}, "/")
     return set(re.findall(r"\w+", str(caught.value).partition("it takes ")[2]))
 
 
 def test_every_setting_has_a_type() -> None:
-    """The keywords of `configure`, and the values of those that are one of a few words."""
+    """The `TypedDict` has the keywords of `configure`, and the accepted words of those with a fixed list."""
     settings = options.ProcessSettings
 
     assert set(settings.__annotations__) == set(Settings._fields)
@@ -109,6 +109,6 @@ def test_every_setting_has_a_type() -> None:
 
 
 def test_words_of_options_are_those_that_are_read() -> None:
-    """Language standards and kinds of kernels."""
+    """The Literal types have the language standards and the kinds of kernels."""
     assert choices(options.SourceOptions, "std") == set(STANDARDS)
     assert choices(options.CommonOptions, "kind") >= {kind for kinds in BUILT_IN.values() for kind in kinds}
