@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..engine.arrival import arrived, refusal_of
+from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
@@ -161,7 +162,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
-    session.require_directory(f"import the bundle {bundle.name}")
+    require_directory(session, f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
     if not trust_of(session.settings).demands:
         session.local.take_unsigned()
@@ -260,7 +261,7 @@ def pull(session: Session, source: str | None) -> Moved:
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
-    session.require_directory(f"pull from {tier.tier.name}")
+    require_directory(session, f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}

@@ -29,7 +29,9 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
     """
     targets, error = targets_of(arguments), ""
-    cache.session.require_lasting("warm up")
+    from ..engine.destination import require_lasting
+
+    require_lasting(cache.session, "warm up")
     why = cache.session.local.prepare()
     if why:
         hint = "name a directory that this user can write to: --directory, or NUMBA_KCACHE_DIR"

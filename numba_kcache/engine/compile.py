@@ -11,19 +11,28 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
-from ..model import EventKind, trouble
+from ..model import Event, EventKind, trouble
 from ..model.artifact import BUILT, Artifact
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from .lookup import LOOKING, Lookup, family_of, variant_of
-from .request import Request
+from . import candidates
+from .lookup import LOOKING, STORING, Lookup, family_of, uncacheable, variant_of
+from .request import Request, Resolution, only
+from .session import without_key
+
+if TYPE_CHECKING:
+    from .session import Session
+
+EXPLAINED_LIMIT = 4096
+"""Limit of the compiles whose reasons a process remembers; when it is reached, all are dropped."""
 
 
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
@@ -122,3 +131,45 @@ def publish(
             family, {**variant_of(key, artifact.target.name, derive(components)), **headers.variant}
         )
         history.append(cache.local, subject, everything, key, family)
+
+
+def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
+    """Compile a request, and store it: `Session.compile`."""
+    compilers = load_compilers(session, request)
+    if compilers != tuple(components):  # the compilers that were loaded are not those on record
+        components = compilers
+        found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
+        if found is not None:
+            return found
+    key = derive(components)
+    reasons, why = reasons_of_miss(session, request, components)
+    session.emit(EventKind.MISS, request, key, reason=why, reasons=reasons)
+    artifact, headers = build(session, request, key)
+    untracked = headers.untracked or request.changed()
+    if untracked:
+        if request.strict:
+            raise uncacheable(request, untracked)
+        session.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
+        return without_key(artifact, untracked)
+    session.forget_compilers()
+    actual = session.components(request)  # of the libraries mapped and packages imported now, which made the code
+    key = derive((*actual, *headers.components))
+    session.remember(key, artifact)
+    if len(session.compiled_for) >= EXPLAINED_LIMIT:
+        session.compiled_for.clear()
+    session.compiled_for[key] = reasons
+    if session.settings.mode == "verify":
+        _compare(session, request, key, artifact)
+    session.refused.discard(key)
+    if session.settings.mode in STORING:
+        publish(session, request, actual, headers, artifact, key)
+    return Resolution(artifact, key, "compiled")
+
+
+def _compare(session: Session, request: Request, key: str, artifact: Any) -> None:
+    """Report a stored entry whose code differs from a new compile of the same request (mode `verify`)."""
+    stored = session._read(key)
+    sizes = [None if each is None else each.attributes.get("payloads") for each in (stored, artifact)]
+    if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
+        difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
+        session.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))

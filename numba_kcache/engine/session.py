@@ -19,16 +19,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KCacheError, OptionError
-from ..keys import Component, derive
+from ..errors import OptionError
+from ..keys import Component
 from ..launch.loader import Loader
-from ..model import Event, EventKind
+from ..model import EventKind
 from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, read_settings
 from ..store.disk import DiskStore
 from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
-from .request import Request, Resolution, Wanted, only
+from .request import Request, Resolution, Wanted
 
 if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..explanation.text import Explanation
@@ -36,9 +36,6 @@ if TYPE_CHECKING:  # a hit imports neither them nor their imports
     from ..model.reason import Reason
     from ..store.memory import MemoryStore
     from ..tiers.tier import Tier, TierReport
-
-EXPLAINED_LIMIT = 4096
-"""Limit of the compiles whose reasons a process remembers; when it is reached, all are dropped."""
 
 
 class Session(Lookup):
@@ -50,6 +47,7 @@ class Session(Lookup):
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
+        compiled_for: The reasons of each compile, by the key of its artifact.
         served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
     """
 
@@ -59,7 +57,7 @@ class Session(Lookup):
         super().__init__(settings, directory, process)
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._compiled_for: dict[str, tuple[Reason, ...]] = {}
+        self.compiled_for: dict[str, tuple[Reason, ...]] = {}
         self.served: dict[str | bytes, str] = {}
         # the counts are saved at exit, or by `save_collected` once this session was garbage collected
         save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)
@@ -103,51 +101,15 @@ class Session(Lookup):
         from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
         begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
-        from .compile import build, load_compilers, publish, reasons_of_miss
+        from .compile import compile_and_store
 
-        loaded = load_compilers(self, request)
-        if loaded != tuple(components):  # the compilers that were loaded are not those on record
-            components = loaded
-            found = self.first(candidates(self, only(request))) if self.settings.mode in LOOKING else None
-            if found is not None:
-                return found
-        key = derive(components)
-        reasons, why = reasons_of_miss(self, request, components)
-        self.emit(EventKind.MISS, request, key, reason=why, reasons=reasons)
-        artifact, headers = build(self, request, key)
-        untracked = headers.untracked or request.changed()
-        if untracked:
-            if request.strict:
-                raise uncacheable(request, untracked)
-            self.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
-            return _without_key(artifact, untracked)
-        self.forget_compilers()
-        actual = self.components(request)  # of the libraries mapped and packages imported now, which made the code
-        key = derive((*actual, *headers.components))
-        self.remember(key, artifact)
-        if len(self._compiled_for) >= EXPLAINED_LIMIT:
-            self._compiled_for.clear()
-        self._compiled_for[key] = reasons
-        if self.settings.mode == "verify":
-            self._compare(request, key, artifact)
-        self.refused.discard(key)
-        if self.settings.mode in STORING:
-            publish(self, request, actual, headers, artifact, key)
-        return Resolution(artifact, key, "compiled")
-
-    def _compare(self, request: Request, key: str, artifact: Any) -> None:
-        """Report a stored entry whose code differs from a new compile of the same request (mode `verify`)."""
-        stored = self._read(key)
-        sizes = [None if each is None else each.attributes.get("payloads") for each in (stored, artifact)]
-        if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
-            difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
-            self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
+        return compile_and_store(self, request, components)
 
     def _uncached(self, request: Request) -> Resolution:
         from .compile import build
 
         self.refuse(request)
-        return _without_key(build(self, request, "")[0], request.uncacheable)
+        return without_key(build(self, request, "")[0], request.uncacheable)
 
     def refuse(self, request: Request, *, is_counted: bool = False) -> None:
         """Report a request that runs uncached.
@@ -182,50 +144,14 @@ class Session(Lookup):
         finally:
             self._is_explaining = before
             self.toolchain.load = self.local.get_manifest
-        return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
-
-    def require_directory(self, what: str, key: str = "", *, is_found: bool = False) -> None:
-        """Require that new entries get into the configured directory, or that this entry is there.
-
-        Args:
-            what: The operation, as in `cannot ...`.
-            key: Key of an entry that was found or stored; "" for one not made yet, or whose key is not known.
-            is_found: Whether it was found in some store, which is enough if the directory can be read.
-
-        Raises:
-            KCacheError: A directory was configured and cannot be used.
-        """
-        is_configured = self.settings.directory is not None and self.settings.mode in STORING
-        if not is_configured or self.local.tree is None:
-            return
-        from ..store.shards import is_there
-
-        if key and is_there(self.local.tree, key):
-            return
-        if is_found and self.local.is_usable() and self.local.tree.status is not None:
-            return
-        why = self.local.prepare()
-        if why:
-            hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
-            raise KCacheError(f"cannot {what}", f"{self.local.directory} cannot be used: {why}", hint)
-
-    def require_lasting(self, what: str) -> None:
-        """Require that new entries outlive this process.
-
-        Raises:
-            KCacheError: They are kept in memory, though the mode is not off.
-        """
-        why = self.local.prepare()
-        if not self.local.place and self.settings.mode != "off":
-            where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
-            raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")
+        return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------
 
     def forget(self) -> None:
         """Drop all artifacts in memory: each kernel is resolved again at its next launch. Queued launches still run."""
         super().forget()
-        self._compiled_for.clear()
+        self.compiled_for.clear()
         self.served.clear()
         for kernel in all_of(self.users):
             kernel.forget()
@@ -277,7 +203,7 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
 _WITHOUT_KEY = itertools.count()
 
 
-def _without_key(artifact: Artifact, why: str) -> Resolution:
+def without_key(artifact: Artifact, why: str) -> Resolution:
     """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
     return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 

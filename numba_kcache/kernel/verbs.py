@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..engine.destination import require_directory
 from ..errors import OptionError, UncacheableError
 from ..model import Choice, ptx_target
 from ..model.artifact import Artifact
@@ -41,7 +42,7 @@ def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
             found = kernel._exactly(target, variant)
             if found.uncacheable:
                 raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
-            kernel._session().require_directory(f"store {request.label}", found.key)
+            require_directory(kernel._session(), f"store {request.label}", found.key)
 
 
 def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:

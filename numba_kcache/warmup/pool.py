@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from ..engine.built import watched
+from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..headers.precompiled import beginning_of
@@ -138,7 +139,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             begin = time.perf_counter()
             try:
                 is_stored = each.kernel._count_if_stored(each.target, each.types)
-                each.kernel._session().require_directory(f"store {each.kernel._label}", is_found=is_stored)
+                require_directory(each.kernel._session(), f"store {each.kernel._label}", is_found=is_stored)
                 if is_stored:
                     done(each, "hit", time.perf_counter() - begin)
                     continue
