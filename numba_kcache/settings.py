@@ -136,59 +136,21 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _tiers(value: Any) -> tuple[TierAddress, ...]:
-    from .model.tier_address import OCI_PREFIX, parse_tier
+    from .model.tier_settings import read_tiers
 
-    prefixes = {"directory": "", "bundle": "", "oci": OCI_PREFIX}
-    found = []
-    for tier in map(parse_tier, _listed(value)):
-        prefix = prefixes.get(tier.kind)
-        if prefix is not None:
-            tier = tier._replace(place=prefix + _path(tier.place.removeprefix(prefix)))
-        found.append(tier)
-    return tuple(found)
-
-
-def _listed(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [text.strip() for text in value.split(",") if text.strip()]
-    items = [value] if isinstance(value, os.PathLike) else list(value)
-    texts = [os.fspath(each) for each in items]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("it is not a list of paths and URLs")
-    return texts
+    return read_tiers(value, _path)
 
 
 def _trusted_keys(value: Any) -> tuple[tuple[str, bytes], ...]:
-    if isinstance(value, str):
-        pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in value.split(",") if text.strip()]
-    else:
-        pairs = list(dict(value).items())
-    return tuple(_public_key(*pair) if len(pair) == 2 else _public_key("", "") for pair in pairs)
+    from .model.tier_settings import read_trusted_keys
 
-
-def _public_key(name: Any, text: Any) -> tuple[str, bytes]:
-    from base64 import b64decode
-
-    data = b64decode(text, validate=True) if isinstance(text, str) else text
-    data = data.removeprefix(_ED25519) if isinstance(data, bytes) else b""
-    if not name or not isinstance(name, str) or len(data) != 32:
-        raise ValueError("it must be name=key, the key 32 bytes in base64 or the line in a PEM file of an Ed25519 key")
-    return name, data
-
-
-_ED25519 = bytes.fromhex("302a300506032b6570032100")
-"""The DER prefix of the 32 bytes of an Ed25519 public key in a PEM file (RFC 8410)."""
+    return read_trusted_keys(value)
 
 
 def _shown_tiers(value: Any) -> str:
-    from .model.tier_address import shown_place
+    from .model.tier_settings import shown_tiers
 
-    if isinstance(value, str):
-        bare = re.sub(r"://.*@", "://", value, flags=re.DOTALL)  # before the split: a password may contain a comma
-        return repr(",".join(shown_place(text) for text in bare.split(",")))
-    if isinstance(value, (list, tuple)):
-        return repr([shown_place(each) if isinstance(each, str) else each for each in value])
-    return repr(value)
+    return shown_tiers(value)
 
 
 SETTINGS = (
