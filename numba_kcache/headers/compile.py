@@ -86,6 +86,7 @@ class TrackedCompile:
         self._scans = {each: tree_scans(each, toolchain.load_record) for each in roots}
         self._surveys: list[Survey] = []
         self._artifact: Artifact | None = None
+        self._refused: set[tuple[str, str]] | None = None  # what a mirror had that could not be compiled
 
     def run(self) -> tuple[Artifact, list[HeaderSet | None], UntrackableError | None]:
         """Compile; return the artifact, the header set of each text, and the reason if headers cannot be tracked."""
@@ -136,6 +137,7 @@ class TrackedCompile:
                 with self._scanning(watch, trees):
                     artifact = self._build(mirror)
             except KCacheError:  # the mirror may lack a file; else the second compile's error has the user's paths
+                self._refused = self._contents()
                 return None
             finally:  # headers may have been precompiled in a compile that failed later
                 if mirror.precompiled:
@@ -183,11 +185,21 @@ class TrackedCompile:
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(folders):
                     raise
                 sets = self._learned(folders, watch, is_timeless=True)
+        if self._refused is not None and self._contents() <= self._refused:
+            raise UntrackableError(UntrackableReason.COMPUTED)  # it compiles here alone: it read a file not listed
         for survey, headers in zip(self._surveys, sets, strict=True):
             for file in headers.files if headers else ():
                 if survey.headers[file.place].has_writer:  # it may have changed and changed back meanwhile
                     raise UntrackableError(UntrackableReason.WRITABLE, survey.headers[file.place].path)
         return artifact, sets
+
+    def _contents(self) -> set[tuple[str, str]]:
+        """List the user's files that the compiler may have looked for, each with the digest of what was read of it."""
+        return {
+            (path_of(place, survey.search), survey.headers[place].sha256 if place in survey.headers else "")
+            for survey in self._surveys
+            for place in survey.reachable()
+        }
 
     def _folder_stats(self) -> dict[str, FileStat | None]:
         """List the folders in which files were looked for, with their stats, which a new or removed file changes."""

@@ -112,6 +112,17 @@ def test_name_from_a_macro_without_a_value_invalidates_key(tmp_path: Path, given
 
 
 @pytest.mark.slow
+def test_header_that_the_listing_of_names_lacks_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that compiles only where all files are reads one that was not listed, and no key could hold that."""
+    monkeypatch.setattr("numba_kcache.headers.include_names.IncludeNames.listed", lambda *_: set())
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    options = {"source": f'#define HEADER "value.h"\n#include HEADER\n{KERNEL}', "include_dirs": [tmp_path]}
+
+    with pytest.warns(KCacheWarning, match="its headers cannot be captured"), pytest.raises(UncacheableError):
+        code(tmp_path / "cache", options)
+
+
+@pytest.mark.slow
 def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -> None:
     """The text that is linked is compiled with the kernel's own macros."""
     device = (
