@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +77,18 @@ def sync_data(fd: int) -> None:
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
 """Objects whose `after_fork()` is called in each child that is forked while they exist."""
+
+
+def make_folder_in(parent: int, name: str, mode: int) -> None:
+    """Make a folder in an open one. Its owner may use it whatever the umask, which another thread may have narrowed.
+
+    Raises:
+        OSError: It cannot be made, or something has this name.
+    """
+    os.mkdir(name, mode, dir_fd=parent)
+    made = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(made) and made & 0o700 != 0o700:
+        os.chmod(name, made & 0o7777 | 0o700, dir_fd=parent)
 
 
 def _after_fork() -> None:

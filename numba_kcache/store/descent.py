@@ -15,7 +15,7 @@ import os
 import stat
 from contextlib import suppress
 
-from . import CLOEXEC, DIRECTORY, NOFOLLOW
+from . import CLOEXEC, DIRECTORY, NOFOLLOW, make_folder_in
 from .folders import file_mode
 from .tree import FOLDER, Refused, Tree
 
@@ -67,7 +67,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
                 if not make:
                     raise
                 with suppress(FileExistsError):  # another process was faster
-                    os.mkdir(name, 0o777 if remaining or shared else 0o700, dir_fd=at)
+                    make_folder_in(at, name, 0o777 if remaining or shared else 0o700)
                 at = _next(at, name, flags)
             above = os.path.join(above, name)
         status = os.fstat(at)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
-from . import CLOEXEC, DIRECTORY
+from . import CLOEXEC, DIRECTORY, make_folder_in
 from .tree import FOLDER, Refused, Tree, refusal
 
 if TYPE_CHECKING:  # disk imports this module
@@ -67,7 +67,7 @@ def _made(parent: int, name: str, path: str, exposed: str) -> int:
         OSError: The directory cannot be made, written to, or trusted; the parent stays open.
     """
     with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=parent)
+        make_folder_in(parent, name, 0o700)
     at = os.open(name, FOLDER, dir_fd=parent)
     try:
         reason = refusal(path, os.fstat(at), shared=False, exposed=exposed)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK
+from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK, make_folder_in
 from .tree import FOLDER, Tree
 
 if TYPE_CHECKING:  # counters import this module and need no publish
@@ -147,7 +147,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
     for name in (*tree.names, *names):
         try:
             try:
-                os.mkdir(name, 0o700 if not tree.shared else 0o770, dir_fd=at)
+                make_folder_in(at, name, 0o700 if not tree.shared else 0o770)
             except FileExistsError:
                 pass
             else:

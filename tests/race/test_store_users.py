@@ -95,6 +95,30 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "private"])
+def test_umask_without_search_permission_spoils_no_directory(place: Path, kind: str) -> None:
+    """0177, as around the making of a secret file: what is stored then is found then and later."""
+    root = place / "own" / "cache"
+    root.parent.mkdir()
+    os.chown(root.parent, ALICE, ALICE)
+    if kind == "private":
+        root.parent.chmod(0o500)
+
+    def work() -> None:
+        events = Events()
+        assert open_store(root, emit=events).put(small_entry(1))
+        assert open_store(root, emit=Events()).prepare() == "" or kind == "private"
+        assert len(events.of(EventKind.TROUBLE)) == (kind == "private")
+
+    def later() -> None:
+        store = open_store(root)
+        store.prepare()
+        assert store.get(key_of(1)) == small_entry(1)
+
+    as_user(ALICE, work, umask=0o177)
+    as_user(ALICE, later)
+
+
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
 def test_members_of_a_group_share_a_directory_without_a_warning(team: Path, umask: int) -> None:
     """Entries, manifests, locks, statistics and passes, whatever the umask of each; nobody else may read it."""
