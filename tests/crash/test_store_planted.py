@@ -420,7 +420,7 @@ def test_export_replaces_a_regular_file_or_nothing(tmp_path: Path, planted: str)
         path.symlink_to(tmp_path / ("target" if planted == "link" else "absent"))
     before = path.lstat()
 
-    with pytest.raises(BundleError, match="no regular file"):
+    with pytest.raises(BundleError, match="only regular files are replaced"):
         write_bundle(str(path), files, [], lambda is_entry, key: data)
 
     assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
