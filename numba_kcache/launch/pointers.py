@@ -15,7 +15,6 @@ from typing import Any
 from ..errors import ArgumentError
 from ..model.artifact import CODE_SIZES, SCALAR_SIZES
 from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, memory_of
-from .memory import copy_around, host_array_of, is_wrapper
 
 TAKE_ANY = ("?", "o", "i1", "u1")
 """Type codes of pointees through which C++ may read memory of any type."""
@@ -70,6 +69,8 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
         ArgumentError: It is neither, or does not fit.
         Unfit: The wrapped array cannot be passed as it is.
     """
+    from .memory import copy_around, host_array_of, is_wrapper  # here: `recognition` imports this module, for most
+
     if is_wrapper(value):
         memory = memory_of(value.value) or host_array_of(value.value)
         if memory is None:
@@ -95,6 +96,8 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
 
 def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
     """Make the error for an argument that is not device memory."""
+    from .memory import host_array_of
+
     why, hint = "a pointer takes a device array, None or ctypes.c_void_p", "check the order of the arguments"
     if host_array_of(value) is not None or _is_dlpack(value):
         why = "its memory is on the host"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype
 from .devices import native
 from .pointers import TAKE_ANY, alignment_of, elements_of
-from .typed import ArraySlot, NumberSlot
 
 if TYPE_CHECKING:
     from .launcher import Launcher
@@ -113,7 +112,19 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
     """
     parameters = iter(launcher.parameters)
     for slot in slots:
-        if isinstance(slot, ArraySlot):
+        if not isinstance(slot, ParameterSlot):
+            from .typed import ArraySlot, NumberSlot  # here: only kernels with Numba's types have such slots
+        if isinstance(slot, PointerSlot):
+            offset, pointee = next(parameters).offset, slot.pointee
+            is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"
+            flags = (_STRIDED if launcher.strided else 0) | (0 if is_writable else _CONST)
+            mask = alignment_of(pointee) - 1 if slot.code[0] == "*" else 0
+            yield _row("a", 0, offset, flags=flags, mask=mask, accepts=_fitting(pointee)), None, None
+        elif isinstance(slot, ParameterSlot):
+            declared = next(parameters)
+            kind, element = ("n", ELEMENTS.index(slot.code)) if slot.code in ELEMENTS else ("b", 0)
+            yield _row(kind, element, declared.offset, declared.size), None, None
+        elif isinstance(slot, ArraySlot):
             fields = [(next(parameters).offset, 8 * (_VIEW_WORDS[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
             flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
@@ -131,16 +142,6 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
             if slot.element[0] == "c" and first.code[0] != "c":
                 next(parameters)
             yield _row("n", ELEMENTS.index(slot.element), first.offset), slot.numpy_class, slot.python_class
-        elif isinstance(slot, PointerSlot):
-            offset, pointee = next(parameters).offset, slot.pointee
-            is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"
-            flags = (_STRIDED if launcher.strided else 0) | (0 if is_writable else _CONST)
-            mask = alignment_of(pointee) - 1 if slot.code[0] == "*" else 0
-            yield _row("a", 0, offset, flags=flags, mask=mask, accepts=_fitting(pointee)), None, None
-        elif isinstance(slot, ParameterSlot):
-            declared = next(parameters)
-            kind, element = ("n", ELEMENTS.index(slot.code)) if slot.code in ELEMENTS else ("b", 0)
-            yield _row(kind, element, declared.offset, declared.size), None, None
 
 
 def _row(
@@ -211,8 +212,12 @@ def _register_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slo
         numba_type = value._numba_type_
     except Exception:  # Numba raises its own errors for elements without a Numba type
         return
-    fits_pointer = launcher.strided or numba_type.layout in "CF"
-    if (slot.kind == numba_type if isinstance(slot, ArraySlot) else fits_pointer) and len(_held) < 20_000:
+    fits = launcher.strided or numba_type.layout in "CF"
+    if not isinstance(slot, ParameterSlot):
+        from .typed import ArraySlot
+
+        fits = slot.kind == numba_type if isinstance(slot, ArraySlot) else fits
+    if fits and len(_held) < 20_000:
         _held[id(numba_type)] = numba_type
         native.fits(plan, position, numba_type)
 

@@ -159,7 +159,7 @@ class Kernel:
         module = SimpleNamespace(
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
             numba_context=options.pop("context", None), waits=waits, awaits_numba=[False], stays=[False],
-            uses=lambda handle, stream: None, layouts={}, functions=b"",
+            uses=lambda handle, stream: None, layouts={}, functions=b"", count=1,
         )  # fmt: skip
         entry, function = SimpleNamespace(typed=options.pop("typed", True)), options.pop("function", 77)
         self._stream = options.pop("stream", 0)
