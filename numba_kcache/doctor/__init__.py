@@ -3,7 +3,7 @@
 Promise     It changes nothing except for one empty file that is made in the cache's directory and removed, and one
             small file that stays in each tier that is not read-only. A missing part is a finding, for which no package
             has to be importable. Each finding that is wrong has a next step.
-Method      Facts are gathered by small functions (those of the machine in machine), and judged by pure ones.
+Method      Small functions gather facts (doctor.machine those about the machine), and pure functions judge them.
 Not here    Damage in the cache (`verify`).
 Source      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
             what numba-cuda 0.30 calls at its first compile.
@@ -56,7 +56,7 @@ _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(EXTRAS), "numpy": tup
 
 
 _CLOSING = {
-    "nvrtc": "without NVRTC no CUDA C++ is compiled here: what is cached runs",
+    "nvrtc": "without NVRTC no CUDA C++ is compiled here: only cached kernels run",
     "nvvm": "without NVVM no Numba kernel is compiled here",
     "nvJitLink": "without nvJitLink nothing is linked here",
     "driver": "without a driver nothing is launched here",
@@ -156,24 +156,24 @@ def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
 
 def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
     """Judge the versions of all distributions, None for absent ones."""
-    for name, its in found.items():
-        first, last = _RANGES[name]
+    for name, installed in found.items():
+        first, beyond = _RANGES[name]
         users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
         if name == "numpy" and "numba-cuda" not in users:
-            last = ""
-        if its is None and name in EXTRAS:
+            beyond = ""
+        if installed is None and name in EXTRAS:
             advice = f"for kernels of {name}, pip install 'numba-kcache[{EXTRAS[name]}]'"
-            yield Finding(name, NOTE, "not installed: CUDA C++ kernels need none", advice)
+            yield Finding(name, NOTE, "not installed: CUDA C++ kernels do not need it", advice)
         elif users or name not in _NEEDED_BY:
-            yield _judged_version(name, its, first, last)
+            yield _judged_version(name, installed, first, beyond)
 
 
-def _judged_version(name: str, found: str | None, first: str, last: str) -> Finding:
-    wanted = ", ".join(filter(None, (first and f">={first}", last and f"<{last}")))
+def _judged_version(name: str, found: str | None, first: str, beyond: str) -> Finding:
+    wanted = ", ".join(filter(None, (first and f">={first}", beyond and f"<{beyond}")))
     advice = f"pip install '{name}{wanted}'"
     if found is None:
         return Finding(name, WRONG, "not installed", advice)
-    if _numbers(found) < _numbers(first) or (last and _numbers(found) >= _numbers(last)):
+    if _numbers(found) < _numbers(first) or (beyond and _numbers(found) >= _numbers(beyond)):
         return Finding(name, WRONG, f"{found}; this package works with {wanted}", advice)
     return Finding(name, FINE, found)
 
@@ -213,7 +213,7 @@ def judged_compilers(compilers: Compilers) -> Iterable[Finding]:
             yield Finding(name, WRONG, f"{path or 'it'} cannot be used: {trouble}", advice)
         elif path is None:
             advice = "to compile, pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)"
-            less = "CUDA C++ needs none" if name == "nvvm" else "what is cached is served, nothing is compiled"
+            less = "CUDA C++ does not need it" if name == "nvvm" else "cached kernels are served, nothing is compiled"
             yield Finding(name, NOTE, f"not installed: {less}", advice)
         elif name == "nvrtc" and compilers.version is not None:
             yield Finding(name, FINE, f"{compilers.version[0]}.{compilers.version[1]} at {path}")
@@ -247,7 +247,7 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     """Judge the cache's directory: owner, filesystem, free space, foreign files and clock."""
     local = session.local
     if local.tree is None:
-        advice = "set NUMBA_KCACHE_DIR, or mode other than off"
+        advice = "set NUMBA_KCACHE_DIR, or a mode other than off"
         yield Finding("directory", WRONG, "kernels are kept in memory only", advice)
         return
     directory = local.directory

@@ -63,7 +63,7 @@ def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
 def _digest(path: str) -> str:
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
-        return "a folder above"
+        return "a folder above"  # the value for a link to a folder that contains it
     if not stat.S_ISREG(mode):  # reading a pipe would block
         raise OSError(f"{path} is neither a file nor a folder")
     with open(path, "rb") as file:

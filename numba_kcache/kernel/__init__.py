@@ -362,10 +362,10 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
             device), or a list.
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
             from the thing.
-        fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
+        fast_compile: For development: `"min"`, `"mid"` or `"max"` take less compile time and give slower code (False).
         fastmath, lineinfo, debug, lto: The compilers' options of these names (False).
         std: The language standard, `"c++17"` (NVRTC's).
-        defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders in which headers are looked for.
+        defines, include_dirs: Macros, a mapping to `str`, `int` or `None`; folders that are searched for headers.
         max_registers, opt: Registers per thread; level of optimisation, 0 to 3 (3).
         options: Further flags of NVRTC, in this order.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.

@@ -287,7 +287,7 @@ def test_diagnosis_ends_with_what_to_do() -> None:
     assert str(Diagnosis((Finding("a", FINE, "good"),))).endswith("nothing is wrong")
     without = str(Diagnosis((Finding("nvrtc", NOTE, "not installed", "install it"),)))
     assert "nothing is wrong" not in without
-    assert without.endswith("nothing is broken, but without NVRTC no CUDA C++ is compiled here: what is cached runs")
+    assert without.endswith("but without NVRTC no CUDA C++ is compiled here: only cached kernels run")
 
 
 @pytest.mark.slow
