@@ -115,7 +115,7 @@ class UncacheableError(KCacheError):
     """The kernel cannot be keyed, and the caller requested a cached one or nothing."""
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
-        super().__init__(what, why, hint or "take that out; a launch without strict=True compiles it uncached")
+        super().__init__(what, why, hint or "remove the cause; without strict=True a launch runs the kernel uncached")
 
 
 class FrozenCacheError(KCacheError):

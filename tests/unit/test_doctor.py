@@ -253,7 +253,7 @@ def test_compiler_that_loads_and_does_not_compile_is_wrong(tmp_path: Path) -> No
     )  # fmt: skip
 
     assert done.returncode == 1
-    assert re.search(r"^wrong +nvrtc .*cannot be used: NVRTC says NVRTC_ERROR_BUILTIN", done.stdout, re.MULTILINE)
+    assert re.search(r"^wrong +nvrtc .*cannot be used: NVRTC returned NVRTC_ERROR_BUILTIN", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")

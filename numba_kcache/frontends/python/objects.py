@@ -51,20 +51,20 @@ def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | s
 
 def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -> int | str:
     """The node of a module that is used as a value: all its attributes that the code may name."""
-    name, at = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
+    name, node_key = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
     if name is None:
         return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
     state = state_of(name, reader.dialect.stateful)
     if state:
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
-    if at not in reader.values:
-        node = reader.values[at] = reader.add(label, name, name)
+    if node_key not in reader.values:
+        node = reader.values[node_key] = reader.add(label, name, name)
         for word in sorted(all_words(code) & vars(module).keys()):
             value, inner = vars(module)[word], f"global {word} of {name}"
             is_module = isinstance(value, ModuleType)
             goal = add_module(reader, code, value, inner) if is_module else reader.add_value(value, inner)
             reader.edge(node, word, goal)
-    return reader.values[at]
+    return reader.values[node_key]
 
 
 def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
@@ -175,14 +175,14 @@ def add_overloads(
     reader: Reader, value: Any, registered: Iterable[Registration], pinned: str | None, label: str
 ) -> int:
     """The node of a value for which there are registrations."""
-    at = id(value), "overloads"
-    if at in reader.values:  # the implementation of an overload refers to the value itself
-        node = reader.values[at]
+    node_key = id(value), "overloads"
+    if node_key in reader.values:  # the implementation of an overload refers to the value itself
+        node = reader.values[node_key]
         assert type(node) is int
         if type(value) is FunctionType and pinned is None and id(value) not in reader.functions:
             reader.edge(node, "itself", reader.add_function(value))
         return node
-    node = reader.values[at] = reader.add(f"overload of {label}", pinned, None)
+    node = reader.values[node_key] = reader.add(f"overload of {label}", pinned, None)
     for each in registered:
         reader.edge(node, each.what, add_registration(reader, each, label))
     return node
@@ -190,13 +190,13 @@ def add_overloads(
 
 def add_registration(reader: Reader, registration: Registration, label: str) -> int:
     """The node of one registration."""
-    at = id(registration.code[0]), f"{registration.what} {id(registration)}"
-    if at in reader.values:
-        found = reader.values[at]
+    node_key = id(registration.code[0]), f"{registration.what} {id(registration)}"
+    if node_key in reader.values:
+        found = reader.values[node_key]
         assert type(found) is int
         return found
     reader.alive.append(registration)
-    node = reader.values[at] = reader.add(f"overload of {label}", registration.what, None)
+    node = reader.values[node_key] = reader.add(f"overload of {label}", registration.what, None)
     subject = registration.subject
     if subject is not None:
         pinned = reader.trust.name_of(subject)

@@ -169,7 +169,7 @@ def _of_processors(flag: str) -> str:
 
 
 def _unknown(flag: str) -> str:
-    return f"what the flag {flag} makes the code depend on is not known; depends=[...] covers it"
+    return f"the effect of the flag {flag} is not known; depends=[...] can name what it reads"
 
 
 @contextmanager
