@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import threading
 import warnings
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -408,26 +405,3 @@ def test_numba_s_own_error_ends_the_compile(tmp_path: Path) -> None:
 
     kinds = [each.kind for each in heard]
     assert kinds.count(EventKind.COMPILE_BEGIN) == kinds.count(EventKind.COMPILE_FAILED) == 1
-
-
-def test_event_kinds_behave_as_an_enumeration_of_the_standard_library() -> None:
-    """Members, names, values, look-ups, texts, copies and pickles; each kind is one object."""
-    theirs = StrEnum("EventKind", {each.name: each.value for each in EventKind})
-
-    assert [each.name for each in theirs] == [*theirs.__members__] == [*EventKind.__members__]
-    assert len(EventKind) == len(theirs) == 13
-    for kind, other in zip(EventKind, theirs, strict=True):
-        assert kind == other == kind.value
-        assert hash(kind) == hash(other)
-        assert isinstance(kind, EventKind)
-        assert (repr(kind), str(kind), f"{kind}") == (repr(other), str(other), f"{other}")
-        for same in (EventKind(str(kind)), EventKind[kind.name], getattr(EventKind, kind.name), copy.deepcopy(kind),
-                     pickle.loads(pickle.dumps(kind))):  # fmt: skip
-            assert same is kind
-        assert kind in EventKind
-        assert kind.value in EventKind
-    assert "nothing" not in EventKind
-    with pytest.raises(ValueError, match="'nothing' is not a valid EventKind"):
-        EventKind("nothing")
-    with pytest.raises(KeyError, match="NOTHING"):
-        EventKind["NOTHING"]
