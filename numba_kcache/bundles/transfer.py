@@ -88,12 +88,20 @@ def export_bundle(
     return write_image(layout, bundle, entries, _toolchain(session, entries))
 
 
+def _unchanged(session: Session, file: BundledFile) -> bytes | None:
+    """The bytes of an entry that was chosen; None if it was removed or changed since it was verified."""
+    data = session.local.get_encoded(file.key)
+    return data if data is not None and sha256(data).hexdigest() == file.sha256 else None
+
+
 def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list[str]]:
     """Versions and builds of the compilers of these entries, by the name of the tool."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
-        entry = entry_format.decode_entry(session.local.get_encoded(file.key) or b"", file.key)
-        made_of = _made_of(entry)
+        data = _unchanged(session, file)
+        if data is None:
+            continue  # writing the bundle reports it
+        made_of = _made_of(entry_format.decode_entry(data, file.key))
         for kind in ("compilers", "versions"):
             tools = made_of[kind][1]
             for tool, build in tools.items() if isinstance(tools, dict) else ():
@@ -234,16 +242,16 @@ def push(session: Session, to: str | None) -> Moved:
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     copied: dict[str, int] = {}
-    keys = {file.key for file in _chosen(session, None, None)}
-    present = keys & there
-    for key in sorted(keys - there):
-        data = session.local.get_encoded(key)
+    chosen = {file.key: file for file in _chosen(session, None, None)}
+    present = chosen.keys() & there
+    for key in sorted(chosen.keys() - there):
+        data = _unchanged(session, chosen[key])
         if data and tier.put_now(entry_format.decode_entry(data, key), data):
             copied[key] = len(data)
     for family, data in _manifests(session, present.union(copied)):
         tier.add_variant_now(family, *reversed(entry_format.decode_manifest(data, family)))
     tier.close()
-    failed = len(keys) - len(copied) - len(present)
+    failed = len(chosen) - len(copied) - len(present)
     return Moved(tier.tier.name, len(copied), sum(copied.values()), len(present), failed)
 
 

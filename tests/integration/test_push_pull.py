@@ -17,7 +17,7 @@ from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.compiling import EMPTY
 from tests.support.redis_server import MISSING, free_port, redis_server
-from tests.support.stores import file_of, files_below
+from tests.support.stores import DIGEST_BYTES, file_of, files_below, sealed
 
 HEADED = '#include "two.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
 
@@ -91,6 +91,31 @@ def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_
     filled.push(str(tmp_path / "share"))
 
     assert b"toolchain" not in b"".join(path.read_bytes() for path in files_below(tmp_path / "share"))
+
+
+@pytest.mark.parametrize("change", ["damaged", "replaced", "removed"])
+def test_entry_that_changes_after_it_was_verified_is_not_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """It counts as failed, and the others are pushed; nothing is sent, or signed, that was not verified."""
+    cache = KernelCache(tmp_path / "own", durability="none")
+    cached_kernel(EMPTY, cache=cache).compile(["sm_80", "sm_90"])
+    choose = shipping._chosen
+
+    def chosen(*arguments: Any) -> Any:
+        found = choose(*arguments)
+        path = file_of(cache.session.local, found[0].key)
+        if change == "removed":
+            path.unlink()
+        else:
+            data = path.read_bytes()
+            path.write_bytes(data[:-1] if change == "damaged" else sealed(data[: -DIGEST_BYTES - 1] + b"x"))
+        return found
+
+    monkeypatch.setattr(shipping, "_chosen", chosen)
+    moved = cache.push(str(tmp_path / "share"))
+
+    assert (moved.entries, moved.failed) == (1, 1)
 
 
 @pytest.mark.slow
