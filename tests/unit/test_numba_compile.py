@@ -195,6 +195,14 @@ def test_cuda_c_with_its_own_header_is_linked_as_it_is_now(tmp_path: Path, lto: 
     assert link == [str(tmp_path / "device.cu")]
 
 
+def test_log_of_linked_cuda_c_is_warned_of(tmp_path: Path) -> None:
+    """A warning with the same words as Numba's own."""
+    (tmp_path / "device.cu").write_text(f"#define EXTRA 1\n#warning beware\n{EXTERNAL}")
+
+    with pytest.warns(UserWarning, match="^NVRTC log messages: (?s:.*)beware"):
+        built(external_kernel([str(tmp_path / "device.cu")]), (int32[::1],))
+
+
 @pytest.mark.parametrize("kind", ["ptx", "ltoir", "cubin"])
 @pytest.mark.parametrize("memory", [True, False], ids=["object", "file"])
 def test_compiled_code_is_linked(tmp_path: Path, kind: str, memory: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -142,4 +143,5 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], heade
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:
         logs.append(result.log)
+        warnings.warn(f"NVRTC log messages: {result.log}", stacklevel=2)  # as Numba's own link does
     return LinkInput(kind, item.name, result.code[kind])
