@@ -33,6 +33,7 @@ template<class T, int TILE> __global__ void gemm(const T *a, T *c) { __shared__ 
         ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ("made",)),
         ("#define KERNEL(n) \\\n  __global__ void n() {}\n__global__ void k() {}", ("k",)),
         ("__device__ void d() {}\nvoid host() {}", ()),
+        ('_Pragma("nv_diag_suppress 177") MACRO_OF_A_HEADER(1)\nextern "C" __global__ void k() {}', ("k",)),
         ("namespace ns { __global__ void k() {} }", ("k",)),
     ],
 )
@@ -72,6 +73,13 @@ def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol
 
     assert entry.symbol == symbol
     assert entry.typed
+
+
+def test_name_that_only_the_text_has_is_no_choice() -> None:
+    """Names found in the text are guesses: the only kernel of the code is meant, whatever its name there."""
+    source = 'extern "C" __global__ void NAME(float a) {}'
+
+    assert build(source, options=["--define-macro", "NAME=k"]).entries[0].symbol == "k"
 
 
 def test_template_instance_has_its_own_types() -> None:

@@ -206,6 +206,18 @@ def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_pa
     assert build(f'#if 0\n#include "pipe.h"\n#endif\n{EMPTY}', include_dirs=[str(tmp_path)]).entries[0].name == "k"
 
 
+def test_source_that_includes_itself_compiles(tmp_path: Path) -> None:
+    """NVRTC reads it again with what was appended to it, which is then left out."""
+    source = f"#ifndef AGAIN\n#define AGAIN\n#include __FILE__\n#else\n{EMPTY}\n#endif\n"
+    (tmp_path / "k.cu").write_text(source)
+    wanted = request(source)._replace(asks_files=True)
+    options = wanted.options._replace(base_dir=str(tmp_path))
+
+    made = source_build.build_source(wanted._replace(options=options), ())
+
+    assert made.entries[0].symbol == "k"
+
+
 def test_toolkit_headers_are_on_the_path() -> None:
     """cuda_fp16.h and CCCL need no include_dirs."""
     source = "#include <cuda_fp16.h>\n#include <cuda/std/cstdint>\n__global__ void k(half *x, cuda::std::uint8_t n) {}"

@@ -26,8 +26,8 @@ from ...model.text import decoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
-from .entries import choose_kernel, describe_kernel, has_decltype
-from .prototype import PROBE, SIGNATURE, Probe, make_probe
+from .entries import choose_kernel, describe_kernel, has_decltype, own_name
+from .prototype import OWN, SIGNATURE, Probe, make_probe
 
 
 class Compiled(NamedTuple):
@@ -72,6 +72,8 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
     result = compiled.result
     cubin, link_log = linked(request, result, toolkit_dirs, headers)
     described = read_cubin(cubin)
+    if request.name is None and wanted not in [own_name(each.symbol) for each in described.kernels]:
+        wanted = None  # the scan took something else for a kernel
     kernel = choose_kernel(request, described, wanted, result.lowered)
     entry = describe_kernel(request, kernel, wanted, compiled.types, compiled.declared)
     return Artifact(
@@ -234,7 +236,7 @@ def _faults(log: str) -> tuple[bool, bool]:
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         return True, False
     blocks = [each for each in log.split("\n\n") if re.match(r"\S.*\(\d+\): (?:catastrophic )?error\b", each)]
-    ours = [each for each in blocks if _NAME_MAP in each or PROBE in each]
+    ours = [each for each in blocks if _NAME_MAP in each or OWN in each]
     return len(ours) < len(blocks), bool(ours) or not blocks
 
 

@@ -28,7 +28,7 @@ _CLASSES = frozenset(("struct", "class", "union", "enum"))
 _NOT_NAMES = frozenset((
     "__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__local_maxnreg__", "__block_size__", "__attribute__",
     "__declspec", "__align__", "alignas", "decltype", "sizeof", "alignof", "noexcept", "requires", "explicit",
-    "__nv_pure__",
+    "__nv_pure__", "_Pragma",
 ))  # fmt: skip
 """Words whose following parenthesis is not a parameter list."""
 
@@ -224,7 +224,7 @@ class _Reader:
     def _declared(self) -> None:
         top = _top(self._head)
         words = [each for each, _ in top]
-        function = _function(words)
+        function = _function(words, words.index("__global__") if "__global__" in words else 0)
         if "__global__" in words and function is not None:
             at, group = function
             parameters = _parameters(_inside(self._head, top[group][1])) if self._is_plain else None
@@ -340,9 +340,10 @@ def _in_word(character: str) -> bool:
     return character.isalnum() or character in ("_", "$")
 
 
-def _function(words: list[str]) -> tuple[int, int] | None:
-    """Find the indices of a function's name and its parameter list among top-level tokens; None for no function."""
-    for group in (index for index, word in enumerate(words) if word == "(" and index):
+def _function(words: list[str], start: int = 0) -> tuple[int, int] | None:
+    """Find the indices of a function's name and its parameter list among top-level tokens; None for no function.
+    `start` is the index of `__global__`: before it there may be macros of the toolkit, which look like calls."""
+    for group in (index for index, word in enumerate(words) if word == "(" and index > start):
         index = group - 1
         if words[index] == ">":  # a specialisation, or an instance
             index = max((at for at in range(group) if words[at] == "<"), default=0) - 1

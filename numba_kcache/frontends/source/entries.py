@@ -113,6 +113,11 @@ _FUNDAMENTAL = {
 """The usual name of each fundamental type whose words, in alphabetical order, do not make that name."""
 
 
+def own_name(symbol: str) -> str:
+    """The name of a kernel without namespaces and template arguments."""
+    return kernel_name(symbol).partition("<")[0].split("::")[-1]
+
+
 def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
     """The kernel that the request means.
 

@@ -27,8 +27,9 @@ from ...model import NamedTuple
 from ...model.artifact import CODE_SIZES, Parameter
 from .declarations import Declaration
 
-PROBE = "numba_kcache_prototype"
-_ABSENT = "numba_kcache_absent"
+OWN = "numba_kcache_"  # begins each name of the appended text
+PROBE = f"{OWN}prototype"
+_ABSENT = f"{OWN}absent"
 
 _BUILTINS = {
     "bool": "b1", "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2",
