@@ -158,6 +158,7 @@ static void after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);  /* a thread that holds it is not in the child */
     is_forked = is_initialised;
+    is_configured = is_initialised;  /* before cuInit, a child may have set other variables */
 }
 
 static int setting(const char *name, int otherwise)
@@ -184,10 +185,11 @@ static void read_faults(const char *rules)
 
 static void configure(void)
 {
+    static bool is_known_to_forks;
     const char *path = getenv("KC_FAKE_LOG");
     is_configured = true;
-    if (path && *path)
-        log_file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    fault_count = 0;
+    log_file = path && *path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
     driver_version = setting("KC_FAKE_DRIVER_VERSION", 13000);
     device_count = setting("KC_FAKE_DEVICES", 1);
     device_count = device_count < 0 ? 0 : device_count > MAX_DEVICES ? MAX_DEVICES : device_count;
@@ -199,7 +201,8 @@ static void configure(void)
         primaries[i]->device = i;
     }
     read_faults(getenv("KC_FAKE_FAIL"));
-    pthread_atfork(NULL, NULL, after_fork);
+    if (!is_known_to_forks)
+        is_known_to_forks = !pthread_atfork(NULL, NULL, after_fork);
 }
 
 enum needs { ALWAYS, UNLESS_FORKED, READY, IN_CONTEXT };

@@ -1,7 +1,8 @@
-"""Run programs that use Numba in children forked from a process that has imported it: 0.3 s each instead of 2 s.
+"""Run programs that use a Numba in children forked from a process that has imported it: 0.3 s each instead of 2 s.
 
 Promise     A child has its own arguments, environment and output; Numba reads its settings again.
-Method      A server, started on the fake driver, compiles one kernel, then forks for each line of its input.
+Method      A server for each Numba, started on the fake driver, fills its registries, then forks for each line of its
+            input. numba-cuda-mlir compiles nothing before: its compiler starts threads, which no child would have.
 Not here    Fresh processes. Children share hash seed, addresses and loaded libraries, so tests of hits in another
             process start that process themselves.
 """
@@ -21,15 +22,25 @@ from tests.support.fake_driver import build, environment
 _SERVER = """
 import atexit, json, os, runpy, sys, traceback, warnings
 warnings.simplefilter("ignore")
-import numba.core.config, numba.cuda.core.config
-from numba import cuda
-cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
+if sys.argv[1] == "numba":
+    import numba.core.config, numba.cuda.core.config
+    from numba import cuda
+    cuda.compile_ptx(lambda x: None, (numba.float64[::1],), cc=(9, 0))
+    configs = numba.core.config, numba.cuda.core.config
+else:
+    import numba_cuda_mlir.cuda
+    from numba_cuda_mlir.descriptor import mlir_target
+    from numba_cuda_mlir.numba_cuda.core import config
+    mlir_target.ensure_initialized()
+    configs = config,
 
 def serve(arguments, env):
     os.environ.clear()
     os.environ.update(env)
-    numba.core.config.reload_config()
-    numba.cuda.core.config.reload_config()
+    default = configs[-1].CUDA_DEFAULT_PTX_CC  # numba-cuda-mlir sets its own when it is imported
+    for each in configs:
+        each.reload_config()
+    configs[-1].CUDA_DEFAULT_PTX_CC = default
     sys.argv = [arguments[0], *arguments[2 if arguments[0] == "-c" else 1:]]
     try:
         if arguments[0] == "-c":
@@ -62,10 +73,10 @@ for line in sys.stdin:
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    """Start the server, once in a process of tests; it ends when its input is closed."""
+def _server(of: str) -> subprocess.Popen[str]:
+    """Start the server of a Numba, once in a process of tests; it ends when its input is closed."""
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVER],
+        [sys.executable, "-c", _SERVER, of],
         env=environment(build()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -73,9 +84,12 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
-def run(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
-    """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first."""
-    server = _server()
+def run(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") -> tuple[int, str]:
+    """Exit code and output of a program; its arguments are those of the interpreter, with a file or `-c` first.
+
+    `of` names the Numba that it finds imported: "numba" or "mlir".
+    """
+    server = _server(of)
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(json.dumps([list(arguments), dict(env)]) + "\n")
@@ -84,9 +98,9 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     return code, output
 
 
-def output(arguments: Sequence[str], env: Mapping[str, str]) -> str:
+def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") -> str:
     """Output of a program; the test fails if its exit code is not 0."""
-    code, text = run(arguments, env)
+    code, text = run(arguments, env, of)
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text

@@ -654,6 +654,26 @@ facts["parent"] = launch(mixed)
     assert child.facts == {"child": [3] * 6, "parent": 0}
 
 
+def test_child_forked_before_the_driver_is_initialised_has_its_own_settings(start: Start) -> None:
+    """Also where the parent has asked for the version, which reads them; the parent keeps its own."""
+    child = start(r"""
+driver.cuDriverGetVersion()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.environ["KC_FAKE_DEVICES"] = "3"
+    os.environ["KC_FAKE_DRIVER_VERSION"] = "12090"
+    assert code(driver.cuInit(0)) == 0
+    os.write(writer, json.dumps([value(driver.cuDriverGetVersion()), value(driver.cuDeviceGetCount())]).encode())
+    os._exit(0)
+os.wait()
+facts["child"] = json.loads(os.read(reader, 1000))
+driver.cuInit(0)
+facts["parent"] = [value(driver.cuDriverGetVersion()), value(driver.cuDeviceGetCount())]
+""")
+
+    assert child.facts == {"child": [12090, 3], "parent": [13000, 1]}
+
+
 def test_fault_hits_the_nth_call(start: Start) -> None:
     """A rule with a number fails that call alone, one with `*` every call; the log says so."""
     child = start(
