@@ -34,7 +34,7 @@ from typing import Any
 from header import commit, write_json
 from xxhash import xxh3_128_digest
 
-from numba_kcache.store import entry
+from numba_kcache.store import encoding
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry
 
@@ -364,9 +364,9 @@ def first_hits_of_large(root: Path) -> dict[str, dict[str, float]]:
     )
     bare, found = BareSized(root / "bare"), {}
     bare.put(key, code_like(size, 0))
-    usual = entry._LEAST_FIRST_TO_COMPRESS_BYTES
+    usual = encoding.LEAST_FIRST_TO_COMPRESS_BYTES
     for name, least in (("packed", usual), ("as it is", size + 1)):
-        entry._LEAST_FIRST_TO_COMPRESS_BYTES = least
+        encoding.LEAST_FIRST_TO_COMPRESS_BYTES = least
         OursUnsynced(root / name).put(key, code_like(size, 0))
         command = [sys.executable, "-c", code, str(root / name), key, f"{bare.root}/{key}", str(size)]
         runs = [[float(each) for each in subprocess.check_output(command, text=True).split()] for _ in range(11)]
@@ -376,7 +376,7 @@ def first_hits_of_large(root: Path) -> dict[str, dict[str, float]]:
             "bare_us": statistics.median(run[1] for run in runs),
             "stored_bytes": path.stat().st_size,
         }
-    entry._LEAST_FIRST_TO_COMPRESS_BYTES = usual
+    encoding.LEAST_FIRST_TO_COMPRESS_BYTES = usual
     return found
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from ..keys import sha256
 from ..model import NamedTuple
 
 FORMAT = 1
@@ -52,16 +51,13 @@ MAX_MANIFEST_BYTES = 8 << 20
 ENTRY, MANIFEST = 1, 2
 """The kinds of file: a compiled artifact, or the list of variants stored for one family of requests."""
 
-_MAGIC = b"\x89NKC\r\n\x1a\n"  # like PNG's: a transfer in text mode changes these bytes
-_PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, file bytes, key
-_RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
-_DIGEST_BYTES = 16
-_SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
-RAW, _ZSTD = 0, 1
-_NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
-_LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
-_LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks it: importing zstandard would take most of the time
-_ANY_RATIO_BYTES = 1 << 20
+MAGIC = b"\x89NKC\r\n\x1a\n"  # like PNG's: a transfer in text mode changes these bytes
+PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, file bytes, key
+RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
+DIGEST_BYTES = 16
+RAW, ZSTD = 0, 1
+NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
+ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
@@ -173,30 +169,9 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         ValueError: The entry cannot be stored: a bad key or payload name, NaN, or a size beyond the limits.
         TypeError: The header holds something other than JSON values.
     """
-    key = bytes.fromhex(require_key(entry.key))
-    header = json_of(entry.header).encode("ascii")
-    table: list[bytes] = []
-    stored: list[bytes] = []
-    for name, payload in entry.payloads.items():
-        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
-            raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
-        least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
-        codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
-        digest = sha256(payload).digest()
-        table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
-        stored.append(packed)
-    size = _SMALLEST - len("{}") + len(table) * _RECORD.size + len(header) + sum(map(len, stored))
-    unpacked = sum(map(len, entry.payloads.values()))
-    if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
-        raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")
-    for name, payload in entry.payloads.items():
-        if len(payload) > MAX_TEXT_BYTES.get(name, MAX_UNPACKED_BYTES):
-            raise ValueError(f"cannot hold a payload {name} of {len(payload)} bytes")
-    if len(table) > MAX_PAYLOADS:
-        raise ValueError(f"cannot hold {len(table)} payloads: at most {MAX_PAYLOADS}")
-    prefix = _PREFIX.pack(_MAGIC, FORMAT, kind, len(table), len(header), size, key)
-    body = b"".join((prefix, *table, header, *stored))
-    return body + xxh3_128_digest(body)
+    from .encoding import encoded  # a hit only decodes
+
+    return encoded(entry, kind)
 
 
 def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
@@ -210,8 +185,8 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     Raises:
         DamagedEntry: A byte differs from what was written, or the contents break the format.
     """
-    at, end = head_bytes(data, kind), len(data) - _DIGEST_BYTES
-    written_bytes = _PREFIX.unpack_from(data)[5]
+    at, end = head_bytes(data, kind), len(data) - DIGEST_BYTES
+    written_bytes = PREFIX.unpack_from(data)[5]
     if len(data) != written_bytes:
         raise DamagedEntry(f"{len(data)} bytes where {written_bytes} were written")
     view = memoryview(data)
@@ -233,10 +208,10 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
     Raises:
         DamagedEntry: The data does not begin as a file of this kind.
     """
-    if len(data) < _PREFIX.size:
+    if len(data) < PREFIX.size:
         raise DamagedEntry(f"{len(data)} bytes are too few")
-    magic, version, stored_kind, payloads, header_bytes = _PREFIX.unpack_from(data)[:5]
-    if magic != _MAGIC:
+    magic, version, stored_kind, payloads, header_bytes = PREFIX.unpack_from(data)[:5]
+    if magic != MAGIC:
         raise DamagedEntry("not a file of this store")
     if version != FORMAT:
         raise DamagedEntry(f"format {version}, this version reads {FORMAT}")
@@ -244,7 +219,7 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
         raise DamagedEntry("holds another kind of file")
     if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
         raise DamagedEntry("the header is out of bounds")
-    return _PREFIX.size + int(payloads) * _RECORD.size + int(header_bytes)
+    return PREFIX.size + int(payloads) * RECORD.size + int(header_bytes)
 
 
 def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
@@ -257,17 +232,17 @@ def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[
 
 
 def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadRecord]]:
-    prefix = _PREFIX.unpack_from(data)
+    prefix = PREFIX.unpack_from(data)
     if len(data) < end or prefix[6].hex() != key:
         raise DamagedEntry("cut short, or of another key")
-    table_end, unpacked = _PREFIX.size + prefix[3] * _RECORD.size, 0
+    table_end, unpacked = PREFIX.size + prefix[3] * RECORD.size, 0
     records = []
-    for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
+    for padded, *rest in RECORD.iter_unpack(memoryview(data)[PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
-        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_NAME_CHARACTERS):
+        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(NAME_CHARACTERS):
             raise DamagedEntry("a payload's name is malformed")
         stored_bytes, size_bytes = rest[:2]
-        if size_bytes > MAX_TEXT_BYTES.get(name, _ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
+        if size_bytes > MAX_TEXT_BYTES.get(name, ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
             raise DamagedEntry(f"payload {name} claims {size_bytes} bytes in {stored_bytes}")
         unpacked += size_bytes
         records.append(PayloadRecord(name, *rest))
@@ -334,21 +309,11 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()]
 
 
-def _pack(payload: bytes) -> tuple[int, bytes]:
-    try:
-        from .compression import pack
-    except ImportError:  # a broken zstandard costs disk space, no launch
-        return RAW, payload
-    packed = pack(payload)
-    is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # zeros, say: a reader would refuse it
-    return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
-
-
 def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     size_bytes, codec = record.size_bytes, record.codec
     if codec == RAW and size_bytes == len(stored):
         return bytes(stored)
-    if codec != _ZSTD:
+    if codec != ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
     try:
         from .compression import unpack
