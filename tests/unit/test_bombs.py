@@ -205,11 +205,11 @@ def test_only_the_payload_that_is_needed_is_unpacked() -> None:
 
 def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locally and from a tier, with one event each; the entry stays, for it may be whole."""
-    entry = StoredEntry(KEY, {}, {"cubin": bytes(MIB)})
+    entry = StoredEntry(KEY, {}, {"cubin": os.urandom(MIB) * 2})
     events = Events()
     store = open_store(tmp_path, emit=events)
     store.put(entry)
-    tier = MemoryTier().with_entry(StoredEntry(key_of(9), {}, {"cubin": bytes(MIB)}))
+    tier = MemoryTier().with_entry(StoredEntry(key_of(9), {}, {"cubin": os.urandom(MIB) * 2}))
     chain = Chain(store, [tier], events)
 
     def full(*_: object) -> bytes:
