@@ -151,6 +151,10 @@ class ObjectTier:
             raise PermissionError(_first(error)) from None
         except errors.BaseError as error:
             raise ConnectionError(_first(error)) from None
+        except BaseException as error:  # a panic of the client, which is written in Rust, is no Exception
+            if type(error).__module__ != "pyo3_runtime":
+                raise
+            raise ConnectionError(f"its client failed: {_first(error)}") from None
 
     def _opened(self) -> Any:
         from obstore.store import from_url
@@ -171,7 +175,7 @@ def _lacks_conditions(error: Exception) -> bool:
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 
-def _first(error: Exception) -> str:
+def _first(error: BaseException) -> str:
     """The first line of an error: the lines below it may quote the request."""
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 

@@ -11,8 +11,13 @@ import pytest
 
 from numba_kcache import KCacheError, KernelCache
 from numba_kcache.bundles import transfer
+from numba_kcache.model import EventKind
+from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers import tier
+from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.object_store import ObjectTier
 from tests.support.compiling import in_python
+from tests.support.stores import Events, open_store
 
 SCRIPT = """
 import os, signal, sys
@@ -102,3 +107,25 @@ def test_service_that_lists_without_end_is_given_up(
         with pytest.raises(KCacheError, match=why):
             cache.pull(f"s3://bucket/path?endpoint=http://127.0.0.1:{server.server_port}&region=x")
         server.shutdown()
+
+
+@pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
+def test_panic_of_the_client_is_a_miss_and_an_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is no Exception, and would end the program at a launch; an interrupt still does."""
+    import obstore
+
+    def fail(*arguments: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(obstore, "get", fail)
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    events = Events()
+    tiers = [ObjectTier("s3://bucket/path", endpoint="http://127.0.0.1:1", region="x") for _ in range(2)]
+    chain = Chain(open_store(tmp_path / "own"), tiers[:1], events)
+
+    raised = panic("no thread can be started")
+    assert chain.get("0" * 64) is None
+    assert "no thread can be started" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
+    raised = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        tiers[1].get(ENTRY, "0" * 64)
