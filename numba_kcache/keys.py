@@ -12,7 +12,6 @@ Not here    Reading files, versions or environment: front ends and the engine pa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -79,16 +78,14 @@ except ImportError:
     except ImportError:
         _own = None
 
-_OWN_LIMIT_BYTES, _OWN_LIMIT_BESIDE_OPENSSL_BYTES = 256 << 10, 8 << 10
-"""Sizes up to which CPython's own code is used, which takes 0.6 ms for 200 KiB: as long as hashlib is not loaded, and
-where the program has loaded it with OpenSSL's code, which is several times as fast."""
+_OWN_LIMIT_BYTES = 256 << 10
+"""Size up to which CPython's own code is used, which takes 0.6 ms for 200 KiB."""
 
 
 def sha256(data: bytes) -> HASH:
     """The sha256 object of `data`, with the interface of hashlib's."""
     digest: Any = _own
-    limit = _OWN_LIMIT_BESIDE_OPENSSL_BYTES if "hashlib" in sys.modules else _OWN_LIMIT_BYTES
-    if digest is None or len(data) > limit:
+    if digest is None or len(data) > _OWN_LIMIT_BYTES:
         from hashlib import sha256 as digest
     found: HASH = digest(data, usedforsecurity=False)
     return found

@@ -325,7 +325,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
 
     This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package. For
     callers with more kernels, `places` is filled with the place of the records of each, () for a kernel that is known
-    to fit; and, by "", with records that were found to say the same as parameters, by the id of these.
+    to fit; and, by "", with records that were found to say the same as parameters, by these.
     """
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
@@ -361,8 +361,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
         elif not place:
             return ""
         start, size = place
-        fitting: dict[int, tuple[Any, bytes]] = {} if places is None else places.setdefault("", {})
-        _parameters, records = fitting.get(id(entry.parameters), ((), b""))
+        fitting: dict[tuple[Parameter, ...], bytes] = {} if places is None else places.setdefault("", {})
+        records = fitting.get(entry.parameters)
         if records and len(records) <= size and cubin.startswith(records, start):
             after, past = start + len(records), start + size
             if cubin.find(_RECORD_HEAD, after, past) < 0 and cubin.find(_LARGE_RECORD_HEAD, after, past) < 0:
@@ -383,7 +383,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             at += 1
         if found != {ordinal: each[:2] for ordinal, each in enumerate(entry.parameters)}:
             return f"its cubin has other parameters of {entry.symbol}"
-        fitting[id(entry.parameters)] = entry.parameters, cubin[start : start + 4 * last]
+        fitting[entry.parameters] = cubin[start : start + 4 * last]
     except (StructError, ValueError, OverflowError, IndexError) as error:
         return f"its cubin is damaged: {error}"
     return ""
