@@ -35,12 +35,12 @@ MOST = 2
 _NEVER = FileStat(-1, -1, -1, -1, -1)
 """Recorded for a file that may have been written while it was read: no real stat equals it."""
 
-_include = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+_INCLUDE = r"(?m)^[ \t]*#[ \t]*include\b.*$"
 
 
 def beginning_of(source: str) -> str:
     """The text up to its last `#include`; "" if it has none."""
-    ends = [each.end() for each in _include.finditer(source)]
+    ends = [each.end() for each in re.finditer(_INCLUDE, source)]
     return source[: ends[-1]] if ends else ""
 
 

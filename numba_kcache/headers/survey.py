@@ -45,7 +45,7 @@ MAX_FILES = 20_000
 START = Place(SOURCE, "")
 """The source itself, as an includer."""
 
-_is_macro = re.compile(r"[A-Za-z_]\w*\Z").match
+_MACRO = r"[A-Za-z_]\w*\Z"
 
 
 class Lookup(NamedTuple):
@@ -229,7 +229,7 @@ class Survey:
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
         asking = [(place, each) for place, header in self.headers.items() for each in header.scan.asked]
         own = {operand for place, operand in computing if not self.in_tree(place)}
-        toolkits = {operand for place, operand in computing if self.in_tree(place) and _is_macro(operand)}
+        toolkits = {operand for place, operand in computing if self.in_tree(place) and re.match(_MACRO, operand)}
         operands = {*own, *(operand for _, operand in asking)}
         names = self._names() if operands else None
         values = {operand: names.listed(operand) for operand in operands} if names else {}

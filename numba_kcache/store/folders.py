@@ -80,13 +80,19 @@ class Folder:
         with self.tree.opened(*self._names) as folder:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
-    def unlink(self, name: str) -> None:
+    def unlink(self, name: str, only: os.stat_result | None = None) -> None:
         """Remove a regular file.
+
+        Args:
+            name: Its name.
+            only: Remove only the file with this device and inode; None: any file.
 
         Raises:
             OSError: There is no such file.
         """
         with self.tree.opened(*self._names) as folder:
+            if only is not None and not os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), only):
+                return
             if not unlink(folder, name):
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
@@ -140,11 +146,18 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         return tree.folder(*names)
     except FileNotFoundError:
         pass
-    tree.forget()  # not every filesystem reports that an open directory was removed
-    from .descent import make_root
+    *above, last = names
+    try:
+        # an open directory that was removed has no folder in it, even where the filesystem does not report the removal
+        at, missing = (tree.folder(*above), [last]) if above else (-1, [])
+    except FileNotFoundError:
+        at = -1
+    if at < 0:
+        tree.forget()
+        from .descent import make_root
 
-    at = make_root(tree)
-    for name in (*tree.names, *names):
+        at, missing = make_root(tree), [*tree.names, *names]
+    for name in missing:
         try:
             try:
                 make_folder_in(at, name, 0o700 if not tree.shared else 0o770)

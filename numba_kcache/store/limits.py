@@ -13,6 +13,7 @@ Not here    What a pass does (store.eviction, which a put imports only if it sta
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 from collections import Counter
@@ -37,6 +38,9 @@ _LEFT_FREE_SHARE = 20
 PASS_EVERY_S = 24 * 3600
 """Longest time between passes while entries are stored: a pass also removes what killed processes left."""
 
+ASK_EVERY_S = 60.0
+"""Time for which a process does not ask again whether a pass is due."""
+
 _LOCK = "evict.lock"
 
 
@@ -49,6 +53,7 @@ class Limits:
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
+        self._asked_s = -math.inf  # when this process last asked for the time of the last pass
         self.after_fork()
         renewed_in_children.add(self)
 
@@ -65,7 +70,11 @@ class Limits:
             max_entries=self._store.max_entries / len(SHARDS),
         )
         try:
-            if is_full or is_due(self._tree, self._store.clock()):
+            now_s = self._store.clock()
+            is_asked = abs(now_s - self._asked_s) >= ASK_EVERY_S
+            if is_asked:
+                self._asked_s = now_s
+            if is_full or (is_asked and is_due(self._tree, now_s)):
                 self.start()
         except OSError as error:
             self._store.trouble("evict", error)

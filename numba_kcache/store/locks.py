@@ -326,8 +326,7 @@ class KeyLocks:
         """Remove the file of a name if it is the open file `fd`: another process may have taken the turn over."""
         assert self._folder is not None
         with suppress(FileNotFoundError):
-            if os.path.samestat(self._folder.status(name), os.fstat(fd)):
-                self._folder.unlink(name)
+            self._folder.unlink(name, only=os.fstat(fd))
 
 
 def _no_beat() -> None:

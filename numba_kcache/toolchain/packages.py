@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import time
-from array import array
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -204,6 +203,8 @@ def _look(package: str, folders: str, files: str, *, of_tests: bool) -> tuple[st
             else:
                 numbers += found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
         newest_ns.append(max(*numbers[start + 3 :: 5], *numbers[start + 4 :: 5]))
+    from array import array  # here: few processes import a package from a checkout
+
     try:
         written = array("q", numbers).tobytes()  # `repr` of thousands of numbers takes longer than most of the stats
     except OverflowError:

@@ -203,3 +203,21 @@ print(len(ours))
 def test_first_compile_compiles_two_patterns(tmp_path: Path) -> None:
     """A compile compiles few regular expressions: each takes 0.1 to 0.3 ms."""
     assert in_python(PATTERNS, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).strip() == "2"
+
+
+OPENS = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: event in ("open", "os.scandir", "os.listdir") and opened.append(given[0]))
+from numba_kcache import cached_kernel
+for number in range(3):
+    opened.clear()
+    cached_kernel(f'extern "C" __global__ void k(int *x) {{ *x = {number}; }}', arch="sm_90").compile()
+print(len(opened))
+"""
+
+
+@pytest.mark.slow
+def test_compile_opens_few_folders(tmp_path: Path) -> None:
+    """With look-up, reasons, locks, entry, manifest and history; a shard is made in the folder that contains it."""
+    assert int(in_python(OPENS, NUMBA_KCACHE_DIR=str(tmp_path / "mine"))) <= 76
