@@ -298,7 +298,7 @@ def _values_of(given: Any) -> dict[str, Plain]:
     if not isinstance(given, Mapping) or not given:
         why = f"it is {'an empty mapping' if isinstance(given, Mapping) else f'a {type(given).__name__}'}"
         raise OptionError(
-            "cannot use components", why, "give a mapping of names to values: all that decides the result"
+            "cannot use components", why, "give a mapping of names to values, with everything that decides the result"
         )
     found: dict[str, Plain] = _plain(given, "components", 0)  # type: ignore[assignment]
     return {name: found[name] for name in sorted(found)}

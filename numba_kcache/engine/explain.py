@@ -93,7 +93,7 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
     try:
         return explain_entry(key, evidence_of(lookup))
     except Exception as error:  # its report, and those of its kernel's other entries, may contain anything
-        raise EntryError(f"cannot explain the entry {key}", f"what is kept of it cannot be read: {error!r}") from error
+        raise EntryError(f"cannot explain the entry {key}", f"its stored report cannot be read: {error!r}") from error
 
 
 def _miss(lookup: Lookup, request: Request) -> Explanation:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
     from typing import Protocol as Protocol
 else:
-    Protocol = object  # a class that only describes others costs no more than a class
+    Protocol = object  # at run time a protocol is an ordinary class, which takes less time to make
     from collections import _tuplegetter, namedtuple
     from types import FunctionType
 
@@ -96,7 +96,7 @@ else:
             return type.__new__(type, name, (_Fields,), body)
 
     class NamedTuple(metaclass=_Named):
-        """A named tuple as of `typing.NamedTuple`, for this package's own classes."""
+        """A named tuple like that of `typing.NamedTuple`, for this package's own classes."""
 
 
 _KINDS = ("sm", "compute")
@@ -118,7 +118,7 @@ class Target(NamedTuple):
     virtual: bool = False
 
     @property
-    @functools.cache  # noqa: B019 (as many as there are targets)
+    @functools.cache  # noqa: B019 (one item for each target)
     def name(self) -> str:
         """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`; `any` for `NO_TARGET`."""
         if not self.major:
