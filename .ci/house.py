@@ -74,6 +74,7 @@ LIMITS = {
     "private names imported across rooms": 0,
     "private names reached from tests": 41,
     "CUDA C++, warm: modules": 30,
+    "CUDA C++, warm: lines of code": 4_900,
     "CUDA C++, warm: calls": 150,
     "CUDA C++, warm: crossings": 30,
     "Numba, warm: modules": 40,
@@ -361,13 +362,19 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
         calls = [(room_pair(house, *call[:2]), f"{call[0] or 'the program'} -> {call[1]}.{call[2]}") for call in
                  start["calls"] for _ in range(call[3])]  # fmt: skip
         items[f"{kind}, warm: modules"] = start["modules"]
+        read = {name.partition(".")[2] for name in start["modules"]}
+        items[f"{kind}, warm: lines of code"] = [
+            f"{name}: {count}" for name, count in lines if house.module_of(house.package / name) in read
+        ]
         items[f"{kind}, warm: calls"] = [text for _, text in calls]
         items[f"{kind}, warm: crossings"] = [f"{' -> '.join(rooms)}: {text}" for rooms, text in calls if rooms]
     items["lines of code"] = [f"{name}: {count}" for name, count in lines]
     items["modules above 400 lines"] = house.long_modules()
     items["names that were given up"] = house.old_names()
     figures = {name: len(found) for name, found in items.items()}
-    return {**figures, "lines of code": sum(count for _, count in lines)}, items  # counts lines; its items are files
+    for name in (each for each in items if each.endswith("lines of code")):  # their items are files
+        figures[name] = sum(int(each.rpartition(" ")[2]) for each in items[name])
+    return figures, items
 
 
 def room_pair(house: House, caller: str, callee: str) -> tuple[str, ...]:
