@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache import KernelCache
+from numba_kcache import KernelCache, cli
 from numba_kcache.cli import main
 from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import StoredEntry
@@ -58,6 +59,15 @@ OWN = {"show": "0" * 64, "explain": "0" * 64, "warm": "nowhere.py", "export": "x
 
 def lines_of(verb: str, place: str, word: str) -> list[str]:
     return [verb, *([word] if not place else [*([OWN[verb]] if verb in OWN else []), f"{place}={word}"])]
+
+
+parser = functools.cache(cli.make_parser)
+
+
+@pytest.fixture(autouse=True)
+def _one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the parser once for the file: it keeps nothing of what it parses, and takes longer than most verbs."""
+    monkeypatch.setattr(cli, "make_parser", parser)
 
 
 @pytest.fixture(autouse=True)

@@ -76,6 +76,7 @@ def learn(project: Project, how: str) -> HeaderSet:
     return project.learn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 def test_header_set_breaks_when(tmp_path: Path, how: str, scenario: Scenario) -> None:
     """The header set matches until the change, which does change what NVRTC makes, and not after it."""
