@@ -305,7 +305,7 @@ class Launches(Configurations):
         launcher = definition.launcher(
             loaded,
             variant,
-            relaunch=functools.partial(Launches._relaunch, self, loaded, variant),
+            relaunch=functools.partial(type(self)._relaunch, self, loaded, variant),
             attributes=options.apply(loaded, self._name_on(loaded)) if options else b"",
             artifact=artifact,
             debug=session.settings.debug_launches,
