@@ -333,7 +333,7 @@ def judged_tiers(session: Session) -> Iterable[Finding]:
         subject, trial = f"tier {tier.name}", round_trip(tier)
         if trial.why:
             advice = trial.hint or "check its address, its permissions and, for a server, that it runs"
-            yield Finding(subject, WRONG, plain(trial.why), f"{tier.name}: {advice}; launches go on without it")
+            yield Finding(subject, WRONG, plain(trial.why), f"{tier.name}: {advice}; launches work without it")
         else:
             how = "is read" if tier.readonly else "is written and read"
             yield Finding(subject, FINE, f"{how}, in {trial.seconds * 1e3:.1f} ms")

@@ -1,7 +1,7 @@
-"""Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`lend`).
+"""Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`export`).
 
 Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
-            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `lend` does not keep
+            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `export` does not keep
             the memory alive; its descriptor lives as long as the process.
 Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
@@ -16,10 +16,10 @@ from typing import Any
 from ..model.artifact import SCALAR_SIZES
 from .arguments import Memory
 
-_CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
+_CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # the kinds of devices whose memory a kernel can access
 _READ_ONLY = 1
 _SCALARS = {0: ("i", 8), 1: ("u", 8), 2: ("f", 8), 5: ("c", 16), 6: ("b", 8)}
-"""By type code of DLPack: the letter of our type code, and the divisor that makes its digit of a number of bits."""
+"""For each DLPack type code the letter of our type code, and the divisor of the number of bits that gives its digit."""
 
 _SMALL_FLOATS = {4: "bf", 10: "e4", 12: "e5"}  # kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2
 
@@ -104,7 +104,7 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
     return memory, capsule
 
 
-def lend(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> object:
+def export(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> object:
     """Make the capsule of a C-contiguous array on a device, in the unversioned form that every consumer reads.
 
     Args:

@@ -625,7 +625,7 @@ static PyObject *fits(PyObject *module, PyObject *args) {  /* adds a Numba type 
     Py_RETURN_NONE;
 }
 
-typedef struct { uint64_t address; int outs; char pattern[16]; } Function;  /* a driver function with so many outputs */
+typedef struct { uint64_t address; int outs; char pattern[16]; } Function;  /* a driver function, and its number of outputs */
 
 /* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `_PATTERNS` in devices.py. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {

@@ -60,9 +60,9 @@ class DeviceArray:
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a module's variable is exported only in place, on its own device")
-        from .dlpack import lend
+        from .dlpack import export
 
-        return lend(self._address, self._layout.element, self.shape, self._ordinal)
+        return export(self._address, self._layout.element, self.shape, self._ordinal)
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype} {self.shape} at {self._address:#x} on device {self._ordinal}>"

@@ -122,7 +122,7 @@ def _library_of(address: int) -> tuple[str, str]:
 
 
 def _place_of(address: int) -> tuple[str, int]:
-    """Return the path of the library in which a function lies, and the address at which it is mapped."""
+    """Return the path of the library that contains a function, and the address at which the library is mapped."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
     return _real(found.path or b"", found.base), found.base or 0
