@@ -33,7 +33,7 @@ def live(data: bytes) -> bytes | None:
         if match["word"]:
             return match["word"]
         if match["odd"]:
-            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # these may begin in that rest
+            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # either may begin there
             return _ODD
         if match["raw"]:
             text = match["text"]

@@ -126,7 +126,7 @@ class OpenWatch:
                 self._opened.add((self._folders[os.path.dirname(path)], os.path.basename(path)))
 
     def stop(self) -> None:
-        """Read the last events; later questions about hundreds of headers then read none."""
+        """Read the last events; later calls, for hundreds of headers, then read none."""
         self._read()
         self._is_over = True
 

@@ -76,7 +76,7 @@ class CacheInfo(NamedTuple):
         if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
             found.append(
                 f"only {self.hit_rate:.0%} were served from the cache: the reasons of the misses, in "
-                "`numba-kcache report FILE.html`, say what to keep as it is between runs"
+                "`numba-kcache report FILE.html`, say what to keep unchanged between runs"
             )
         if self.evictions:
             verb = "was" if self.evictions == 1 else "were"
@@ -136,7 +136,7 @@ def _with_average(number: int, seconds: float) -> str:
 
 
 def _tier_text(tier: Any, scope: str) -> str:
-    answers = {None: "not asked", True: f"answers in {seconds_text(tier.latency_s)}", False: "does not answer"}
+    answers = {None: "not contacted yet", True: f"answers in {seconds_text(tier.latency_s)}", False: "does not answer"}
     return (
         f"{tier.name}{', read-only' if tier.readonly else ''}: {answers[tier.is_reachable]}; "
         f"{counted(tier.hits, 'hit')}, {counted(tier.misses, 'miss', 'misses')}, {counted(tier.errors, 'error')}, "
