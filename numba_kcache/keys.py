@@ -12,7 +12,7 @@ Not here    Reading files, versions or environment: front ends and the engine pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .model import NamedTuple
@@ -136,14 +136,6 @@ class Component(NamedTuple):
         return self.name, self.digest, _veiled(value) if is_veiled else value
 
 
-class Difference(NamedTuple):
-    """A component that differs between two requests, as its two records; None if one of them lacks it."""
-
-    name: str
-    old: tuple[str, str, Any] | None
-    new: tuple[str, str, Any] | None
-
-
 def component(name: str, value: Plain) -> Component:
     """Name a value."""
     return components({name: value})[0]
@@ -185,16 +177,3 @@ def derive(components: Iterable[Component]) -> str:
     """The key of these components, as 64 hexadecimal digits. Their order counts."""
     encoded = b"".join([each[1] for each in components])
     return sha256(_PREFIX + encoded).hexdigest()
-
-
-def diff(old: Sequence[tuple[str, str, Any]], new: Sequence[tuple[str, str, Any]]) -> tuple[Difference, ...]:
-    """Every component that differs between two lists of records, in the order of `new`, then those only in `old`."""
-    before = {each[0]: each for each in old}
-    after = {each[0] for each in new}
-    changed = [
-        Difference(each[0], before.get(each[0]), each)
-        for each in new
-        if each[0] not in before or before[each[0]][1] != each[1]
-    ]
-    gone = [Difference(each[0], each, None) for each in old if each[0] not in after]
-    return tuple(changed + gone)

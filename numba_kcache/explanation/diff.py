@@ -14,9 +14,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..keys import Difference, diff
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
+from .components import Difference, diff
 from .history import KINDS, Record
 
 _WITH_PARTS = frozenset((

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
+from numba_kcache.explanation.components import Difference, diff
 from numba_kcache.frontends.source.module import link_request
-from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff, encode
+from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.request import ModuleEntries, Origin
