@@ -309,6 +309,28 @@ m.k0[1, 32](2.0, x, y)
     assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]
 
 
+def test_launch_that_cannot_run_is_passed_to_the_kernels_own_class(tmp_path: Path) -> None:
+    """The launches of an unedited program fall back on the program's own dispatcher there."""
+    script = """
+from cuda.bindings import driver
+from numba_kcache.frontends.base import define
+from numba_kcache.frontends.launches import Launches
+class Own(Launches):
+    def _relaunch(self, *given):
+        print("again")
+        return super()._relaunch(*given)
+own = Own(define(kernel.replace("BOUNDS", "") % (0, 0), {"cache": cache}, 1))
+launch = own[1, 32]
+launch(2.0, x, y)
+driver.cuDevicePrimaryCtxReset(0)
+launch(2.0, x, y)
+"""
+    said, events = seen(tmp_path, script, "load", "launch", head=f"COUNT, BOUNDS = 1, ''\n{COUNTED}")
+
+    assert said.split() == ["again"]
+    assert [each["event"] for each in events] == ["load", "launch", "load", "launch"]
+
+
 def test_further_kernel_that_its_code_contradicts_is_compiled_again(tmp_path: Path) -> None:
     """A stored module whose second kernel is said to take other parameters: found before it is launched."""
     lie = """
