@@ -507,6 +507,39 @@ def kernel(x):
 
 
 @pytest.mark.slow
+def test_function_put_into_njit_counts_only_before_the_first_kernel() -> None:
+    """A later kernel calls the device twin, which has the function of that time."""
+    space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
+    exec(
+        """
+from numba import njit
+@njit
+def scaled(x): return x * 3.0
+def other(x): return x * 5.0
+@cuda.jit
+def kernel(x): x[0] = scaled(x[0])
+""",
+        space,
+    )
+
+    def digest() -> str:
+        found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
+        assert isinstance(found, Fingerprint)
+        return found.digest
+
+    before, before_other = digest(), space["scaled"].py_func
+    space["scaled"].py_func = space["other"]
+    with_other = digest()
+    space["scaled"].py_func = before_other
+    built(space["kernel"], (float64[::1],))
+    space["scaled"].py_func = space["other"]
+
+    assert with_other != before
+    assert digest() == before
+    assert "0d4008000000000000" in ptx_of(built(space["kernel"], (float64[::1],)))
+
+
+@pytest.mark.slow
 def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays made in a kernel need it; statistics on its use need this process."""
     from numba.cuda.core import config

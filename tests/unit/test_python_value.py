@@ -406,6 +406,15 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
     assert "depends=" in found.reason
 
 
+@pytest.mark.parametrize("text", ["D.__subclasses__()[0]()", "getattr(D, '__subclasses__')()[0]()"])
+def test_subclasses_that_code_lists_are_refused(text: str) -> None:
+    """No name leads to them."""
+    found = read(f"x[0] = len({text})", **_described("1"))
+
+    assert isinstance(found, Uncapturable)
+    assert found.reason.startswith("cached code lists subclasses")
+
+
 @pytest.mark.parametrize("kind", ["partial", "bound method", "attrgetter"])
 def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> None:
     """The functions that such an object calls cannot be read."""

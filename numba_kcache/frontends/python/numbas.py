@@ -92,7 +92,12 @@ def is_numba_type(names: Names, value: Any) -> bool:
 
 def python_function(names: Names, value: Any) -> Any:
     """The function under a decorator of Numba's; None for other objects."""
-    return value.py_func if is_dispatcher(names, value) else None
+    return _on_device(value).py_func if is_dispatcher(names, value) else None
+
+
+def _on_device(dispatcher: Any) -> Any:
+    """The dispatcher that a kernel calls: for one of `njit`, the second one that its first kernel has made of it."""
+    return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
 
 def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
@@ -106,14 +111,14 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
 def signature_read(dispatcher: Any) -> Any:
     """The `inspect.Signature` that a device function's dispatcher read when it was made, if its parameters or defaults
     are not those of the function now; None otherwise."""
-    function, code = dispatcher.py_func, dispatcher.py_func.__code__
-    on_device = getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)  # of a function under `njit`
-    pysig = getattr(getattr(on_device, "_compiler", None), "pysig", None)
+    pysig = getattr(getattr(_on_device(dispatcher), "_compiler", None), "pysig", None)
     if pysig is None:
         return None
+    function = _on_device(dispatcher).py_func
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
     is_same = defaults == [*map(id, function.__defaults__ or ())]
-    return None if is_same and (*pysig.parameters,) == code.co_varnames[: code.co_argcount] else pysig
+    return None if is_same and (*pysig.parameters,) == names else pysig
 
 
 def intrinsic(names: Names, value: Any) -> Registration | None:

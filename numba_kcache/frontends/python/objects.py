@@ -132,6 +132,8 @@ def add_special(reader: Reader) -> None:
     program, where any code or text constant names them: typing code may reach the object indirectly, and the attribute
     by `getattr`."""
     words = {each.decode() for each in reader.words}
+    if "__subclasses__" in words:
+        reader.refused(Refused("cached code lists subclasses, which may be defined anywhere"), "__subclasses__")
     words_read = words & SPECIAL
     if "__dict__" in words_read or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
         words_read |= _TEXTS
