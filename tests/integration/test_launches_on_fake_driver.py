@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.compiling import SAXPY
-from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -28,8 +29,8 @@ DYNAMIC_SHARED, CARVEOUT, LARGE_CLUSTERS = 8, 9, 14
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
-    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
-    return done.stdout, read_log(log, *events)
+    printed = numba_server.first(HEAD + script, tmp_path / "cache", environment(build(), log=log, devices=devices))
+    return printed, read_log(log, *events)
 
 
 def test_launch_attributes_reach_every_device(tmp_path: Path) -> None:

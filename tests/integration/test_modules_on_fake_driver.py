@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.launch.devices import native
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -36,8 +37,10 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
-    done = run(["-c", head + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
-    return done.stdout, read_log(log, *events)
+    env, cache = environment(build(), log=log, devices=devices), tmp_path / "cache"
+    if head is HEAD:
+        return numba_server.first(head + script, cache, env), read_log(log, *events)
+    return run(["-c", head + script, str(cache)], env=env).stdout, read_log(log, *events)  # without Numba
 
 
 LAUNCH_ALL = """

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support import numba_server
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -32,8 +33,8 @@ def array():
 def seen(tmp_path: Path, script: str, *events: str) -> Any:
     """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
-    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log))
-    return done.stdout, read_log(log, *events)
+    printed = numba_server.first(HEAD + script, tmp_path / "cache", environment(build(), log=log))
+    return printed, read_log(log, *events)
 
 
 def test_first_launch_inside_a_capture_is_captured(tmp_path: Path) -> None:

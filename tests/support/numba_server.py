@@ -14,9 +14,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.support import fake_driver
 from tests.support.fake_driver import build, environment
 
 _SERVER = """
@@ -104,3 +106,9 @@ def output(arguments: Sequence[str], env: Mapping[str, str], of: str = "numba") 
     if code:
         pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
     return text
+
+
+def first(program: str, cache: Path, env: Mapping[str, str]) -> str:
+    """Output of a program that takes a cache's directory; where an earlier one has filled that, of a fresh process."""
+    words = ["-c", program, str(cache)]
+    return fake_driver.run(words, env=env).stdout if cache.exists() else output(words, env)
