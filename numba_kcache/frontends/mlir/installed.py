@@ -1,9 +1,9 @@
 """Launches of dispatchers in unedited programs: `kernel[grid, block](...)` through this package's launchers.
 
 Promise     Such a launch has the values, order and effects of a correct launch of numba-cuda-mlir, and updates the
-            dispatcher's overloads and counters likewise. Others are left to numba-cuda-mlir: invalid configurations,
-            signatures that are fixed or annotated, arguments without a type, extensions.
-Method      Its own `configure` is called first when a configuration is bound, for its checks and warnings.
+            dispatcher's overloads and counters as numba-cuda-mlir does. Launches with invalid configurations, fixed or
+            annotated signatures, arguments without a type, or extensions are left to numba-cuda-mlir.
+Method      The dispatcher's own `configure` is called first when a configuration is bound, for its checks and warnings.
 Not here    Patching the dispatcher class (install).
 """
 

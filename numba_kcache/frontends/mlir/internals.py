@@ -2,8 +2,8 @@
 
 Promise     Either all these names exist with the expected parameters, or ToolchainMissingError says which versions to
             install. No other module of this package imports a module of numba-cuda-mlir.
-Method      `surface` has names that are loaded with its `cuda`; `compiler` those that a compile loads. `NAMES` has the
-            places for the shared dialect, which reads only loaded modules.
+Method      `surface` has the names that numba-cuda-mlir's `cuda` loads, `compiler` those that a compile loads. `NAMES`
+            has the places for the shared dialect, which reads only loaded modules.
 Source      numba-cuda-mlir 0.5.4 and 0.6.0: descriptor.py, decorators.py, mlir_compiler.py, mlir_optimization.py,
             tools.py, _whole_function_planners.py.
 """
@@ -29,7 +29,7 @@ HOME = "numba_cuda_mlir.numba_cuda"
 
 CUDA = "numba_cuda_mlir.cuda"
 DISPATCHERS = "numba_cuda_mlir.descriptor"
-"""The module with its dispatchers, which is loaded in every program that has one."""
+"""The module of numba-cuda-mlir's dispatchers, which is loaded in every program that has one."""
 
 VERSIONS = ((0, 5, 4), (0, 7))
 """Supported versions: the first one, up to but not including the second."""
@@ -151,10 +151,10 @@ EXPERIMENTAL = f"{PACKAGE}.cuda.experimental"
 
 @cache
 def surface() -> SimpleNamespace:
-    """Import and probe the names that its `cuda` loads.
+    """Import and probe the names that numba-cuda-mlir's `cuda` loads.
 
     Raises:
-        ToolchainMissingError: It is not installed, or of an unsupported version.
+        ToolchainMissingError: numba-cuda-mlir is not installed, or of an unsupported version.
     """
     try:
         version = str(import_module(PACKAGE).__version__)
@@ -178,7 +178,7 @@ def compiler() -> SimpleNamespace:
     """Import and probe the names that a compile needs.
 
     Raises:
-        ToolchainMissingError: It is of an unsupported version.
+        ToolchainMissingError: numba-cuda-mlir is of an unsupported version.
     """
     try:
         found = _gathered(COMPILER)
@@ -211,7 +211,7 @@ def linker_parts() -> SimpleNamespace:
     """Import the names that compile CUDA C++ link inputs.
 
     Raises:
-        ToolchainMissingError: It is of an unsupported version.
+        ToolchainMissingError: numba-cuda-mlir is of an unsupported version.
     """
     try:
         found = _gathered(_LINKER)

@@ -86,7 +86,7 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
 
 
 def _users_links(links: Iterable[Any]) -> list[Any]:
-    """The user's link inputs, without those that Numba appends while it compiles, which its version pins."""
+    """The user's link inputs, without those that Numba appends while it compiles: its version determines them."""
     return [each for each in links if not _is_own_link(each)]
 
 

@@ -218,7 +218,7 @@ class PythonResolutions(Resolutions):
     """The artifacts of one Python kernel.
 
     Attributes:
-        dispatcher: Numba's dispatcher, for arguments that no launcher takes; None before it is needed.
+        dispatcher: Numba's dispatcher, for arguments that no launcher supports; None before it is needed.
         launches: The owner of the method that chooses the session; None if the process's session is used.
     """
 
@@ -304,7 +304,7 @@ def kernel_request(
 
     Args:
         definition: The kernel.
-        found: Its fingerprint (`read_function`).
+        found: Its fingerprint, or the reason why it has none (`read_function`).
         types: Numba types of its arguments.
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
