@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -96,12 +97,18 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
 
 
 def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
-    """Show progress if the compile takes long."""
-    if not cache.settings.progress:
+    """Show progress if the compile takes long, and somebody may see it: at a terminal or in a log."""
+    if not cache.settings.progress or not _is_watched():
         return contextlib.nullcontext()
     from ..observe.progress import shown
 
     return shown(request.title)
+
+
+def _is_watched() -> bool:
+    with contextlib.suppress(ValueError, AttributeError):  # no stream, a closed one, or something else in its place
+        return "logging" in sys.modules or sys.stderr.isatty()
+    return False
 
 
 def publish(

@@ -17,7 +17,7 @@ import pytest
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.observe import progress
 from numba_kcache.observe.progress import shown
-from tests.support.compiling import EMPTY
+from tests.support.compiling import EMPTY, in_python
 
 FOR_EVER = 1e6
 
@@ -129,3 +129,26 @@ def test_compiles_say_so_if_it_is_wanted(
 
     assert [each.endswith(" for sm_90") for each in started] == [True] * wanted
     assert again.info("process").hits == 1
+
+
+COMPILE = """
+import sys, threading
+started, start = [], threading.Thread.start
+threading.Thread.start = lambda thread: started.append(thread.name) or start(thread)
+if sys.argv[1] == "closed":
+    sys.stderr.close()
+for name in sys.argv[2:]:
+    __import__(name)
+from numba_kcache import cached_kernel
+cached_kernel('extern "C" __global__ void k(int *x) { *x = 1; }', arch="sm_90").compile()
+print("numba_kcache progress" in started)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "is_started"), [(("open",), False), (("open", "logging"), True), (("closed",), False)], ids=str
+)
+def test_compile_that_nobody_watches_starts_no_thread(tmp_path: Path, how: tuple[str, ...], is_started: bool) -> None:
+    """Without a terminal the line goes to the log, which a program without `logging` does not have."""
+    assert in_python(COMPILE, *how, NUMBA_KCACHE_DIR=str(tmp_path / "cache")).split() == [str(is_started)]
