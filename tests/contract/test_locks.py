@@ -55,6 +55,8 @@ COVERED = {
     "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/resp.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/resp.py Thread": "asks name servers for the parent's connection: a child makes its own",
+    "headers/scan_beside.py Thread": "belongs to one compile; in a child it counts as ended",
+    "bundles/transfer.py Thread": "belongs to one listing, which a child does not continue",
     "headers/open_watch.py Thread": "ends a watch that is no longer used; a child has none",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
