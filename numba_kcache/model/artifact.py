@@ -348,7 +348,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                     places.update(dict.fromkeys([each.symbol for each in artifact.entries], ()))
                 return wrong
             rows = [*_SECTION.iter_unpack(cubin[table : table + 64 * count])]
-            sections = {start: (at, size) for start, at, size in reversed(rows)}  # of one name the first
+            sections = {row[0]: row for row in reversed(rows)}  # of one name the first
             names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
             if places is not None:
                 _list_kernels(cubin[names : names + size], sections, places)
@@ -360,7 +360,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             place = sections[at - names]
         elif not place:
             return ""
-        start, size = place
+        _name, start, size = place
         fitting: dict[tuple[Parameter, ...], bytes] = {} if places is None else places.setdefault("", {})
         records = fitting.get(entry.parameters)
         if records and len(records) <= size and cubin.startswith(records, start):
@@ -389,8 +389,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
     return ""
 
 
-def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int]], places: dict[str, Any]) -> None:
-    """Add the (offset, size) of each section with a kernel's records to `places`, by the kernel's symbol."""
+def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int, int]], places: dict[str, Any]) -> None:
+    """Add each section with a kernel's records (its name, offset and size) to `places`, by the kernel's symbol."""
     before, at = b"\0" + _INFO, 0
     while (at := names.find(before, at)) >= 0:
         start, end = at + len(before), names.find(b"\0", at + 1)

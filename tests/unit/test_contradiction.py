@@ -66,10 +66,10 @@ def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records(
     entries = tuple(Entry(f"k{n}", f"k{n}", parameters) for n in range(4))
     made, places, altered = Artifact("cuda", parse_target("sm_90"), entries, cubin), dict[str, Any](), bytearray(cubin)
     assert misfit(made, entries[0], places) == ""
-    at, size = places["k1"]
+    _, at, size = places["k1"]
     first, last = cubin.find(b"\4\x17\x0c\0", at, at + size), cubin.rfind(b"\4\x17\x0c\0", at, at + size)
     altered[first + 10] += 4  # an offset
-    at, size = places["k2"]
+    _, at, size = places["k2"]
     altered[at + size - 16 : at + size] = cubin[last : last + 12] + bytes(4)
     altered[at + size - 16 + 8] = 2  # a third parameter
 
@@ -115,7 +115,7 @@ def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
     places: dict[str, Any] = {}
     entry = made.entries[0]
     assert misfit(made, entry, places) == ""
-    at, _ = places[entry.symbol]
+    _, at, _ = places[entry.symbol]
     sizes = []
     for _ in range(2):  # both before the parameters: the first gives two bytes to the second, and looks like a head
         layout, attribute, size = struct.unpack_from("<BBH", made.cubin, at + sum(sizes))
