@@ -27,6 +27,7 @@ from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted
 from ..settings import unknown_variables
 from ..store import CLOEXEC, NOFOLLOW
+from ..store.origin import SIGNED
 from ..store.publish import private_name
 from ..store.tree import Tree, is_network
 from ..tiers.trial import round_trip
@@ -273,6 +274,9 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     if not reason or is_made:
         yield judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
     yield from _judged_strangers(local.strangers())
+    if SIGNED in local.tree.names:
+        says = f"only {directory}/{SIGNED} is used: signatures are demanded, and unsigned files had arrived here before"
+        yield Finding("signatures", NOTE, says, "to remove the rest, run `numba-kcache clear` without the keys")
     if is_made and not reason:
         yield _clock(local.tree)
 

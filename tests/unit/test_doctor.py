@@ -18,6 +18,7 @@ from numba_kcache.settings import unknown_variables
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.stores import open_store, small_entry
 
 PATHS = {"nvrtc": "/l/libnvrtc.so.13", "nvvm": "/l/libnvvm.so.4", "nvJitLink": "/l/libnvJitLink.so.13"}
 WHOLE = Compilers(PATHS, (13, 0), (75, 80, 90, 100), ("/include",))
@@ -197,6 +198,18 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'file'}?readonly=0"])
     assert [each.state for each in doctor.judged_tiers(cache.session)] == [WRONG]
+
+
+def test_directory_with_unsigned_code_is_noted_where_signatures_are_demanded(tmp_path: Path) -> None:
+    """It is not used: the note says so, and how to get rid of it."""
+    store = open_store(tmp_path)
+    store.take_unsigned()
+    store.put(small_entry(1))
+    found = directory_findings(tmp_path, trusted_keys={"team": b"0" * 32})
+
+    assert found["signatures"].state == NOTE
+    assert str(tmp_path / "signed") in found["signatures"].says
+    assert "signatures" not in directory_findings(tmp_path)
 
 
 def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
