@@ -74,11 +74,9 @@ MAX_PARAMETERS_BYTES = 32764
 BUILT = "built"
 """The kind of bytes that another compiler made (model.built): no cubin, no kernel, never launched."""
 
-_MAX_ENTRIES = 65536
-_MAX_NAME = 65536
-_MAX_KIND = 32
-_MAX_SECONDS = 1e9
-_MOST_THREADS = 1024
+_MOST_PARAMETERS = 1 << 20  # of all kernels together: those of one can be shared by 65,536, and are checked for each
+_MAX_ENTRIES = _MAX_NAME = 65536
+_MAX_KIND, _MAX_SECONDS, _MOST_THREADS = 32, 1e9, 1024
 
 _ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
 _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
@@ -281,6 +279,8 @@ def _entries(rows: Any) -> tuple[Entry, ...]:
                 found.append(_new(Parameter, (offset, size, code, c_type, label)))
             taken = tuple(found)
         read.append(_new(Entry, (name, symbol, taken, typed, registers, shared, local, const, threads)))
+    if sum([len(each.parameters) for each in read]) > _MOST_PARAMETERS:
+        raise ValueError("too many parameters")
     return tuple(read)
 
 

@@ -66,6 +66,18 @@ def test_equal_parameters_of_a_module_are_written_once() -> None:
     assert all(each.parameters is read[0].parameters for each in read[:-1])
 
 
+def test_shared_parameters_do_not_multiply_without_end() -> None:
+    """A forged header of a few megabytes would otherwise take hours to compare with its code."""
+    stored = module_header(3)
+    stored["entries"][0][4] = [[at, 1, "?", "", ""] for at in range(MAX_PARAMETERS_BYTES)]
+    stored["entries"] = [stored["entries"][0], *[stored["entries"][1]] * 30]
+    assert len(artifact_from_header(stored, PAYLOADS).entries) == 31
+
+    stored["entries"].extend([stored["entries"][1]] * 2)
+    with pytest.raises(ValueError, match="too many parameters"):
+        artifact_from_header(stored, PAYLOADS)
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, -1, True, 0.0, "0", None])
 def test_parameters_are_those_of_an_earlier_kernel_or_refused(number: Any) -> None:
     """A kernel cannot refer to itself, to a later one or to one that is not there."""
