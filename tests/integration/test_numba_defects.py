@@ -511,3 +511,37 @@ def test_numba_hook_without_a_program_is_wrong_usage() -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: python -m numba_kcache.numba_hook [--all] SCRIPT")
+
+
+WARNED = """
+import sys, warnings
+import numpy as np
+import numba_kcache
+numba_kcache.configure(directory=sys.argv[1])
+numba_kcache.install(all=True)
+from numba import cuda
+
+@cuda.jit(launch_bounds=(128, 2))
+def kernel(x):
+    print(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+          31, 32, 33)
+
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    kernel[1, 32](np.zeros(1))
+print(numba_kcache.info("process").misses, sorted(f"{each.category.__name__} {each.message}" for each in found))
+
+import pickle
+overload, = kernel.overloads.values()
+print(type(pickle.loads(pickle.dumps(overload))).__name__, overload.launch_bounds)
+"""
+
+
+def test_hit_gives_the_warnings_of_the_compile_and_an_overload_like_numbas(tmp_path: Path) -> None:
+    """A program that Numba warns at each start is warned by a warm one; its overloads can be pickled."""
+    said = [run(["-c", WARNED, str(tmp_path / "cache")], env=environment(build())).stdout for _ in range(2)]
+
+    assert [each.split()[0] for each in said] == ["1", "0"]
+    assert said[0][1:] == said[1][1:]
+    assert "NumbaWarning CUDA print() cannot print more than 32 items" in said[1]
+    assert "_Kernel (128, 2)" in said[1]

@@ -27,11 +27,11 @@ from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
 from ..python.compiled_code import forget_implementations, is_plain
 from ..python.function import Fingerprint, Uncapturable
+from ..python.warned import recorded, rows_of
 from . import dialect
 from .definition import MlirDefinition
 from .internals import PACKAGE, assumed_host, compiler
 from .link import linked_from
-from .warned import recorded, rows_of
 
 _Freshness = tuple[str, str, int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -116,7 +116,7 @@ def compile_kernel(
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
     fresh = fresh_functions(device_functions, options["chip"])
-    with recorded() as warned, assumed_host(target.cc), fresh, linked_from(headers, links):
+    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), fresh, linked_from(headers, links):
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)

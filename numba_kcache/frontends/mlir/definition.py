@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Resolution
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
 from ...launch import LaunchShape
@@ -59,6 +58,7 @@ class MlirDefinition(PythonDefinition):
     dialect = dialect
     inputs = request
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
+    errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
     default_stream = None
     takes_cluster = True
@@ -256,14 +256,6 @@ class MlirResolutions(PythonResolutions):
     ) -> None:
         super().__init__(definition, session, functools.partial(_choose, definition, choose))
         self.by_variant: dict[Variant, Any] = {}
-
-    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
-        found = super()._new_resolution(session, choice, variant)
-        if found.source != "compiled" and "warnings" in found.artifact.attributes:
-            from .warned import issue_again
-
-            issue_again(found.artifact.attributes["warnings"], self.definition.function)
-        return found
 
     def compiles_uncached(self) -> bool:
         """Check whether an uncacheable kernel is compiled here: not if its code may depend on the launch."""

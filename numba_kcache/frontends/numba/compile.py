@@ -30,6 +30,7 @@ from ...model.request import LinkInput
 from ..python.compiled_code import forget_implementations, is_plain
 from ..python.function import Fingerprint, Uncapturable
 from ..python.value import Trust
+from ..python.warned import recorded, rows_of
 from . import dialect
 from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
 from .internals import assumed_device, internals
@@ -141,7 +142,7 @@ def compile_numba(
     if ptx_target is not None:
         chosen["lto"] = False
     generated = ptx_target or target
-    with assumed_device(generated.cc):
+    with recorded(parts.global_compiler_lock) as warned, assumed_device(generated.cc):
         _forget_stale(parts, generated.cc, chosen, device_functions := tuple(device_functions))
         result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
@@ -151,6 +152,8 @@ def compile_numba(
         _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)
+    if warned:
+        attributes["warnings"] = rows_of(warned, dispatcher.py_func)
     extras = {"log": log.encode(), **({"ptx": ptx.encode()} if keep_ptx else {})}
     seconds = time.perf_counter() - start
     artifact = Artifact("numba", target, (entry,), cubin, seconds, attributes, extras)

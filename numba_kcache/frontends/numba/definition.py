@@ -59,6 +59,7 @@ class NumbaDefinition(PythonDefinition):
     dialect = dialect
     inputs = request
     device_runtime = "numba.cuda:cudadevrt"
+    errors = "numba.cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
     compiler_lock = CompilerLock
 

@@ -71,7 +71,7 @@ def _classes() -> tuple[Any, Any]:
             self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
-            self.launch_bounds, self.launch_config_sensitive = known.get("launch_bounds"), False
+            self.launch_bounds, self.launch_config_sensitive = dispatcher.targetoptions.get("launch_bounds"), False
             self.entry_name = artifact.entries[0].symbol
             self.signature = typing.signature(numba_types.none, *types)
             self.call_helper = _Exceptions(known.get("exceptions") or [])
@@ -81,6 +81,9 @@ def _classes() -> tuple[Any, Any]:
             if name.startswith("__"):
                 raise AttributeError(name)
             return getattr(self._codelibrary.compiled, name)
+
+        def __reduce__(self) -> Any:
+            return self._codelibrary.compiled.__reduce__()
 
         type_annotation = property(attrgetter("_codelibrary.compiled.type_annotation"))
         inspect_types = property(attrgetter("_codelibrary.compiled.inspect_types"))

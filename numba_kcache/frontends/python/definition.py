@@ -57,6 +57,7 @@ class PythonDefinition(Definition):
         inputs: The front end's module `request`: `LIBRARIES` and `DISTRIBUTIONS` of `Request`, `code_environment` and
             `linked_headers`, which may raise `Refused`, and `component_kinds`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
+        errors: The compiler's module with classes of warnings.
         decorator_options: The options of `cuda.jit` for a kernel.
     """
 
@@ -66,6 +67,7 @@ class PythonDefinition(Definition):
     dialect: Any
     inputs: Any
     device_runtime: str
+    errors: str
     decorator_options: tuple[str, ...]
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
@@ -255,12 +257,19 @@ class PythonResolutions(Resolutions):
         request, is_counted = (wanted := self._wanted_now(choice, variant)).request, False
         if not request.uncacheable or self.compiles_uncached():
             try:
-                return session.resolve(wanted)
+                return self._warned(session.resolve(wanted))
             except UncacheableError as error:
                 request, is_counted = request._replace(uncacheable=error.why), True
         session.refuse(request, is_counted=is_counted)
         self._uncached[variant] = request.uncacheable
         raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
+
+    def _warned(self, found: Resolution) -> Resolution:
+        if found.source != "compiled" and "warnings" in found.artifact.attributes:
+            from .warned import issue_again
+
+            issue_again(found.artifact.attributes["warnings"], self.definition.function, self.definition.errors)
+        return found
 
     def compiles_uncached(self) -> bool:
         """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
-from .internals import HOME, surface
-
 _FUNCTION = "\0function\0"
 """Replaces the text of the kernel's function in a stored warning, since that text contains an address."""
 
@@ -26,7 +24,7 @@ _MOST, _LONGEST = 16, 4000
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[warnings.WarningMessage]]:
+def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warnings.WarningMessage]]:
     """Collect the warnings of this thread in a block, and issue those of all threads when it has ended.
 
     Warning filters belong to the whole process. The compiler's lock is held, so that two compiles cannot restore each
@@ -42,7 +40,7 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
             found.append(delayed[-1])
 
     try:
-        with surface().global_compiler_lock, warnings.catch_warnings():
+        with lock, warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = show
             yield found
@@ -57,9 +55,9 @@ def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) ->
     return [[each.category.__name__, str(each.message)[:_LONGEST].replace(own, _FUNCTION)] for each in found[:_MOST]]
 
 
-def issue_again(rows: object, function: FunctionType) -> None:
-    """Issue stored warnings again, up to the first malformed row."""
-    errors, code = sys.modules.get(f"{HOME}.core.errors"), function.__code__
+def issue_again(rows: object, function: FunctionType, home: str) -> None:
+    """Issue stored warnings again, up to the first malformed row; `home` is the module with the compiler's classes."""
+    errors, code = sys.modules.get(home), function.__code__
     for row in rows[:_MOST] if type(rows) is list else ():
         if type(row) is not list or [type(each) for each in row] != [str, str]:
             return

@@ -1,16 +1,21 @@
-"""Warnings of a compile of numba-cuda-mlir: stored as rows, given again from whatever was stored."""
+"""Warnings of a compile: stored as rows, given again from whatever was stored."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from typing import Any
 
 import pytest
 
-pytest.importorskip("numba_cuda_mlir.cuda")
+from numba_kcache.frontends.python.warned import issue_again, rows_of
+from numba_kcache.frontends.python.warned import recorded as recorded_under
 
-from numba_kcache.frontends.mlir.warned import issue_again, recorded, rows_of
+pytest.importorskip("numba.cuda.core.errors")
+
+LOCK = threading.RLock()
+recorded = functools.partial(recorded_under, LOCK)
 
 
 def kernel() -> None:
@@ -20,7 +25,7 @@ def kernel() -> None:
 def given(rows: Any) -> list[tuple[type[Warning], str]]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        issue_again(rows, kernel)  # type: ignore[arg-type]
+        issue_again(rows, kernel, "numba.cuda.core.errors")  # type: ignore[arg-type]
     assert {each.filename for each in found} <= {__file__}
     return [(each.category, str(each.message)) for each in found]
 
