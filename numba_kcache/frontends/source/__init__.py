@@ -68,7 +68,8 @@ class SourceDefinition(Definition):
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
         self.strict = bool(options.get("strict"))
-        self.link = self.depends = tuple[Any, ...]()
+        self.link: tuple[Any, ...] = ()
+        self.depends: tuple[Any, ...] = ()
         if "link" in options or "depends" in options:
             from .inputs import listed
 

@@ -65,7 +65,8 @@ def source_request(
 
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
-    uncacheable, headers = "", tuple["HeaderQuery", ...]()
+    uncacheable = ""
+    headers: tuple[HeaderQuery, ...] = ()
     if not is_plain:
         from .surroundings import header_queries
 
