@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache
-from tests.support import fake_driver
+from tests.support import fake_driver, numba_server
 from tests.support.compiling import ROOT
 
 pytestmark = [
@@ -63,8 +63,8 @@ def say(*values):
 """
 
 
-def run(directory: Path, program: str, **settings: str) -> list[Any]:
-    """Misses, hits, errors, and what else the program says."""
+def run(directory: Path, program: str, *, of: str = "", **settings: str) -> list[Any]:
+    """Misses, hits, errors, and what else the program says; forked with a Numba imported where `of` names one."""
     folder = fake_driver.build()
     if folder is None:
         pytest.skip("no C compiler for the fake driver")
@@ -72,6 +72,9 @@ def run(directory: Path, program: str, **settings: str) -> list[Any]:
         **fake_driver.environment(folder), "NUMBA_KCACHE_DIR": str(directory),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **settings,
     }  # fmt: skip
+    if of:
+        told: list[Any] = json.loads(numba_server.output(["-c", START + program], environment, of).splitlines()[-1])
+        return told
     done = subprocess.run(
         [sys.executable, "-c", START + program], env=environment, capture_output=True, text=True, check=False
     )
@@ -104,7 +107,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built_of_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with a transform of an operator that is written in Python."""
     directory = tmp_path_factory.mktemp("python") / "cache"
-    assert run(directory, "transform(scale); say()") == [1, 0, 0]
+    assert run(directory, "transform(scale); say()", of="mlir") == [1, 0, 0]
     return directory
 
 
@@ -244,7 +247,7 @@ def test_operator_counts_by_what_is_registered_and_decorated(operator: str, tmp_
     asked += f"asked.append(is_served(lambda: transform({operator})))\nFACTOR = 5.5\n"
     asked += f"say(*asked, is_served(lambda: transform({operator})))"
 
-    assert run(tmp_path, program) == [2, 0, 0]
+    assert run(tmp_path, program, of="mlir") == [2, 0, 0]
     assert numbers_in(tmp_path, 1234.5, 4321.5) == [[1234.5], [4321.5]]
     assert frozen(tmp_path, asked)[3:] == [True, True, False]
 
