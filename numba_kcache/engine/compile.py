@@ -106,7 +106,7 @@ def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
 
 
 def _is_watched() -> bool:
-    with contextlib.suppress(ValueError, AttributeError):  # no stream, a closed one, or something else in its place
+    with contextlib.suppress(Exception):  # no stream, a closed one, or the program's own, which may raise anything
         return "logging" in sys.modules or sys.stderr.isatty()
     return False
 

@@ -137,6 +137,8 @@ started, start = [], threading.Thread.start
 threading.Thread.start = lambda thread: started.append(thread.name) or start(thread)
 if sys.argv[1] == "closed":
     sys.stderr.close()
+elif sys.argv[1] == "odd":
+    sys.stderr = type("Stream", (), {"isatty": False, "flush": lambda stream: None})()
 for name in sys.argv[2:]:
     __import__(name)
 from numba_kcache import cached_kernel
@@ -147,7 +149,9 @@ print("numba_kcache progress" in started)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "is_started"), [(("open",), False), (("open", "logging"), True), (("closed",), False)], ids=str
+    ("how", "is_started"),
+    [(("open",), False), (("open", "logging"), True), (("closed",), False), (("odd",), False)],
+    ids=str,
 )
 def test_compile_that_nobody_watches_starts_no_thread(tmp_path: Path, how: tuple[str, ...], is_started: bool) -> None:
     """Without a terminal the line goes to the log, which a program without `logging` does not have."""
