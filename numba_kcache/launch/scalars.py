@@ -132,7 +132,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
 def _number(value: Any) -> Any:
     """Convert `value` to a Python number, if it is a number on the host; device arrays are not read."""
     if isinstance(value, numbers.Integral):  # int, bool, NumPy's integers
-        return operator.index(value)
+        return operator.index(value) if hasattr(value, "__index__") else _NO_NUMBER  # numpy.timedelta64 has none
     if isinstance(value, numbers.Real):
         return float(value)
     if isinstance(value, numbers.Complex):
