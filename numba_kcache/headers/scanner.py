@@ -25,6 +25,7 @@ from enum import IntEnum
 from ..model import NamedTuple
 from ..model.text import decoded, encoded
 from .dead_code import live, without_dead
+from .pasting import is_pasted, may_paste
 
 
 class Form(IntEnum):
@@ -132,7 +133,7 @@ def scan_includes(text: str | bytes) -> Scan:
     if b"\\" in data or has_trigraphs:
         before, data = data, joined(data)
         is_joined = data != before
-    if not any(map(data.__contains__, _WORDS)):
+    if not any(map(data.__contains__, _WORDS)) and not may_paste(data):
         return Scan(named=tuple(_named(data)))
     scan = _scan(data)
     is_doubtful = scan.computed or scan.asked or scan.is_opaque or scan.has_clock
@@ -153,7 +154,7 @@ def _scan(data: bytes) -> Scan:
     computed: dict[str, None] = {}
     asked: dict[str, None] = {}
     wrappers: dict[str, None] = {}
-    opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
+    opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK) or is_pasted(data, b"__has_include")
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         include = _include(quoted, angled)
@@ -182,7 +183,9 @@ def _scan(data: bytes) -> Scan:
         tuple(wrappers),
         opaque,
         _has_clock(data),
-        any(word in data for word in _LOCATION) or _holds(data, (b"##", b"%:%:"), _PASTED_FILE),
+        any(word in data for word in _LOCATION)
+        or _holds(data, (b"##", b"%:%:"), _PASTED_FILE)
+        or is_pasted(data, b"__FILE__", b"__builtin_FILE"),
         tuple(_named(data)),
         _holds(data, (b"assert",), _ASSERT),
         tuple(asked),
@@ -196,7 +199,7 @@ def _is_in_definition(data: bytes, start: int, end: int) -> bool:
 def _has_clock(data: bytes) -> bool:
     if b"__DATE__" in data or b"__TIME" in data:
         return True
-    if _has_piece(data):
+    if _has_piece(data) or is_pasted(data, *map(str.encode, _CLOCKS)):
         return True
     return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and re.search(_UNDERSCORES, data) is not None
 

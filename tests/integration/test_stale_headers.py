@@ -155,6 +155,8 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
         "#define HAS __has_include\n#if defined(HAS) && (__CUDA_ARCH__ > 1 || 1) && HAS(<v.h>)",
         "#define HAS(x, y) __has_include(<x.y>)\n#define NAMED(x) HAS(x, h)\n#if 0\n#elif NAMED(v)",
         "#define GLUE(a, b) a##b\n#if GLUE(__has_, include)(<v.h>)",
+        "#define GLUE(a, b, c) a##b##c\n#if GLUE(__h, as_inclu, de)(<v.h>)",
+        "#define GLUE(a, b, c, d) a%:%:b%:%:c%:%:d\n#if GLUE(_, _h, as_inclu, de)(<v.h>)",
     ],
 )
 def test_question_behind_macros_invalidates_key(tmp_path: Path, text: str) -> None:

@@ -148,6 +148,11 @@ REFUSED = {
         ("cannot pass '2' (str) as argument 1 of saxpy (float a): "
         "the parameter is a number, not text\n  hint: convert it with float()"),
     ),
+    "time difference": (
+        lambda n: (2.0, n.array(), n.array(), np.timedelta64(1, "s")),
+        ("cannot pass 1 seconds (numpy.timedelta64) as argument 4 of saxpy (int n): "
+        "the parameter is an integer\n  hint: pass a number of Python or NumPy"),
+    ),
     "pointer for a number": (
         lambda n: (ctypes.c_void_p(64), n.array(), n.array(), 7),
         (

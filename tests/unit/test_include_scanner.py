@@ -99,6 +99,7 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
         'auto s = R"(a" /* )";\n#if 0\nauto t = __DATE__; /* */\n#endif',
         'auto s = R"x(\\\n)x";\n#if 0\nauto t = __DATE__;\n#endif',
         '#if 0\n"\n#else\nauto t = __DATE__;\n#endif',
+        "#define GLUE(a, b, c, d, e) a##b##c##d##e\nauto t = GLUE(_, _, DA, TE, __);",
     ],
 )
 def test_clock_is_noticed(text: str) -> None:

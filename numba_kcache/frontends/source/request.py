@@ -59,6 +59,10 @@ def source_request(
     is_plain = not (link or options.flags or options.defines)
     for word, letter in FILE_WORDS.items():  # no generator, for speed: each source is searched for all words
         is_plain = is_plain and not (letter in text and word in text)
+    if is_plain and ("##" in text or "%:%:" in text):
+        from ...headers.pasting import may_paste
+
+        is_plain = not may_paste(text.encode("utf-8", "surrogateescape"))
     given = None
     if options.flags:
         from .flags import read_flags
