@@ -175,7 +175,6 @@ def names_of(syntax: ast.Module) -> set[str]:
 # -- this tree ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_imports_point_down() -> None:
     """A module imports only its own room and rooms further down, inside functions too."""
     assert not HOUSE.unplaced(), "a room is missing in ROOMS"
