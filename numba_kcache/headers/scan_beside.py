@@ -34,7 +34,10 @@ class ScanBeside:
         self._watch, self._scans, self._now_ns = watch, scans, now_ns
         self._found = {root: TreeScans() for root in roots}  # not shared: another thread may be saving the others
         self._places = [(os.path.realpath(root) + "/", each) for root, each in self._found.items()]
-        self._end, self._wake = os.pipe() if self._places and watch.is_whole() else (-1, -1)
+        self._end = self._wake = -1
+        if self._places and watch.is_whole():
+            with suppress(OSError):  # too many open files: the caller scans after the compile
+                self._end, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._work, name="numba_kcache headers", daemon=True)
         try:
             if self._end >= 0:
@@ -67,7 +70,7 @@ class ScanBeside:
                 for root, scans in self._places:
                     if path not in done and path.startswith(root):
                         done.add(path)
-                        with suppress(OSError):
+                        with suppress(Exception):  # the caller looks at the header again, and meets its errors
                             scans.look(path[len(root) :], path, self._now_ns)
                 if dict(ready.poll(0)).get(self._end):
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -81,6 +82,20 @@ def test_nothing_opened_ends_at_once(tree: Path) -> None:
     assert not scans.rows
     assert set(os.listdir("/proc/self/fd")) <= before
     assert not any(each.name == "numba_kcache headers" for each in threading.enumerate())
+
+
+def test_no_descriptor_left_scans_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller scans after the compile: a program at its limit of open files must not fail by this."""
+
+    def refused() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "pipe", refused)
+    scans = TreeScans()
+    with closing(OpenWatch((), [str(tree)])) as watch, closing(ScanBeside(watch, {}, [str(tree)], LATER_NS)):
+        (tree / "a.h").read_bytes()
+
+    assert not scans.rows
 
 
 PROGRAM = """
