@@ -6,6 +6,7 @@ import builtins
 import collections
 import functools
 import importlib.util
+import inspect
 import math
 import operator
 import sys
@@ -404,6 +405,15 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
     assert isinstance(found, Uncapturable)
     assert found.reason.startswith("cached code reads globals through it")
     assert "depends=" in found.reason
+
+
+def test_named_tuple_with_a_signature_of_its_own_is_refused() -> None:
+    """Numba reads the order of its parameters there."""
+    point = collections.namedtuple("Point", "x y")
+    assert digest(read("x[0] = P(1, 2).x", P=point))
+    point.__new__.__signature__ = inspect.signature(lambda cls, y, x: None)
+
+    assert isinstance(read("x[0] = P(1, 2).x", P=point), Uncapturable)
 
 
 @pytest.mark.parametrize("text", ["D.__subclasses__()[0]()", "getattr(D, '__subclasses__')()[0]()"])
