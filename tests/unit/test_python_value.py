@@ -498,3 +498,19 @@ def test_padding_of_records_keeps_key(what: str) -> None:
 
     assert one == other
     assert one != changed
+
+
+@pytest.mark.parametrize("body", ["return G.view(np.uint8)[1]", "return G[0].view(np.uint8)", "return from_buffer(G)"])
+@pytest.mark.parametrize("what", ["array", "tuple"])
+def test_padding_counts_where_code_reads_records_as_bytes(body: str, what: str) -> None:
+    """A kernel may view a constant record array as bytes, so its padding is in the code that it runs."""
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    arrays = [np.full(2 * kind.itemsize, padding, np.uint8).view(kind) for padding in (0, 171, 0)]
+    for array in arrays:
+        array["a"], array["b"] = 1, 2.0
+    values = [(array,) for array in arrays] if what == "tuple" else arrays
+
+    one, other, again = (digest(read(body, G=each, np=np, from_buffer=len)) for each in values)
+
+    assert one != other
+    assert one == again

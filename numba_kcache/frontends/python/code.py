@@ -44,8 +44,11 @@ _HAS_DOCSTRING = 0x4000000  # in `co_flags` from Python 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
-_WORDS = rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
-_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir"  # in each match of `_WORDS`; most kernels have none of them
+_WORDS = (
+    rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__"
+    rb"|(?<![a-z_])(?:dir|view|from_buffer)(?![a-z_])"
+)
+_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir", b"view", b"from_buffer"  # most kernels have none of them
 
 
 class Read(NamedTuple):
@@ -164,7 +167,8 @@ def all_names(code: CodeType) -> Iterator[str]:
 
 
 def words_in(text: bytes) -> list[bytes]:
-    """Find special attributes of functions and classes, parts of their names, and functions that get one by name."""
+    """Find special attributes of functions and classes, parts of their names, functions that get one by name, and those
+    that read an array as bytes."""
     return re.findall(_WORDS, text) if any(map(text.__contains__, _IN_WORDS)) else []
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...keys import sha256
+from ...keys import Plain, sha256
 from .code import all_names, all_words, code_form
 from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .function import Reader
 
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
+
+_BY_BYTES = {"view", "from_buffer"}
+"""Functions that read an array as bytes, in a kernel or in what an intrinsic makes of it."""
 
 _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
 """Attributes in which functions and classes describe themselves as text."""
@@ -134,6 +137,8 @@ def add_special(reader: Reader) -> None:
     words = {each.decode() for each in reader.words}
     if "__subclasses__" in words:
         reader.refused(Refused("cached code lists subclasses, which may be defined anywhere"), "__subclasses__")
+    if not words.isdisjoint(_BY_BYTES):
+        _add_padding(reader)
     words_read = words & SPECIAL
     if "__dict__" in words_read or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
         words_read |= _TEXTS
@@ -152,6 +157,24 @@ def add_special(reader: Reader) -> None:
                     reader.edge(node, word, _add_attribute(reader, value, word, label))
     for index in (0, *filter(None, reader.graph.kept)):
         reader.edge(index, "special attributes", node)
+
+
+def _add_padding(reader: Reader) -> None:
+    """Add all bytes of constant records, padding included, where any code names a function that reads arrays as
+    bytes."""
+    content: list[Plain] = [digest for each in reader.alive for digest in _record_digests(each)]
+    if content:
+        node = reader.add("bytes of records", content, None)
+        for index in (0, *filter(None, reader.graph.kept)):
+            reader.edge(index, "bytes of records", node)
+
+
+def _record_digests(value: Any) -> Iterator[bytes]:
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _record_digests(each)
+    elif getattr(getattr(value, "dtype", None), "names", None) and hasattr(value, "tobytes"):
+        yield sha256(value.tobytes("A")).digest()
 
 
 def _added(reader: Reader, *, is_any: bool) -> set[str]:
