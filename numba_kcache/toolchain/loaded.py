@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..keys import sha256
+from ..settings import variables
 from . import SOUGHT, loads, mapped
-from .build_id import build_at, build_of
+from .build_id import build_at, build_of, has_rpath
 
 if TYPE_CHECKING:
     from . import Library
@@ -96,8 +97,6 @@ def loaded_library(name: str, library: Callable[[str], Library | None]) -> tuple
         return _libdevice()
     address = _function("nvrtc" if name == "nvrtc-builtins" else name)
     if not address:
-        from .locating import builtins_of
-
         nvrtc = library("nvrtc") if name == "nvrtc-builtins" else None
         expected = nvrtc and builtins_of(nvrtc.path)
         return _opened(os.path.basename(expected), nvrtc.path) if nvrtc and expected else None
@@ -180,13 +179,34 @@ def _builtins(address: int) -> tuple[str, str]:
     return _opened(soname, _place_of(address)[0])
 
 
+def builtins_of(nvrtc: str, name: str = "") -> str | None:
+    """Find the builtins that an NVRTC loads: in LD_LIBRARY_PATH unless it has a DT_RPATH, then in its own folder.
+
+    Args:
+        nvrtc: The path of NVRTC.
+        name: The name of the file, if that is known; otherwise, of several, the one that is inside NVRTC's file.
+    """
+    folders = [os.path.dirname(os.path.realpath(nvrtc))]
+    try:
+        if (searched := variables(("LD_LIBRARY_PATH",))) and not has_rpath(nvrtc):
+            folders = [*filter(os.path.isdir, searched["LD_LIBRARY_PATH"].split(os.pathsep)), *folders]
+        found = [(each, folder) for folder in folders for each in os.listdir(folder) if each == name or not name]
+        found = [pair for pair in found if pair[0].startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+        if len(dict(found)) > 1:
+            with open(nvrtc, "rb") as file:
+                content = file.read()
+            known = [pair for pair in found if pair[0].encode() + b"\0" in content]
+            found = known or [pair for pair in found if pair[0] == max(found)[0]]
+    except (OSError, ValueError):
+        return None
+    return os.path.join(found[0][1], found[0][0]) if found else None
+
+
 def _opened(soname: str, nvrtc: str) -> tuple[str, str]:
     """Find the builtins that are mapped under this name, or else those that this NVRTC will map."""
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
-        from .locating import builtins_of  # here: a launch beside mapped builtins searches nothing
-
         expected = builtins_of(nvrtc, soname)
         if expected:
             return expected, build_of(expected)

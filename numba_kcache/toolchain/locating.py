@@ -15,9 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ToolchainMissingError
-from ..settings import variables
 from ..waiting import imported
-from .build_id import has_rpath
 
 if TYPE_CHECKING:
     from . import Library
@@ -31,6 +29,8 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
         library: Identifies another library, in whose folder it is.
     """
     if name == "nvrtc-builtins":
+        from .loaded import builtins_of
+
         nvrtc = library("nvrtc")
         return builtins_of(nvrtc.path) if nvrtc else None
     if ":" in name:
@@ -65,29 +65,6 @@ def on_disk(name: str) -> str | None:
     except Exception:  # a version without these private names
         return None
     return str(found.abs_path) if found is not None else None
-
-
-def builtins_of(nvrtc: str, name: str = "") -> str | None:
-    """Find the builtins that an NVRTC loads: in LD_LIBRARY_PATH unless it has a DT_RPATH, then in its own folder.
-
-    Args:
-        nvrtc: The path of NVRTC.
-        name: The name of the file, if that is known; otherwise, of several, the one that is inside NVRTC's file.
-    """
-    folders = [os.path.dirname(os.path.realpath(nvrtc))]
-    try:
-        if (searched := variables(("LD_LIBRARY_PATH",))) and not has_rpath(nvrtc):
-            folders = [*filter(os.path.isdir, searched["LD_LIBRARY_PATH"].split(os.pathsep)), *folders]
-        found = [(each, folder) for folder in folders for each in os.listdir(folder) if each == name or not name]
-        found = [pair for pair in found if pair[0].startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
-        if len(dict(found)) > 1:
-            with open(nvrtc, "rb") as file:
-                content = file.read()
-            known = [pair for pair in found if pair[0].encode() + b"\0" in content]
-            found = known or [pair for pair in found if pair[0] == max(found)[0]]
-    except (OSError, ValueError):
-        return None
-    return os.path.join(found[0][1], found[0][0]) if found else None
 
 
 def loaded_path(name: str) -> str | None:

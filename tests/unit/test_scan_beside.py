@@ -19,7 +19,10 @@ from tests.support.compiling import in_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 
-LATER_NS = time.time_ns() + 10**11
+
+def later_ns() -> int:
+    """A time at which no header is so new that it may still change within one tick of the file system's clock."""
+    return time.time_ns() + 10**11
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def scanned_beside(tree: Path, scans: TreeScans, names: list[str], monkeypatch: 
 
     monkeypatch.setattr(TreeScans, "look", told)
     with closing(OpenWatch((), [str(tree)])) as watch:
-        with closing(ScanBeside(watch, {str(tree): scans}, [str(tree)], LATER_NS)):
+        with closing(ScanBeside(watch, {str(tree): scans}, [str(tree)], later_ns())):
             for name in names:
                 (tree / name).read_bytes()
                 assert looked.acquire(timeout=20)
@@ -67,7 +70,7 @@ def test_header_that_changes_after_its_scan_is_read_again(tree: Path, monkeypatc
     scanned_beside(tree, scans, ["a.h"], monkeypatch)
     (tree / "a.h").write_text('#include "other.h"\n')
 
-    row = scans.look("a.h", str(tree / "a.h"), LATER_NS)
+    row = scans.look("a.h", str(tree / "a.h"), later_ns())
 
     assert [each.name for each in row.scan.includes] == ["other.h"]
 
@@ -76,7 +79,7 @@ def test_nothing_opened_ends_at_once(tree: Path) -> None:
     """A compile that opens no header, or fails, leaves neither a thread nor a descriptor."""
     before, scans = set(os.listdir("/proc/self/fd")), TreeScans()
     watch = OpenWatch((), [str(tree)])
-    ScanBeside(watch, {str(tree): scans}, [str(tree)], LATER_NS).close()
+    ScanBeside(watch, {str(tree): scans}, [str(tree)], later_ns()).close()
     os.close(watch.fileno())
 
     assert not scans.rows
@@ -92,7 +95,7 @@ def test_no_descriptor_left_scans_nothing(tree: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "pipe", refused)
     scans = TreeScans()
-    with closing(OpenWatch((), [str(tree)])) as watch, closing(ScanBeside(watch, {}, [str(tree)], LATER_NS)):
+    with closing(OpenWatch((), [str(tree)])) as watch, closing(ScanBeside(watch, {}, [str(tree)], later_ns())):
         (tree / "a.h").read_bytes()
 
     assert not scans.rows
