@@ -146,10 +146,10 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         return tree.folder(*names)
     except FileNotFoundError:
         pass
-    *above, last = names
+    above = names[:-1]
     try:
         # an open directory that was removed has no folder in it, even where the filesystem does not report the removal
-        at, missing = (tree.folder(*above), [last]) if above else (-1, [])
+        at, missing = (tree.folder(*above), [names[-1]]) if above else (-1, [])
     except FileNotFoundError:
         at = -1
     if at < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from base64 import b64encode
 from pathlib import Path
 
@@ -323,6 +324,19 @@ def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch
     monkeypatch.undo()
 
     assert open_store(tmp_path / "local").get(key_of(1)) is None
+
+
+def test_directory_removed_meanwhile_is_made_and_marked_again(tmp_path: Path) -> None:
+    """Another program may remove a cache directory while a session that took unsigned code writes to it."""
+    store = open_store(tmp_path / "local")
+    store.take_unsigned()
+    assert store.put(small_entry(1))
+    shutil.rmtree(tmp_path / "local")
+
+    assert store.put(small_entry(2))
+
+    assert store.get(key_of(2)) == small_entry(2)
+    assert open_store(tmp_path / "local", demands=True).get(key_of(2)) is None
 
 
 def test_private_store_in_front_of_a_marked_directory_is_kept_apart_too(

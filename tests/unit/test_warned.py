@@ -112,3 +112,29 @@ def test_stored_texts_are_few_and_short_and_reach_no_terminal_as_commands() -> N
     found = given([["UserWarning", f"{number} {'a' * 10**5}"] for number in range(100)])
     assert len(found) == 16
     assert {len(text) for _category, text in found} == {4000}
+
+
+def test_block_of_another_thread_that_outlasts_a_compile_loses_no_later_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its `catch_warnings` brings back the filters that it found, which were the compile's, and its function."""
+    shown: list[str] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_more, **_named: shown.append(str(message)))
+    filters = [*warnings.filters]
+    has_entered, is_over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with warnings.catch_warnings():
+            has_entered.set()
+            is_over.wait()
+
+    thread = threading.Thread(target=other)
+    with recorded():
+        thread.start()
+        has_entered.wait()
+    is_over.set()
+    thread.join()
+
+    assert [*warnings.filters] == filters
+    warnings.warn("of the program", RuntimeWarning, stacklevel=1)
+    assert shown == ["of the program"]

@@ -32,19 +32,28 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
     """
     found: list[warnings.WarningMessage] = []
     delayed: list[warnings.WarningMessage] = []
-    thread = threading.get_ident()
+    thread, is_over = threading.get_ident(), False
+    before: list[Any] = []
+    filters: Any = []
 
     def show(*row: Any, **named: Any) -> None:
+        if is_over:
+            show_before(*row, **named)
+            return
         delayed.append(warnings.WarningMessage(*row, **named))
         if threading.get_ident() == thread:
             found.append(delayed[-1])
 
     try:
         with lock, warnings.catch_warnings():
+            show_before, filters = warnings.showwarning, warnings.filters
+            before = [*filters]
             warnings.simplefilter("always")
             warnings.showwarning = show
             yield found
     finally:
+        is_over = True  # another thread's `catch_warnings`, entered meanwhile, may bring this function and filters back
+        filters[:] = before
         for each in delayed:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
