@@ -88,7 +88,8 @@ def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Pat
 
 @pytest.mark.parametrize("nvrtc", ["from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()", ""])
 def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path, nvrtc: str) -> None:
-    """NVRTC opens them by name, and gets what is in the process under that name, whether before or after NVRTC."""
+    """NVRTC opens its builtins by name, and gets the library mapped under that name, be it mapped before or after
+    NVRTC."""
     builtins = copy_of("nvrtc-builtins", tmp_path / "other")
     load = f"{nvrtc}; ctypes.CDLL({str(builtins)!r})".removeprefix("; ")
     clean = run(tmp_path / "cache")
@@ -100,7 +101,7 @@ def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path, 
 
 
 def test_builtins_of_the_library_path_invalidate_key_where_nvrtc_prefers_them(tmp_path: Path) -> None:
-    """LD_LIBRARY_PATH is searched before the DT_RUNPATH of an NVRTC, with which some wheels come."""
+    """Some wheels have an NVRTC with a DT_RUNPATH, and the loader searches LD_LIBRARY_PATH before that."""
     other, builtins = copy_of("nvrtc", tmp_path, beside="nvrtc-builtins"), copy_of("nvrtc-builtins", tmp_path / "path")
     with_runpath(other)
     load = f"ctypes.CDLL({str(other)!r})"

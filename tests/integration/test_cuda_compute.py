@@ -64,7 +64,7 @@ def say(*values):
 
 
 def run(directory: Path, program: str, *, of: str = "", **settings: str) -> list[Any]:
-    """Misses, hits, errors, and what else the program says; forked with a Numba imported where `of` names one."""
+    """Return misses, hits, errors and what else the program says; `of`: a Numba that is imported before the fork."""
     folder = fake_driver.build()
     if folder is None:
         pytest.skip("no C compiler for the fake driver")

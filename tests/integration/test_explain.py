@@ -236,7 +236,7 @@ class Checkout:
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(self.cache)}
-        env["PYTHONDONTWRITEBYTECODE"] = "1"  # an edit of the same length within a second would run the old code
+        env["PYTHONDONTWRITEBYTECODE"] = "1"  # else an edit of equal length within a second would run old bytecode
         return subprocess.run(
             [sys.executable, *arguments], env=env, cwd=self.folder, capture_output=True, text=True, check=False
         )

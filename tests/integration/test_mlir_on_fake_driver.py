@@ -25,7 +25,7 @@ def said(
 ) -> list[str]:
     """The lines that a program prints under the fake driver, in a fork of a process with numba-cuda-mlir imported.
 
-    A process that is to hit what another stored is a fresh one, with a hash seed and addresses of its own.
+    `is_forked=False` starts a new process, whose hash seed and addresses are others: for hits on what another stored.
     """
     env = {**environment(build(), log=log, devices=devices), "NUMBA_CACHE_DIR": str(cache) + "-its-own"}
     words = ["-c", program, str(cache), *arguments]
@@ -128,7 +128,8 @@ def test_text_of_a_served_kernel_is_that_of_its_compile(tmp_path: Path) -> None:
 
 
 def test_intrinsics_count_by_what_they_write(tmp_path: Path) -> None:
-    """A global of the function that writes code, and text in MLIR: each change is compiled, what was there is found."""
+    """A changed global of the function that writes code, and changed MLIR text, are compiled; code made before is
+    found."""
     assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 3 3"
     assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 0 0"
 

@@ -246,7 +246,7 @@ print(*asked, calls["call"], calls["c_call"])
 
 
 def test_further_kernels_of_a_module_make_few_objects(tmp_path: Path) -> None:
-    """The garbage collector counts them: a module of hundreds of kernels starts few of its passes."""
+    """New objects trigger garbage collections: the kernels of a module of hundreds shall cause few of them."""
     script = """
 import gc
 kept = [m[f"k{n}"][1, 32](2.0, x, y) for n in range(40)]
@@ -267,8 +267,9 @@ print((gc.get_count()[0] - before) / 40)
 def test_kernel_launched_once_of_many_does_not_import_what_tells_their_types(
     tmp_path: Path, count: int, imported_after: int
 ) -> None:
-    """Importing `recognition` takes as long as dozens of first launches, and pays only for hundreds: once that many
-    were launched, or at the second one of a module that has so many. Arrays with an array interface need no more."""
+    """Importing `recognition` takes as long as dozens of first launches, and saves time only after hundreds. It is
+    imported at the 33rd launch of a module of 80 kernels, and at the second of a module of 100. For arrays with an
+    array interface, `memory` and `typed` are not imported."""
     script = """
 for n in range(COUNT):
     m[f"k{n}"][1, 32](2.0, x, y)
@@ -313,7 +314,7 @@ m.k0[1, 32](2.0, x, y)
 
 
 def test_launch_that_cannot_run_is_passed_to_the_kernels_own_class(tmp_path: Path) -> None:
-    """The launches of an unedited program fall back on the program's own dispatcher there."""
+    """`_relaunch` of the kernel's class is called: that of an unedited program falls back on its own dispatcher."""
     script = """
 from cuda.bindings import driver
 from numba_kcache.frontends.base import define
@@ -335,13 +336,13 @@ launch(2.0, x, y)
 
 
 def test_further_kernel_that_its_code_contradicts_is_compiled_again(tmp_path: Path) -> None:
-    """A stored module whose second kernel is said to take other parameters: found before it is launched."""
+    """The stored header gives a module's second kernel wrong parameters, which is found before its first launch."""
     lie = """
 import numba_kcache.engine.compile as compiling
 true_header = compiling.artifact_header
 def lying_header(artifact):
     found = true_header(artifact)
-    found["entries"][1][4] = found["entries"][0][4][:2]  # it has the first one's
+    found["entries"][1][4] = found["entries"][0][4][:2]  # those of the first kernel
     return found
 compiling.artifact_header = lying_header
 m.k0[1, 32](2.0, x, y)

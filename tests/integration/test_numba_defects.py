@@ -538,7 +538,7 @@ print(type(pickle.loads(pickle.dumps(overload))).__name__, overload.launch_bound
 
 
 def test_hit_gives_the_warnings_of_the_compile_and_an_overload_like_numbas(tmp_path: Path) -> None:
-    """A program that Numba warns at each start is warned by a warm one; its overloads can be pickled."""
+    """A hit gives the warnings that the compile gave; an overload of a hit can be pickled, and reads as a `_Kernel`."""
     said = [run(["-c", WARNED, str(tmp_path / "cache")], env=environment(build())).stdout for _ in range(2)]
 
     assert [each.split()[0] for each in said] == ["1", "0"]

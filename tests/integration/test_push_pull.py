@@ -97,7 +97,7 @@ def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_
 def test_entry_that_changes_after_it_was_verified_is_not_pushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """It counts as failed, and the others are pushed; nothing is sent, or signed, that was not verified."""
+    """The entry counts as failed, and the others are pushed: only verified bytes are sent, or signed."""
     cache = KernelCache(tmp_path / "own", durability="none")
     cached_kernel(EMPTY, cache=cache).compile(["sm_80", "sm_90"])
     choose = shipping._chosen

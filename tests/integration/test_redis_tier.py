@@ -238,7 +238,7 @@ cached_kernel(sys.argv[1], arch="sm_90").compile()
 
 @pytest.mark.slow
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
-    """Without an election nothing has connected before the end, when the upload begins; redis-py is not imported."""
+    """Without a lease the process connects only at its end, for the upload, and does so without importing redis-py."""
     code = """
 import sys
 from numba_kcache import KernelCache

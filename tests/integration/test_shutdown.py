@@ -78,7 +78,7 @@ elif where == "threads":
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that has the program's kernels."""
+    """A cache with the compiled kernels of the program."""
     cache = tmp_path_factory.mktemp("filled")
     run(["-c", PROGRAM, "nowhere", "1"], env=environment(build()) | {"NUMBA_KCACHE_DIR": str(cache)})
     return cache
@@ -87,9 +87,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("launches", [1, 12], ids=["interpreted", "compiled"])
 @pytest.mark.parametrize("where", ["atexit, first", "atexit, last", "__del__", "threads"])
 def test_end_of_the_program_brings_no_surprise(tmp_path: Path, filled: Path, where: str, launches: int) -> None:
-    """A launch is made or refused in words; nothing is printed that the program did not print, and it ends with 0.
+    """A launch at exit runs or raises an error with a message; nothing else is printed, and the exit status is 0.
 
-    Kernels are found in a cache, but are compiled where threads work: what a compile leaves behind ends with it.
+    The kernels are hits in `filled`, except in the case "threads", which compiles them: a compile leaves more to end.
     """
     log = tmp_path / "log"
     cache = tmp_path / "cache" if where == "threads" else filled
@@ -163,7 +163,7 @@ gc.set_debug(gc.DEBUG_STATS)
 
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[int]]:
-    """The collections of an exit, by number, that free most of the modules of a program on Numba's arrays."""
+    """Return the numbers of the collections at exit that free most of the modules of a program on Numba's arrays."""
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
 
     @functools.cache
@@ -181,7 +181,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[
 def test_exit_frees_modules_as_early_as_without_a_kernel(
     collections: Callable[..., list[int]], program: str, launches: int
 ) -> None:
-    """A reference that no collection sees holds all of Numba through a kernel, and costs the exit 50 ms."""
-    collections(program, launches, 0)  # compiled
+    """A reference that the garbage collector cannot see would keep all of Numba alive, and cost 50 ms at exit."""
+    collections(program, launches, 0)  # fills the cache; another `turn`, so that the call below runs again
 
     assert collections(program, launches) == collections("none", 0)

@@ -98,7 +98,7 @@ def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> Non
     "given", [{"defines": {"N": None}}, {"options": ["-DN"]}, {"options": ["--define-macro", "N"]}]
 )
 def test_name_from_a_macro_without_a_value_invalidates_key(tmp_path: Path, given: dict[str, Any]) -> None:
-    """Such a macro is 1, and may be part of the name of a file."""
+    """A macro that is defined without a value is 1, which may become part of a file's name."""
     (tmp_path / "v1.h").write_text("#define VALUE 1\n")
     macros = "#define NAMED(n) <v##n.h>\n#define CALLED(n) NAMED(n)\n"
     options = {"source": f"{macros}#include CALLED(N)\n{KERNEL}", "include_dirs": [tmp_path], **given}
@@ -113,7 +113,8 @@ def test_name_from_a_macro_without_a_value_invalidates_key(tmp_path: Path, given
 
 @pytest.mark.slow
 def test_header_that_the_listing_of_names_lacks_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that compiles only where all files are reads one that was not listed, and no key could hold that."""
+    """A text that compiles from the user's folders, but not from the mirror, reads a header that was not listed: no key
+    could hold it."""
     monkeypatch.setattr("numba_kcache.headers.include_names.IncludeNames.listed", lambda *_: set())
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
     options = {"source": f'#define HEADER "value.h"\n#include HEADER\n{KERNEL}', "include_dirs": [tmp_path]}

@@ -97,7 +97,7 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "private"])
 def test_umask_without_search_permission_spoils_no_directory(place: Path, kind: str) -> None:
-    """0177, as around the making of a secret file: what is stored then is found then and later."""
+    """Programs set the umask 0177 while they write a secret file: an entry that is stored under it is found later."""
     root = place / "own" / "cache"
     root.parent.mkdir()
     os.chown(root.parent, ALICE, ALICE)

@@ -58,7 +58,8 @@ def module_header(count: int) -> dict[str, Any]:
 
 
 def test_equal_parameters_of_a_module_are_written_once() -> None:
-    """Each further kernel with them takes a few dozen bytes, and gets the same tuple when the header is read."""
+    """A further kernel with equal parameters takes less than 45 bytes of the header, and shares the tuple that is
+    read."""
     few, many = module_header(3), module_header(303)
     read = artifact_from_header(many, PAYLOADS).entries
 
@@ -67,7 +68,7 @@ def test_equal_parameters_of_a_module_are_written_once() -> None:
 
 
 def test_shared_parameters_do_not_multiply_without_end() -> None:
-    """A forged header of a few megabytes would otherwise take hours to compare with its code."""
+    """Otherwise a forged header of a few megabytes would take hours to compare with its code."""
     stored = module_header(3)
     stored["entries"][0][4] = [[at, 1, "?", "", ""] for at in range(MAX_PARAMETERS_BYTES)]
     stored["entries"] = [stored["entries"][0], *[stored["entries"][1]] * 30]
@@ -80,7 +81,7 @@ def test_shared_parameters_do_not_multiply_without_end() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3, -1, True, 0.0, "0", None])
 def test_parameters_are_those_of_an_earlier_kernel_or_refused(number: Any) -> None:
-    """A kernel cannot refer to itself, to a later one or to one that is not there."""
+    """A number in place of parameters means those of an earlier kernel: not of itself, a later one or a missing one."""
     stored = module_header(3)
     stored["entries"][1][4] = number
 
@@ -136,13 +137,13 @@ ATTRIBUTES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES)
 def test_attribute_of_another_shape_is_refused(attributes: dict[str, Any]) -> None:
-    """Fields on which a launch or Numba acts are held against their shape; an exception is a builtin one."""
+    """Fields that a launch or Numba uses must have the right shape; an exception must be a builtin one."""
     with pytest.raises(ValueError, match="attribute"):
         artifact_from_header({**header(), "attributes": attributes}, PAYLOADS)
 
 
 def test_attributes_of_a_debug_kernel_come_back() -> None:
-    """The table of its exceptions, with and without a place."""
+    """The table of a debug kernel's exceptions comes back, with and without a place in the source."""
     table = [[1, "ZeroDivisionError", ["division by zero"], ["k", "k.py", 3]], [2, None, [], None]]
     attributes = {"debug": True, "carveout": None, "cooperative": False, "exceptions": table, "signature": "void()"}
 
@@ -150,7 +151,7 @@ def test_attributes_of_a_debug_kernel_come_back() -> None:
 
 
 def test_virtual_artifact_needs_no_cubin() -> None:
-    """PTX alone is an artifact of a virtual target, and of no other."""
+    """An artifact of a virtual target may have PTX alone; one of a real target may not."""
     virtual = {**header(), "target": "compute_80"}
 
     assert artifact_from_header(virtual, {"ptx": b".version"}).cubin == b""
@@ -168,7 +169,7 @@ def test_entry_is_found_by_name_and_symbol() -> None:
 
 
 def test_variables_survive_and_are_checked() -> None:
-    """Variables that the host may reach are kept with their layout; one that no compiler wrote is no artifact."""
+    """Variables that the host may reach are kept with their layout; one that no compiler could write is refused."""
     table = Variable("ns::table", "_ZN2ns5tableE", 96, "f8", (3, 4))
     kept = artifact_header(ARTIFACT._replace(variables=(table,)))
 
@@ -226,7 +227,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "value"), WRONG, ids=lambda each: str(each)[:30])
 def test_malformed_field_is_refused(path: tuple[Any, ...], value: object) -> None:
-    """A field of another type or out of bounds is a ValueError: the entry is then damaged, never believed."""
+    """A field of another type or out of bounds is a ValueError: the entry counts as damaged."""
     with pytest.raises(ValueError):
         artifact_from_header(at(path, value), PAYLOADS)
 
@@ -250,7 +251,7 @@ def test_parameters_end_where_the_buffer_ends() -> None:
 
 
 def test_no_compile_time_is_infinite() -> None:
-    """Sums of times must stay numbers, whatever a header claims."""
+    """A header that claims an infinite time is refused: sums of times must stay finite."""
     for value in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ValueError):
             artifact_from_header(at(("compile_time_s",), value), PAYLOADS)
@@ -266,7 +267,7 @@ json_values = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(list(header())), json_values), st.booleans())
 def test_any_json_is_an_artifact_or_a_value_error(changes: dict[str, Any], with_cubin: bool) -> None:
-    """Never another exception: whoever reads a store catches this one."""
+    """Any JSON is read, or is a ValueError, the only exception that readers of a store catch."""
     try:
         artifact_from_header({**header(), **changes}, PAYLOADS if with_cubin else {})
     except ValueError:

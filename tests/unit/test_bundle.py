@@ -1,4 +1,4 @@
-"""Bundles: one file that is refused as a whole or serves what was put in."""
+"""Bundles: one file that is refused as a whole, or serves the kernels that were exported to it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filled(compiled: Path, tmp_path: Path) -> KernelCache:
-    """A cache of the same."""
+    """A cache of the compiled kernels."""
     shutil.copytree(compiled, tmp_path / "filled")
     return open_cache(tmp_path / "filled")
 
@@ -89,7 +89,7 @@ def keys_of(cache: KernelCache) -> set[str]:
 
 @pytest.mark.slow
 def test_bundle_holds_every_entry_of_the_cache(filled: KernelCache, tmp_path: Path) -> None:
-    """The report says what; nothing is left beside the file."""
+    """The report lists what was exported; no other file is left beside the bundle."""
     report = filled.export_bundle(tmp_path / "all.kcache")
 
     assert report.entries == 4
@@ -100,10 +100,11 @@ def test_bundle_holds_every_entry_of_the_cache(filled: KernelCache, tmp_path: Pa
 
 
 def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp_path: Path) -> None:
-    """Whenever, from whichever cache they are in, in whatever order they came there."""
+    """The bytes depend neither on the time of the export, nor on the cache, nor on the order in which entries were
+    stored."""
     other = open_cache(tmp_path / "other")
     other.import_bundle(bundle)
-    (tmp_path / "mine.h").write_text("")  # a header's inode and times stay out as well
+    (tmp_path / "mine.h").write_text("")  # the inode and times of a header are not exported either
     with_header = '#include "mine.h"\n' + EMPTY
     for cache in (filled, other):
         cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=cache, arch="sm_80").compile()
@@ -116,13 +117,13 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
     assert (tmp_path / "1.kcache").read_bytes() == (tmp_path / "2.kcache").read_bytes()
     filled.export_bundle(tmp_path / "3.kcache")
     os.utime(tmp_path / "mine.h", (1, 1))
-    cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=filled, arch="sm_80").compile()  # renews the stats
+    cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=filled, arch="sm_80").compile()  # new stats
     filled.export_bundle(tmp_path / "4.kcache")
     assert (tmp_path / "3.kcache").read_bytes() == (tmp_path / "4.kcache").read_bytes()
 
 
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
-    """Size, times, device and inode of a header say nothing elsewhere, and would make the bytes differ."""
+    """Size, times, device and inode of a header mean nothing elsewhere, and would make the bytes differ."""
     file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
     headers = HeaderSet(((-1, ""),), (file,))
     bare = headers._replace(files=(file._replace(stat=None),))
@@ -136,7 +137,7 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 
 @pytest.mark.slow
 def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
-    """A header set that this version cannot read serves nothing; everything else goes in, and to a tier as well."""
+    """A header set that this version cannot read is exported to no bundle and no tier; everything else is."""
     key = next(iter(filled.entries())).key
     filled.session.local.add_variant("ab" * 32, {"key": key, "closures": [{"format": 99}]})
 
@@ -145,7 +146,7 @@ def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: P
 
 
 def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
-    """A kernel stands for all its entries, a module for all its kernels; a list for what is in it."""
+    """A kernel selects all its entries, a module all its kernels, a list those of its members."""
     cache = open_cache(tmp_path / "cache")
     from tests.support import kernels
 
@@ -167,7 +168,7 @@ def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
-    """Signatures need not be named again."""
+    """A Numba kernel selects its entries of all signatures."""
     pytest.importorskip("numba.cuda")
     cache = open_cache(tmp_path / "cache")
 
@@ -195,7 +196,7 @@ def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
 def test_bundle_of_nothing_is_refused(
     filled: KernelCache, tmp_path: Path, choice: dict[str, Any], error: type[Exception], why: str
 ) -> None:
-    """Names that cannot be chosen are said, and no file is left."""
+    """The error has the names that select nothing, and no file is left."""
     with pytest.raises(error, match=why):
         filled.export_bundle(tmp_path / "none.kcache", **choice)
 
@@ -203,7 +204,7 @@ def test_bundle_of_nothing_is_refused(
 
 
 def test_damaged_entry_does_not_go_in(filled: KernelCache, tmp_path: Path) -> None:
-    """Entries are verified; the others are exported."""
+    """Entries are verified when exported; a damaged one is left out."""
     path = next(path for path in files_below(tmp_path / "filled") if "entries" in path.parts)
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -211,7 +212,7 @@ def test_damaged_entry_does_not_go_in(filled: KernelCache, tmp_path: Path) -> No
 
 
 def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, bundle: Path, tmp_path: Path) -> None:
-    """No folder; an entry that goes away while it is written."""
+    """The folder does not exist, or an entry is removed while the bundle is written."""
     before = bundle.read_bytes()
     with pytest.raises(BundleError, match="No such file"):
         filled.export_bundle(tmp_path / "no" / "x.kcache")
@@ -229,7 +230,7 @@ def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, b
 def test_bundle_is_on_the_disk_before_it_has_its_name(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut leaves the old bundle or the whole new one: what is renamed was synced, with all its bytes."""
+    """A power cut leaves the old bundle or the whole new one: all bytes are synced before the rename."""
     done: list[tuple[str, int]] = []
     fsync, rename = os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda fd: (done.append(("fsync", os.fstat(fd).st_size)), fsync(fd)))
@@ -242,7 +243,8 @@ def test_bundle_is_on_the_disk_before_it_has_its_name(
 
 
 def test_import_adds_entries_and_manifests(bundle: Path, tmp_path: Path) -> None:
-    """The very bytes; a kernel of it is a hit, by another compiler too."""
+    """The stored files are equal byte by byte; a kernel of the bundle is a hit, also where another compiler is
+    installed."""
     cache = open_cache(tmp_path / "new", toolchain="any")
     report = cache.import_bundle(bundle)
     cache.session.toolchain = NO_COMPILER  # type: ignore[assignment]
@@ -268,7 +270,7 @@ def test_import_keeps_what_is_there(bundle: Path, tmp_path: Path) -> None:
 
 
 def refused(data: bytes, tmp_path: Path) -> str:
-    """The reason why these bytes are refused, by import and by mounting; nothing of them is anywhere."""
+    """The reason for which these bytes are refused, by import and by mounting; nothing of them is stored."""
     path = tmp_path / "bad.kcache"
     path.write_bytes(data)
     cache = open_cache(tmp_path / "untouched")
@@ -299,7 +301,7 @@ def small_bundle(tmp_path: Path) -> bytes:
 
 @pytest.mark.slow
 def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
-    """Every offset of a small bundle, when it is opened and when it is imported, of which nothing comes."""
+    """Each offset of a small bundle is tried, on opening and on import; nothing is imported."""
     data = small_bundle(tmp_path)
     path, cache = tmp_path / "changed.kcache", open_cache(tmp_path / "untouched")
     for at in range(len(data)):
@@ -351,7 +353,7 @@ def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
 
 
 def sealed_bundle(index: bytes, body: bytes, *, magic: bytes = b"\x89NKB\r\n\x1a\n", **sizes: int) -> bytes:
-    """A forger's bundle: any index and files under a digest that is right."""
+    """A forger's bundle: any index and files, under a digest that fits."""
     prefix = magic + b"".join((
         sizes.get("version", 1).to_bytes(2, "little"),
         sizes.get("signatures", 0).to_bytes(2, "little"),
@@ -395,7 +397,8 @@ def row(
     ],
 )  # fmt: skip
 def test_forged_index_is_refused(tmp_path: Path, index: str, why: str) -> None:
-    """Paths for keys, sizes that nothing has, rows of another shape: nothing is allocated, nothing is added."""
+    """Paths in place of keys, impossible sizes, rows of another shape: no memory is allocated, and nothing is
+    stored."""
     assert why in refused(sealed_bundle(index.encode("latin-1"), ENTRY), tmp_path)
 
 
@@ -410,14 +413,14 @@ def test_forged_index_is_refused(tmp_path: Path, index: str, why: str) -> None:
     ],
 )
 def test_forged_prefix_is_refused(tmp_path: Path, sizes: dict[str, Any], why: str) -> None:
-    """Held against the real size before anything is read."""
+    """Sizes in the prefix are compared with the size of the file before anything is read."""
     data = sealed_bundle(f'{{"entries":[{row()}],"manifests":[]}}'.encode(), ENTRY, **sizes)
 
     assert why in refused(data, tmp_path)
 
 
 def test_oversized_bundle_is_refused(tmp_path: Path) -> None:
-    """A sparse file beyond the limit, and one beyond the cache's own."""
+    """A sparse file above the format's limit is refused, and one above the cache's own."""
     path = tmp_path / "sparse.kcache"
     with path.open("wb") as file:
         file.write(sealed_bundle(b"{}", b"", files_bytes=(17 << 30) - 42)[:24])
@@ -430,7 +433,7 @@ def test_oversized_bundle_is_refused(tmp_path: Path) -> None:
 def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """The limits of reading hold for writing."""
+    """The limits of reading apply to writing too."""
     monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
@@ -451,7 +454,7 @@ def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Pa
     "case", ["not an entry", "another key", "no artifact", "another target", "stray manifest", "another cubin"]
 )
 def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_path: Path, case: str) -> None:
-    """Right digests around something that is no entry of its key: the sound entries are refused with it."""
+    """If one file is no entry of its key, although all digests are right, the sound entries are refused with it."""
     good = open_bundle(str(bundle), NOBODY)
     data = {each.key: good.get(entry_frame.ENTRY, each.key) or b"" for each in good.entries}
     rows, manifests = list(good.entries), []
@@ -460,7 +463,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
         data[key_of(9)] = ENTRY
     elif case == "another target":
         rows[0] = rows[0]._replace(target="sm_75")
-    elif case == "another cubin":  # than the one of which the entry holds the sha256, which signatures are over
+    elif case == "another cubin":  # not the one whose sha256 the entry holds and a signature covers
         whole = data[rows[0].key]
         record = payload_records(decode_entry(whole, rows[0].key))[0]
         other = sealed(whole[:-DIGEST_BYTES].replace(record.sha256, bytes(32)))
@@ -484,7 +487,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
 def test_import_that_fails_in_the_middle_adds_nothing(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """A full disk at the second file, at any step: as if it had not been tried."""
+    """The disk is full at the second file, at each step of writing it: the cache is as before."""
     seen = []
 
     def hook(name: str) -> None:
@@ -503,7 +506,7 @@ def test_import_that_fails_in_the_middle_adds_nothing(
 
 @pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])
 def test_import_that_is_killed_leaves_whole_entries_alone(bundle: Path, tmp_path: Path, point: str) -> None:
-    """A file that has a name is an entry; importing again completes it."""
+    """A killed import leaves only whole entries; importing again completes it."""
     cache = open_cache(tmp_path / "new")
     assert killed_at(point, lambda: cache.import_bundle(bundle))
 
@@ -513,7 +516,7 @@ def test_import_that_is_killed_leaves_whole_entries_alone(bundle: Path, tmp_path
 
 
 def test_readonly_cache_takes_no_bundle(bundle: Path, tmp_path: Path) -> None:
-    """The mode says so."""
+    """The error names the mode."""
     with pytest.raises(BundleError, match="read-only"):
         open_cache(tmp_path / "new", mode="readonly").import_bundle(bundle)
 
@@ -528,7 +531,7 @@ def resolved(cache: KernelCache, device: str, source: str = EMPTY) -> Target:
 
 @pytest.mark.parametrize("mode", ["readwrite", "frozen", "readonly"])
 def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Path, mode: str) -> None:
-    """A lower minor of the device's major, or PTX; the code of whatever NVRTC made it."""
+    """It serves code for a lower minor of the device's major, or PTX, made by any NVRTC."""
     cache = open_cache(tmp_path / "new", mode=mode)
     cache.session.toolchain = NO_COMPILER  # type: ignore[assignment]
     report = cache.register_bundle(str(bundle))
@@ -544,7 +547,7 @@ def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Pat
     "toolchain", [NO_COMPILER, UnknownToolchain({}, {}), UnknownToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {})]
 )
 def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy: bool) -> None:
-    """A lazy one's LTO-IR, and each kernel that was linked from it, whoever compiles here, or nobody."""
+    """It serves a lazy module's LTO-IR and each kernel linked from it, with any compiler installed or none."""
     builder, user = open_cache(tmp_path / "1"), open_cache(tmp_path / "2")
     cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=builder).compile("sm_80")
     user.register_bundle(builder.export_bundle(tmp_path / "b.kcache").path)
@@ -556,7 +559,7 @@ def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy:
 
 
 def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path) -> None:
-    """The device is older than anything in it; the kernel is not in it."""
+    """The device is older than all targets of the bundle, or the kernel is not in it."""
     cache = open_cache(tmp_path / "new", mode="frozen")
     cache.register_bundle(bundle)
     for source, device in ((EMPTY, "sm_75"), (SAXPY, "sm_80")):
@@ -566,7 +569,7 @@ def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("registered", [False, True])
 def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> None:
-    """Compiled code goes to the local directory; the bundle stays as it is, and nobody tries to write to it."""
+    """Compiled code goes to the local directory, and nothing attempts to write to the bundle."""
     before = bundle.read_bytes()
     cache = open_cache(tmp_path / "new", **({} if registered else {"tiers": [bundle]}))
     if registered:
@@ -580,7 +583,7 @@ def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> 
 
 
 def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, tmp_path: Path) -> None:
-    """Overwritten in place: a miss and a warning; the kernel compiles."""
+    """After the file is overwritten in place, a look-up is a miss with a warning, and the kernel compiles."""
     cache = open_cache(tmp_path / "new")
     cache.register_bundle(bundle)
     bundle.write_bytes(bytes(bundle.stat().st_size))
@@ -618,7 +621,7 @@ def in_a_zip(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("source", [as_name, as_traversable, in_a_zip])
 def test_package_carries_its_kernels(package: str, tmp_path: Path, source: Callable[[Path], Any]) -> None:
-    """One line in its __init__."""
+    """One line in the package's `__init__` registers them."""
     cache = open_cache(tmp_path / "new", mode="frozen")
     cache.register_bundle(source(tmp_path))
 
@@ -626,7 +629,7 @@ def test_package_carries_its_kernels(package: str, tmp_path: Path, source: Calla
 
 
 def test_bundles_and_resources_are_tiers_too(package: str, bundle: Path, tmp_path: Path) -> None:
-    """tiers= takes both; one that is damaged is a miss, one warning and a count."""
+    """tiers= takes both; a damaged one is a miss, one warning and a count."""
     assert resolved(open_cache(tmp_path / "1", tiers=[bundle], mode="frozen"), "sm_80") == Target(8, 0)
     named = open_cache(tmp_path / "2", tiers="carrier:data/kernels.kcache", mode="frozen")
     assert resolved(named, "sm_80") == Target(8, 0)
@@ -641,7 +644,7 @@ def test_bundles_and_resources_are_tiers_too(package: str, bundle: Path, tmp_pat
 
 @pytest.mark.parametrize("source", ["/no/such.kcache", "no_such_package:x.kcache", "json:no.kcache", "/dev/zero"])
 def test_bundle_that_is_not_there_is_an_error(tmp_path: Path, source: str) -> None:
-    """Registering is the user's own call: it says what is wrong."""
+    """Registering is an explicit call of the user, so the error is raised."""
     with pytest.raises(BundleError, match="cannot use the bundle"):
         open_cache(tmp_path).register_bundle(source)
     with pytest.raises(OptionError, match="cannot find a bundle in 3"):
@@ -649,7 +652,7 @@ def test_bundle_that_is_not_there_is_an_error(tmp_path: Path, source: str) -> No
 
 
 def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None:
-    """configure() makes everything resolve again, with the bundle; clear() too."""
+    """After configure() and clear() kernels resolve again, and the bundle still serves them."""
     numba_kcache.register_bundle(bundle)
     for number in range(2):
         numba_kcache.configure(directory=tmp_path / f"{number}", mode="frozen")
@@ -660,7 +663,7 @@ def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None
 
 
 def test_registering_imports_no_compiler(bundle: Path, tmp_path: Path) -> None:
-    """A wheel registers at import: that imports no CUDA, no Numba and no NumPy."""
+    """A package registers its bundle when it is imported, which loads no CUDA, Numba or NumPy."""
     code = """
 import sys, numba_kcache
 numba_kcache.register_bundle(sys.argv[1])
@@ -692,7 +695,7 @@ def make_key(path: Path) -> tuple[str, dict[str, str]]:
 def test_signed_bundle_is_believed_and_others_are_not(
     filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:
-    """Unsigned, signed by another, with the signature of another bundle: refused whole, with the reason."""
+    """Unsigned, signed by another key, or with another bundle's signature: refused whole, with the reason."""
     secret, trusted = keys
     other, _ = make_key(tmp_path / "other.pem")
     signer = open_cache(tmp_path / "filled", signing_key=secret)
@@ -724,7 +727,7 @@ def test_signed_bundle_is_believed_and_others_are_not(
 def test_signer_imports_no_unsigned_bundle(
     filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:
-    """The next export would sign its entries; a bundle that it has signed itself it imports."""
+    """The next export would sign its entries. A bundle that the signer itself signed is imported."""
     open_cache(tmp_path / "filled", signing_key=keys[0]).export_bundle(tmp_path / "signed.kcache")
     signer = open_cache(tmp_path / "new", signing_key=keys[0])
 
@@ -736,7 +739,8 @@ def test_signer_imports_no_unsigned_bundle(
 def test_signer_signs_nothing_that_was_imported_unsigned(
     filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:
-    """An unsigned bundle was imported before the key was set: neither `export` nor `push` signs it as one's own."""
+    """Neither export nor `push` signs entries of an unsigned bundle that was imported before the signing key was
+    set."""
     open_cache(tmp_path / "new").import_bundle(bundle)
     signer = open_cache(tmp_path / "new", signing_key=keys[0])
 
@@ -751,7 +755,7 @@ def test_signer_signs_nothing_that_was_imported_unsigned(
 def test_signed_bundle_is_the_same_each_time(
     filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:
-    """Ed25519 has no chance in it."""
+    """Ed25519 signatures are deterministic."""
     signer = open_cache(tmp_path / "filled", signing_key=keys[0])
     for name in ("1", "2"):
         signer.export_bundle(tmp_path / name, sign=True)
@@ -763,7 +767,7 @@ def test_signed_bundle_is_the_same_each_time(
 def test_signed_bundle_as_tier_is_held_against_the_keys(
     filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
 ) -> None:
-    """An unsigned one in tiers= is a miss, and a registered one after trusted_keys were configured."""
+    """An unsigned one in tiers= is a miss, as is a registered one once trusted_keys are configured."""
     cache = open_cache(tmp_path / "new", tiers=[bundle], trusted_keys=keys[1])
     with pytest.warns(KCacheWarning, match="it is not signed"):
         resolved(cache, "sm_80")
@@ -777,7 +781,7 @@ def test_signed_bundle_as_tier_is_held_against_the_keys(
 def test_bundle_whose_signature_cannot_be_checked_is_read_once(
     filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without `cryptography`, the misses after the first do not read a bundle of gigabytes again."""
+    """Without `cryptography`, later misses neither read the bundle again nor lengthen the error's traceback."""
     open_cache(tmp_path / "filled", signing_key=keys[0]).export_bundle(tmp_path / "signed.kcache")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     opened, frames = [], []
@@ -796,7 +800,7 @@ def test_bundle_whose_signature_cannot_be_checked_is_read_once(
 
 
 def test_package_that_fails_to_import_carries_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its own code raises."""
+    """An exception of the package's own code becomes a BundleError with its text."""
     (tmp_path / "broken_carrier").mkdir()
     (tmp_path / "broken_carrier" / "__init__.py").write_text("raise RuntimeError('not today')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -807,7 +811,7 @@ def test_package_that_fails_to_import_carries_no_bundle(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("text", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"])
 def test_bad_signing_key_is_a_settings_error(filled: KernelCache, tmp_path: Path, text: str) -> None:
-    """Told when something is signed, with the way to make one; nothing of the file is shown."""
+    """The error comes when something is signed, and says how to make a key; it shows nothing of the file."""
     pytest.importorskip("cryptography")
     (tmp_path / "bad.pem").write_text(text)
     cache = open_cache(tmp_path / "filled", signing_key=tmp_path / "bad.pem")

@@ -1,4 +1,4 @@
-"""Artifacts held against their own code: what real compiles say of themselves fits, and nothing else does."""
+"""Artifacts compared with their own code: what real compiles describe fits, and nothing else does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TARGETS = ["sm_75", "sm_90a", "sm_120"]
 
 
 def artifact(target: str = "sm_90") -> Artifact:
-    """An artifact that says of its cubin what is so."""
+    """An artifact whose description of its cubin is right."""
     cubin = compiled(SOURCE, "cubin", target)
     entries = tuple(
         Entry(each.symbol, each.symbol, tuple(Parameter(*place, "?") for place in each.parameters))
@@ -47,7 +47,7 @@ def test_compiled_artifact_fits_its_code(target: str) -> None:
 
 
 def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out() -> None:
-    """Sections are listed once for all kernels; a name that is the end of another's is found too."""
+    """The sections of a cubin are listed once for all kernels; a name that is the end of another's is found too."""
     made = artifact()
     places: dict[str, Any] = {}
 
@@ -60,7 +60,8 @@ def test_kernels_that_are_asked_about_one_after_another_are_found_and_found_out(
 
 
 def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records() -> None:
-    """One that has other records, or one more after those that fit, is refused although the kernel before it fits."""
+    """A kernel whose records in the cubin differ, or that has one more, is refused even if the kernel before it
+    fits."""
     source = "".join(f'extern "C" __global__ void k{n}(float a, float *x) {{ x[{n}] = a; }}' for n in range(4))
     cubin, parameters = compiled(source, "cubin", "sm_90"), (Parameter(0, 4, "f4"), Parameter(8, 8, "*f4"))
     entries = tuple(Entry(f"k{n}", f"k{n}", parameters) for n in range(4))
@@ -90,7 +91,7 @@ def test_kernels_with_equal_parameters_are_each_compared_with_their_own_records(
     ],
 )
 def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], target: str, why: str) -> None:
-    """Another kernel, other parameters, another target: by the whole check and by that of a hit."""
+    """Another kernel, other parameters or another target, in the check of a whole artifact and in that of a hit."""
     made = artifact()
     first = made.entries[0]._replace(**entry)
     lying = made._replace(entries=(first, *made.entries[1:]), target=parse_target(target))
@@ -100,7 +101,7 @@ def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], t
 
 
 def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
-    """The driver would not be queried before such a launch."""
+    """The number of safe threads is checked, since below it a launch does not query the driver."""
     source = 'extern "C" __global__ void __launch_bounds__(64) k(int *out) { out[threadIdx.x] = 1; }'
     entry = Entry("k", "k", (Parameter(0, 8, "*i4"),), safe_threads=64)
     made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
@@ -110,14 +111,15 @@ def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
 
 
 def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
-    """Compilers write none; of one by other means nothing is refused that is right, and nothing taken that is not."""
+    """No compiler writes such a record; in a forged one, right parameters pass and wrong ones are refused all the
+    same."""
     made = artifact()
     places: dict[str, Any] = {}
     entry = made.entries[0]
     assert misfit(made, entry, places) == ""
     _, at, _ = places[entry.symbol]
     sizes = []
-    for _ in range(2):  # both before the parameters: the first gives two bytes to the second, and looks like a head
+    for _ in range(2):  # both before the parameters: two bytes of the first go to the second, like a head
         layout, attribute, size = struct.unpack_from("<BBH", made.cubin, at + sum(sizes))
         if layout != 4 or attribute == 0x17:
             pytest.skip("this compiler begins with other records")
@@ -133,7 +135,7 @@ def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
 
 
 def test_variable_of_another_size_is_found_out() -> None:
-    """The host would get an array that reaches beyond it."""
+    """The host would get an array that reaches beyond the variable."""
     made = artifact()
     table = made.variables[0]
 
@@ -156,7 +158,7 @@ def test_cubin_cut_or_flipped_anywhere_is_text_and_no_exception() -> None:
 
 
 def test_large_parameters_are_held_against_their_records() -> None:
-    """Beyond 4 KiB of parameters the compiler writes records of another kind."""
+    """Parameters beyond 4 KiB are compared with records of another kind."""
     source = 'struct S { char c[5000]; }; extern "C" __global__ void k(S s, int *out) { out[0] = s.c[5]; }'
     entry = Entry("k", "k", (Parameter(0, 5000, "o"), Parameter(5000, 8, "*i4")))
     made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
@@ -174,7 +176,7 @@ def test_large_parameters_are_held_against_their_records() -> None:
     ],
 )
 def test_ptx_is_held_against_its_text(parameters: tuple[int, ...], target: str, why: str) -> None:
-    """Code of a virtual target says its target, kernels and sizes in words."""
+    """The PTX of a virtual target has its target, kernels and sizes in its text."""
     entry = Entry("first", "first", tuple(Parameter(32 * at, size, "?") for at, size in enumerate(parameters)))
     extras = {"ptx": compiled(SOURCE, "ptx", "compute_80")}
     found = contradiction_of(Artifact("cuda", parse_target(target), (entry,), b"", extras=extras))

@@ -1,4 +1,4 @@
-"""What is wrong is found, said, and comes with what to do about it; what is fine is not complained about."""
+"""The doctor finds each fault and says what to do about it; nothing sound is reported."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_driver_is_held_against_the_toolkit(driver: Any, why: str, nvrtc: Any, s
 
 
 def test_absent_compilers_are_notes() -> None:
-    """A machine that only serves what is cached needs none."""
+    """A machine that only serves cached kernels needs no compiler."""
     bare = Compilers(dict.fromkeys(PATHS), None, (), ())
 
     assert set(states(doctor.judged_compilers(bare)).values()) == {NOTE}
@@ -111,7 +111,7 @@ def test_absent_compilers_are_notes() -> None:
 
 
 def test_devices_are_held_against_the_compiler() -> None:
-    """A newer device goes through PTX; an older one gets no code at all."""
+    """A device newer than the compiler's newest target gets PTX; one older than its oldest gets no code."""
     devices = [Device("new", 12, 0), Device("known", 9, 0), Device("old", 6, 0)]
 
     assert [doctor.judged_device(0, each, WHOLE).state for each in devices] == [NOTE, FINE, WRONG]
@@ -121,7 +121,7 @@ def test_devices_are_held_against_the_compiler() -> None:
     ("skew_s", "state"), [(0.5, FINE), (-59.0, FINE), (61.0, WRONG), (-3600.0, WRONG)]
 )  # fmt: skip
 def test_clock_of_the_filesystem_is_held_against_ours(skew_s: float, state: str) -> None:
-    """Ages of locks and recency go by it."""
+    """The file system's clock decides the ages of locks and the times of last use."""
     assert doctor.judged_clock(skew_s).state == state
 
 
@@ -148,7 +148,7 @@ def directory_findings(directory: Path, **settings: Any) -> dict[str, Finding]:
 
 
 def test_directory_of_ours_is_fine_and_left_as_it_is(tmp_path: Path) -> None:
-    """The file that shows the clock is gone again; one that is not there yet is not made."""
+    """The file that shows the clock is removed again; a directory that does not exist is not made."""
     (tmp_path / "cache").mkdir(mode=0o700)
     found = directory_findings(tmp_path / "cache")
 
@@ -172,12 +172,12 @@ def test_directory_that_others_can_write_is_wrong(tmp_path: Path) -> None:
 
 
 def test_cache_in_memory_is_wrong(tmp_path: Path) -> None:
-    """`mode="off"`, or nowhere to put files."""
+    """`mode="off"`, or no directory that can be written to."""
     assert directory_findings(tmp_path, mode="off")["directory"].state == WRONG
 
 
 def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
-    """Launches go on without it; the doctor says so."""
+    """Launches go on without the tier; the doctor reports it."""
     (tmp_path / "tier").mkdir(mode=0o700)
     cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
 
@@ -190,7 +190,7 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
 
 
 def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
-    """A round trip, of a file that is no entry; one that can be read and not written to is wrong."""
+    """The doctor writes a file that is no entry and reads it back; a tier that cannot be written to is a fault."""
     cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'tier'}?readonly=0"])
 
     assert [each.state for each in doctor.judged_tiers(cache.session)] == [FINE]
@@ -201,7 +201,7 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
 
 
 def test_directory_with_unsigned_code_is_noted_where_signatures_are_demanded(tmp_path: Path) -> None:
-    """It is not used: the note says so, and how to get rid of it."""
+    """Unsigned files had arrived in the directory: the note names the folder `signed`, which alone is used."""
     store = open_store(tmp_path)
     store.take_unsigned()
     store.put(small_entry(1))
@@ -224,7 +224,7 @@ def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:
-    """Known ones are fine; a name that resembles none is told as well."""
+    """Known variables are fine; one that resembles none of them is reported too."""
     unknown = unknown_variables(
         {"NUMBA_KCACHE_DIR": "/c", "NUMBA_KCACHE_INSTALL": "1", "NUMBA_KCACHE_DIRECTORY": "/c", "HOME": "/",
          "numba_kcache_mode": "off", "NUMBA_KCACHE_XYZZY": "1", "NUMBA_KCACHE_LOG_LEVEL": "info"}
@@ -253,7 +253,8 @@ def test_compiler_that_cannot_be_loaded_is_wrong() -> None:
 
 @pytest.mark.slow
 def test_compiler_that_loads_and_does_not_compile_is_wrong(tmp_path: Path) -> None:
-    """NVRTC without its builtins answers for its version, and compiles nothing: the smallest kernel shows it."""
+    """NVRTC without its builtins returns its version but compiles nothing, which compiling the smallest kernel
+    shows."""
     path = loaded_path("nvrtc")
     if path is None:
         pytest.skip("NVRTC is not installed")
@@ -271,7 +272,7 @@ def test_compiler_that_loads_and_does_not_compile_is_wrong(tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
-    """The finding names the path, and does not report a full disk."""
+    """The finding names the path; it advises no chmod and reports no full disk."""
     (tmp_path / "file").touch()
     found = directory_findings(tmp_path / "file")
 
@@ -281,7 +282,7 @@ def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
 
 
 def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
-    """The counters know of earlier processes."""
+    """The stored counters have the troubles of earlier processes."""
     info = KernelCache(tmp_path).info()
 
     assert list(doctor.judged_past(info)) == []
@@ -289,7 +290,7 @@ def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
 
 
 def test_diagnosis_ends_with_what_to_do() -> None:
-    """Faults come first, then what else could be done; both numbered."""
+    """Faults come first, then what could be improved; both are numbered."""
     text = str(
         Diagnosis(
             (Finding("a", FINE, "good"), Finding("b", NOTE, "absent", "get b"), Finding("c", WRONG, "bad", "mend c"))
@@ -317,7 +318,7 @@ def test_diagnosis_ends_with_what_to_do() -> None:
 def test_doctor_asks_the_driver(
     tmp_path: Path, devices: tuple[int, ...], version: int, code: int, words: list[str]
 ) -> None:
-    """The driver's version and devices are found without any CUDA package; a fault exits with 1."""
+    """Driver version and devices are found without any CUDA package; a fault makes the exit status 1."""
     done = subprocess.run(
         [sys.executable, "-m", "numba_kcache", "doctor", "--directory", str(tmp_path / "cache")],
         env=environment(build(), devices=devices, driver_version=version),

@@ -1,4 +1,4 @@
-"""Which kernel of a source is meant: from the text, from the cubin, and what is said when it cannot be told."""
+"""The kernel of a source that is meant: found in the text or the cubin; the error where it cannot be decided."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol
 
 
 def test_name_that_only_the_text_has_is_no_choice() -> None:
-    """Names found in the text are guesses: the only kernel of the code is meant, whatever its name there."""
+    """The name in the text is a guess, here wrong: the only kernel of the compiled code is meant."""
     source = 'extern "C" __global__ void NAME(float a) {}'
 
     assert build(source, options=["--define-macro", "NAME=k"]).entries[0].symbol == "k"
@@ -91,7 +91,7 @@ def test_template_instance_has_its_own_types() -> None:
 
 
 def test_macro_made_kernel_has_its_types() -> None:
-    """The text says what the macro makes, and the compiler is asked about that."""
+    """Macros in the text give the kernel's name, and the compiler its types."""
     source = '#define KERNEL(n) extern "C" __global__ void n(float a, const int *b) {}\nKERNEL(made)'
 
     assert [each.code for each in build(source).entries[0].parameters] == ["f4", "*ki4"]
@@ -114,7 +114,7 @@ def test_macro_made_kernel_has_its_types() -> None:
     ],
 )
 def test_no_choice_lists_the_candidates(source: str, name: str | None, guess: str | None, says: str) -> None:
-    """None, several, or another name: the error says what there is and what to write."""
+    """No kernel, several, or another name: the error lists the kernels and what to write."""
     with pytest.raises(EntryError, match=says) as caught:
         build(source, name, guess)
 
@@ -122,7 +122,7 @@ def test_no_choice_lists_the_candidates(source: str, name: str | None, guess: st
 
 
 def test_template_hint_is_an_instance() -> None:
-    """The next step is spelt out."""
+    """The hint spells out an instance to write."""
     with pytest.raises(EntryError) as caught:
         build("template<class T> __global__ void axpy(T a) {}")
 
@@ -130,7 +130,8 @@ def test_template_hint_is_an_instance() -> None:
 
 
 def test_overloads_are_untyped_but_usable_by_symbol() -> None:
-    """decltype of an overload set is nothing: the symbol names one, whose own name holds its types."""
+    """decltype cannot be applied to overloads; one of them is selected by its symbol, whose mangled name has its
+    types."""
     entry = build(OVERLOADED, "_Z1kPfi").entries[0]
 
     assert entry.symbol == "_Z1kPfi"
@@ -162,7 +163,7 @@ def test_source_that_uses_the_probe_s_name_still_compiles() -> None:
 
 @pytest.mark.parametrize("tail", ["// a comment", "\\", "/* open", "#if 0\n#endif // x", "#pragma once"])
 def test_last_line_of_the_source_does_not_swallow_the_probe(tail: str) -> None:
-    """A comment or a backslash at the end is the user's business; an open comment is the user's mistake."""
+    """A source may end in a line comment or a backslash; an open block comment is an error of the user's source."""
     source = 'extern "C" __global__ void k(float a) {}\n' + tail
     if tail.startswith("/*"):
         with pytest.raises(CompileError):
@@ -194,7 +195,7 @@ DECLARED = [
 
 @pytest.mark.parametrize(("source", "names"), DECLARED)
 def test_names_of_parameters_are_read_where_they_are_certain(source: str, names: str) -> None:
-    """Each name as it is declared; none where the text does not say, or says two things."""
+    """Each name is as declared, or "-" where the text does not give it or gives two."""
     expected = tuple(name.strip("-") for name in names.split())
 
     assert parameter_names(declarations(source), "k", len(expected)) == expected

@@ -1,4 +1,4 @@
-"""Events reach whoever listens; what a listener does, and what warnings are turned into, reaches nobody's launch."""
+"""Events reach every listener; a failing listener, or warnings turned into errors, never reach the user's launch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_failing_listener_is_logged_and_the_others_hear(caplog: pytest.LogCaptur
 
 
 def test_thread_is_in_user_code_while_a_listener_runs_and_no_longer() -> None:
-    """Others wait for a thread that is there a quarter of a second, and for one that compiles as long as that takes."""
+    """Other threads wait a quarter of a second for a thread in user code, and for a compiling thread until it is
+    done."""
     events, is_out = Events(), list[bool]()
 
     def listen(event: Event) -> None:
@@ -69,7 +70,7 @@ def test_thread_is_in_user_code_while_a_listener_runs_and_no_longer() -> None:
 
 
 def test_listener_may_end_itself_and_others_while_it_is_told() -> None:
-    """The list of listeners is the one that was when the event came."""
+    """An event goes to the listeners that were subscribed when it was emitted."""
     events, heard = Events(), list[str]()
     ends = []
 
@@ -103,7 +104,7 @@ def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
 
 
 def test_one_cause_of_many_troubles_warns_once() -> None:
-    """The system's word is the cause: a full disk fails reads, writes and counters alike."""
+    """The cause is the system's error: a full disk makes reads, writes and counters fail alike."""
     events = Events()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -187,7 +188,7 @@ os.write(done, b"raised nothing")
 
 
 def test_filter_that_fails_never_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> None:
-    """A filter of the program's is called outside what `logging` guards."""
+    """A logging filter of the program runs outside the part of `logging` that catches exceptions."""
 
     def fails(record: logging.LogRecord) -> bool:
         raise RuntimeError("filter broke")
@@ -213,7 +214,7 @@ def test_ordinary_work_is_silent(caplog: pytest.LogCaptureFixture, recwarn: pyte
 
 
 def test_threads_may_subscribe_and_emit_at_once() -> None:
-    """No event is lost for a listener that was there, and a subject is said once."""
+    """A subscribed listener misses no event, and each subject is warned of once."""
     events, heard = Events(), list[Event]()
     events.subscribe(heard.append)
     begin = threading.Barrier(8)
@@ -257,7 +258,7 @@ def test_hit_from_a_store_saves_its_compile_time_less_its_load_time() -> None:
 
 
 def test_hit_in_memory_saves_nothing() -> None:
-    """Another kernel object of the same key: a hit, but no store gave it."""
+    """Another kernel object of the same key is a hit in memory, which no store served."""
     counts = counted(
         (EventKind.HIT, {"source": "memory", "compile_time_s": 2.0}),
         (EventKind.LOAD, {"stored": False, "load_time_s": 0.25}),
@@ -267,7 +268,7 @@ def test_hit_in_memory_saves_nothing() -> None:
 
 
 def test_waiting_for_another_s_compile_is_a_hit() -> None:
-    """`waited` counts it as well."""
+    """It also counts as `waited`."""
     counts = counted((EventKind.HIT, {"source": "waited", "compile_time_s": 2.0, "load_time_s": 0.5}))
 
     assert (counts.hits, counts.waited, counts.misses) == (1, 1, 0)
@@ -289,7 +290,7 @@ def test_misses_compiles_evictions_and_errors_count() -> None:
 
 
 def test_unsaved_counts_are_taken_once() -> None:
-    """Only what came since the last time goes to the counters beside the store."""
+    """Only counts since the last save are written to the counters beside the store."""
     statistics = Statistics(lambda: 0.0)
     statistics.heard.append(Event(EventKind.MISS))
 
@@ -320,7 +321,7 @@ KERNEL = {"kernel": "app.saxpy", "target": "sm_90", "key": "00"}
 
 
 def test_compile_is_one_line_with_the_reason_of_the_miss(caplog: pytest.LogCaptureFixture) -> None:
-    """The line says what, for which target, how long, and why it was not there."""
+    """The line has the kernel, the target, the time and the reason of the miss."""
     assert logged(
         caplog,
         (EventKind.MISS, {**KERNEL, "reason": "header a.cuh changed"}),
@@ -331,7 +332,7 @@ def test_compile_is_one_line_with_the_reason_of_the_miss(caplog: pytest.LogCaptu
 
 
 def test_failed_compile_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The first line of the error; the rest is the exception's."""
+    """The line has the first line of the error; the exception has the rest."""
     assert logged(
         caplog,
         (EventKind.MISS, {**KERNEL, "reason": "not stored"}),
@@ -362,7 +363,7 @@ def test_what_is_out_of_the_ordinary_is_a_line(
 
 @pytest.mark.slow
 def test_level_that_was_asked_for_is_seen_without_any_setup() -> None:
-    """`NUMBA_KCACHE_LOG=info` in a program that never heard of logging: lines on standard error, none twice."""
+    """`NUMBA_KCACHE_LOG=info` in a program that does not use logging: each line appears once on standard error."""
     code = """
 import sys
 from numba_kcache import cached_kernel
@@ -380,7 +381,7 @@ cached_kernel('extern "C" __global__ void k() {}', arch="sm_90").compile()
 
 
 def test_listener_of_the_process_survives_configure(tmp_path: Path) -> None:
-    """Other settings are another resolver; who listens is the same. Subscribing makes no cache."""
+    """`configure` makes another resolver and keeps the listeners; subscribing alone makes no cache."""
     heard = list[Event]()
     end = numba_kcache.subscribe(heard.append)
     for name in ("a", "b"):

@@ -655,7 +655,7 @@ facts["parent"] = launch(mixed)
 
 
 def test_child_forked_before_the_driver_is_initialised_has_its_own_settings(start: Start) -> None:
-    """Also where the parent has asked for the version, which reads them; the parent keeps its own."""
+    """This holds even if the parent has queried the version, which reads the settings; the parent keeps its own."""
     child = start(r"""
 driver.cuDriverGetVersion()
 reader, writer = os.pipe()

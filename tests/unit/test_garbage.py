@@ -1,4 +1,4 @@
-"""Collection of garbage around the registries of both Numbas: paused while they are filled, as it was afterwards."""
+"""Garbage collection around the registries of both Numbas: paused while they are filled, afterwards as before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_objects_that_a_program_froze_stay_frozen() -> None:
 
 
 def test_objects_that_a_program_froze_are_not_counted_each_time() -> None:
-    """To count them takes 10 ms a million; registries that are filled already leave nothing to move."""
+    """Counting takes 10 ms per million objects, and is done only where new objects have to be moved out of the
+    collector."""
     script = "import gc; from numba_kcache.frontends.python.garbage import uncollected\n"
     script += "with uncollected(): pass\nasked = []\ngc.get_freeze_count = lambda: asked.append(1) or 1\n"
     script += "with uncollected(): pass\nprint(len(asked))\n"
@@ -53,7 +54,7 @@ def test_objects_that_a_program_froze_are_not_counted_each_time() -> None:
 
 
 def test_what_is_made_meanwhile_counts_as_old() -> None:
-    """The next collection of young objects does not walk it."""
+    """The next collection of young objects does not visit the new ones."""
     script = "import gc; from numba_kcache.frontends.python.garbage import uncollected\n"
     script += "with uncollected(): made = [[] for _ in range(100_000)]\n"
     script += "print(len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < 1000)"
@@ -78,7 +79,7 @@ with (internals.assumed_device if sys.argv[1] == "numba" else internals.assumed_
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_first_compile_walks_nothing_while_registries_are_filled(kind: str) -> None:
-    """Two full collections and dozens of others would be there."""
+    """Otherwise two full collections and dozens of smaller ones would run."""
     if importlib.util.find_spec("numba_cuda" if kind == "numba" else "numba_cuda_mlir") is None:
         pytest.skip(f"no {kind}")
     done = subprocess.run([sys.executable, "-c", _FIRST, kind], capture_output=True, text=True, check=True)

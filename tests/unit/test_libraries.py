@@ -236,7 +236,7 @@ def test_build_id_is_what_readelf_says(real: dict[str, Library], name: str) -> N
 
 
 def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
-    """An NVRTC with a DT_RPATH, as that of the wheels of CUDA 13, loads its builtins from its own folder."""
+    """An NVRTC with a DT_RPATH, such as that of the wheels of CUDA 13, loads the builtins in its own folder."""
     assert Path(real["nvrtc-builtins"].path).parent == Path(real["nvrtc"].path).resolve().parent
 
 

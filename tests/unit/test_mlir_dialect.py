@@ -34,7 +34,8 @@ def kernel(x): x[0] = pair(x[0], x[1]).first
 
 
 def test_member_behind_an_attribute_counts() -> None:
-    """`make_attribute_wrapper` registers functions of numba-cuda-mlir, which hold the name of the member."""
+    """`make_attribute_wrapper` registers functions of numba-cuda-mlir that hold the member's name, which is in the
+    key."""
     found = []
     for first, second in (("low", "high"), ("high", "low"), ("high", "low")):
         space: dict[str, Any] = {"__name__": "app"}

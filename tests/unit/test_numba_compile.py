@@ -34,7 +34,7 @@ EXTERNAL = 'extern "C" __device__ int external(int *out, int x) { *out = x * 77 
 
 
 def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> NumbaBuild:
-    """Compiled as the cache does: with the digests of the device functions it calls."""
+    """Compile as the cache does: with the digests of the device functions that the kernel calls."""
     found = fingerprint(dispatcher, numba_dialect, with_lines=False)
     callees = found.device_functions() if isinstance(found, Fingerprint) else ()
     declared = Declared(dispatcher.py_func, dispatcher.targetoptions | options)
@@ -92,7 +92,7 @@ def test_any_target_compiles_without_a_device(arch: str) -> None:
 
 
 def test_artifact_survives_a_store() -> None:
-    """Header and payloads are plain: what is read back is what was made."""
+    """Header and payloads are plain values: what is read back equals what was stored."""
     artifact = built(SPACE["kernel"], (ARRAY, ARRAY)).artifact
 
     back = artifact_from_header(artifact_header(artifact), {"cubin": artifact.cubin, **artifact.extras})
@@ -102,7 +102,7 @@ def test_artifact_survives_a_store() -> None:
 
 @pytest.mark.slow
 def test_device_function_is_compiled_anew_for_other_globals() -> None:
-    """Numba keeps what it compiled first; stored under a key that holds the new value, that would be wrong."""
+    """Numba keeps the code that it compiled first, which must not be stored under a key with the new value."""
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
@@ -116,7 +116,7 @@ def test_device_function_is_compiled_anew_for_other_globals() -> None:
 
 @pytest.mark.slow
 def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
-    """An overload that another kernel of this process brought along may be of other globals."""
+    """Another kernel of this process may have compiled the overload with other globals."""
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
@@ -129,7 +129,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
 
 @pytest.mark.slow
 def test_explicit_overload_is_compiled_anew_with_its_signature() -> None:
-    """A device function with a signature of its own keeps it, and the cast that it makes of the argument."""
+    """A device function with an explicit signature keeps it, and the cast of the argument to it."""
     space = dict(SPACE)
     with assumed_device((7, 5)):
         exec("@cuda.jit('float64(float64)', device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
@@ -196,7 +196,7 @@ def test_cuda_c_with_its_own_header_is_linked_as_it_is_now(tmp_path: Path, lto: 
 
 
 def test_log_of_linked_cuda_c_is_warned_of(tmp_path: Path) -> None:
-    """A warning with the same words as Numba's own."""
+    """NVRTC's log is a warning in the same words as Numba's."""
     (tmp_path / "device.cu").write_text(f"#define EXTRA 1\n#warning beware\n{EXTERNAL}")
 
     with pytest.warns(UserWarning, match="^NVRTC log messages: (?s:.*)beware"):
@@ -299,7 +299,8 @@ def test_cooperative_grid_is_recorded_and_linked() -> None:
 
 
 def test_debug_kernel_carries_its_exceptions() -> None:
-    """Codes in device memory mean exceptions of the source; the table is plain values."""
+    """Error codes in device memory stand for exceptions of the source; the stored table of them has plain values
+    only."""
 
     @cuda.jit(debug=True, opt=False)
     def kernel(x):  # type: ignore[no-untyped-def]
@@ -376,7 +377,7 @@ def test_virtual_target_is_generated_for_and_linked() -> None:
 
 @pytest.mark.slow
 def test_numbas_own_errors_pass_unchanged() -> None:
-    """Typing errors and a returned value: the same class and text as from Numba alone."""
+    """Typing errors and a returned value raise the same class and text as with Numba alone."""
 
     def returning(x):  # type: ignore[no-untyped-def]
         return x[0]
@@ -394,7 +395,7 @@ def test_numbas_own_errors_pass_unchanged() -> None:
 
 @pytest.mark.slow
 def test_failed_compilation_leaves_numba_as_it_was() -> None:
-    """The device is put back, and the next kernel compiles."""
+    """The device is restored, and the next kernel compiles."""
     from numba.cuda import dispatcher as dispatchers
 
     before = dispatchers.get_current_device
@@ -452,7 +453,7 @@ def second(x):
 
 @pytest.mark.slow
 def test_compiling_keeps_digests() -> None:
-    """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
+    """The first compile loads all of Numba's registries; a process that never loads them must derive the same key."""
     script = """
 import math, operator
 from numba import cuda, float32
@@ -484,7 +485,7 @@ assert before[0].digest == after[0].digest and before[1] == after[1]
 
 @pytest.mark.slow
 def test_function_under_njit_is_compiled_anew_for_other_globals() -> None:
-    """Numba keeps a device twin of it, out of sight, with what it compiled first."""
+    """Numba keeps a device dispatcher for the `njit` function, with the code that it compiled first."""
     space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
     exec(
         """
@@ -508,7 +509,8 @@ def kernel(x):
 
 @pytest.mark.slow
 def test_function_put_into_njit_counts_only_before_the_first_kernel() -> None:
-    """A later kernel calls the device twin, which has the function of that time."""
+    """The first kernel that calls an `njit` function makes a device dispatcher of it, which keeps the function of that
+    time."""
     space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
     exec(
         """
@@ -541,7 +543,7 @@ def kernel(x): x[0] = scaled(x[0])
 
 @pytest.mark.slow
 def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays made in a kernel need it; statistics on its use need this process."""
+    """Arrays that a kernel allocates need it; with its statistics the kernel is not cacheable."""
     from numba.cuda.core import config
 
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
@@ -560,7 +562,7 @@ def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.Monkey
 
 
 def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
-    """The grid is in the code and not in the key."""
+    """The code contains the grid, which is not in the key."""
     parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
     library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
     chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}
@@ -572,7 +574,8 @@ def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
 
 @pytest.mark.slow
 def test_failed_compile_leaves_no_code_of_other_globals() -> None:
-    """It had compiled the device function with its globals; a compile with the earlier ones makes the earlier code."""
+    """The failed compile had compiled the device function with its globals; the next one, with the earlier globals,
+    makes the earlier code."""
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
@@ -588,7 +591,7 @@ def test_failed_compile_leaves_no_code_of_other_globals() -> None:
 
 @pytest.mark.slow
 def test_implementation_that_another_kernel_brought_along_is_not_trusted() -> None:
-    """A kernel without a key had an overload compiled for a new type, with other globals."""
+    """A kernel without a key had compiled an overload for a new type with other globals."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
     exec(OVERLOADED, space)
     built(space["kernel"], (float64[::1],))
@@ -603,7 +606,8 @@ def test_implementation_that_another_kernel_brought_along_is_not_trusted() -> No
 @pytest.mark.parametrize("callees", ["inner(x[0]) + outer(x[0])", "outer(x[0]) + inner(x[0])", "outer(x[0])"])
 @pytest.mark.parametrize("inner", ["('float64(float64)', device=True)", "(device=True)"])
 def test_explicit_overload_is_compiled_anew_after_what_it_calls(callees: str, inner: str) -> None:
-    """A device function with a signature of its own is compiled at once, with the code that its callees have then."""
+    """A device function with an explicit signature is compiled at its decoration, with the code that its callees have
+    then."""
     space = dict(SPACE)
     with assumed_device((8, 0)):
         exec(f"@cuda.jit{inner}\ndef inner(x):\n    return x * FACTOR\n", space)
@@ -665,7 +669,8 @@ def another(x): x[0] = scaled(x[1])
 def test_code_for_objects_of_the_program_is_made_anew(used: str) -> None:
     """A device function's code depends on functions and classes that are passed to it.
 
-    Another kernel has compiled the passed function with its new global meanwhile, so that it is no sign of a change.
+    Between the two compiles another kernel compiles the passed function with its new global, so that the passed
+    function itself no longer shows a change.
     """
     space: dict[str, Any] = {"__name__": "app"}
     exec(PASSED.replace("{used}", used), space)
@@ -680,7 +685,7 @@ def test_code_for_objects_of_the_program_is_made_anew(used: str) -> None:
 
 @pytest.mark.slow
 def test_operator_of_the_program_is_made_anew_in_device_functions() -> None:
-    """No name in a device function leads to the implementation of an operator."""
+    """A device function names no implementation of an operator, yet is compiled again when one changes."""
     script = """
 import operator, sys
 from numba import cuda, types, float64

@@ -1,4 +1,4 @@
-"""Object storage without a service: what a forked child does."""
+"""The tier of object storage without a service: forked children, endless lists, a client that panics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
 def test_child_of_a_process_that_used_object_storage_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client would wait for ever for threads that a child does not have: it is refused at once."""
+    """A forked child lacks the client's threads and would wait for them for ever: the tier refuses it at once."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
@@ -95,7 +95,7 @@ _ABOUT = "<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>a</ETag><Si
 def test_service_that_lists_without_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: int, why: str
 ) -> None:
-    """Page after page, empty or not: the client itself would not return, and ignore an interrupt."""
+    """The service returns page after page, empty or not; the client alone would never return, nor heed an interrupt."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setattr(transfer, "LISTING_S", 1.0)
@@ -111,7 +111,7 @@ def test_service_that_lists_without_end_is_given_up(
 
 @pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
 def test_panic_of_the_client_is_a_miss_and_an_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is no Exception, and would end the program at a launch; an interrupt still does."""
+    """The client's panic is no subclass of Exception, and would end the program; KeyboardInterrupt still passes."""
     import obstore
 
     def fail(*arguments: object) -> None:

@@ -20,7 +20,7 @@ from tests.support.compiling import in_python
     [("1.2.3", "1.2.3"), ("1.0dev3+g1.d2", "1.0.dev3+g1.d2"), ("2.0RC1", "2.0rc1"), ("1.0-post1", "1.0.post1")],
 )
 def test_spellings_of_a_version_are_one(module: str, metadata: str) -> None:
-    """A module's own word and the installer's differ in dots and case."""
+    """The version that a module gives and the one that its installer wrote may differ in dots and case."""
     assert normal_version(module) == normal_version(metadata)
 
 
@@ -49,7 +49,7 @@ def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypat
 
 
 def test_each_folder_is_listed_once_for_several_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders of packages have hundreds of entries."""
+    """A folder of packages has hundreds of entries, so one listing serves all look-ups."""
     (tmp_path / "b-2.dist-info").mkdir()
     (tmp_path / "b-2.dist-info" / "METADATA").write_text("Version: 2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -76,7 +76,8 @@ print("importlib.metadata" in sys.modules)
 def test_absent_distribution_does_not_import_importlib_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That takes 15 ms; it is asked where an egg, an archive or a finder of another package may have the answer."""
+    """Its import takes 15 ms, and is needed only where an egg, an archive or another package's finder may have the
+    answer."""
     egg = tmp_path / "old_one-1.5.egg-info"
     egg.mkdir()
     (egg / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old-one\nVersion: 1.5\n")
@@ -91,7 +92,7 @@ def test_absent_distribution_does_not_import_importlib_metadata(
 
 
 def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
-    """A touched file is read again, and an edited one makes another package; compiled files are none of it."""
+    """A touched file is read again, an edited one changes the digest, and compiled files do not count."""
     (tmp_path / "__pycache__").mkdir()
     module = tmp_path / "module.py"
     module.write_text("one")
@@ -107,7 +108,7 @@ def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
 
 
 def test_package_as_it_was_is_neither_listed_nor_read(tmp_path: Path) -> None:
-    """A start takes a stat of each folder and file, and no more; what is added shows by its folder."""
+    """A start takes one stat of each folder and file; an added file shows in the stat of its folder."""
     inside = tmp_path / "inside"
     inside.mkdir()
     for path in (tmp_path, inside):
@@ -130,7 +131,7 @@ def test_package_as_it_was_is_neither_listed_nor_read(tmp_path: Path) -> None:
 
 
 def test_what_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
-    """The next change may leave the same times behind."""
+    """A further change may leave the same times."""
     (tmp_path / "module.py").write_text("one")
 
     assert content_digest(str(tmp_path), None, 0)[0][0] == ""
@@ -189,7 +190,8 @@ def test_link_that_leads_nowhere_hides_no_file(tmp_path: Path) -> None:
 
 
 def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> None:
-    """The program may have imported the earlier state, so each request gives another identity."""
+    """The program may have imported the earlier state, so each request gets another identity and none is found
+    again."""
     (tmp_path / "module.py").write_text("one")
 
     answers = {content_digest(str(tmp_path), None, 0)[1] for _ in range(2)}
@@ -200,7 +202,7 @@ def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_package_edited_before_this_one_was_imported_is_nobody_s(tmp_path: Path) -> None:
-    """A session may have imported it hours before: what it compiles with is what it imported, not what is there."""
+    """The session may have imported the package hours before: it compiles with what it imported, not with the files."""
     folder = tmp_path / "edited"
     folder.mkdir()
     (folder / "__init__.py").write_text("VALUE = 1\n")

@@ -1,4 +1,4 @@
-"""A compile that takes long says what it is compiling; a short one, and one that nobody wants to hear of, does not."""
+"""A long compile says what it is compiling; a short one, or one whose progress is switched off, says nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminal:
         self.stream: TextIO = os.fdopen(writer, "w")
 
     def read_until(self, text: str) -> str:
-        """Text that is written up to `text`."""
+        """Read the output up to `text`."""
         seen = ""
         while text not in seen:
             assert select.select([self._reader], [], [], 30)[0], f"only {seen!r} was written"
@@ -60,7 +60,7 @@ def test_long_compile_is_a_live_line_on_a_terminal(terminal: Terminal) -> None:
 
 
 def test_failed_compile_leaves_no_line(terminal: Terminal) -> None:
-    """The error follows; the live line before it is cleared."""
+    """The live line is cleared; the error follows."""
     with suppress(ValueError), shown("saxpy for sm_90", 0, terminal.stream):
         terminal.read_until("0 s")
         raise ValueError
@@ -97,7 +97,7 @@ def test_short_compile_is_silent(terminal: Terminal, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("stream", ["closed", "none", "odd"])
 def test_no_stream_to_say_it_on_is_no_error(stream: str) -> None:
-    """Standard error closed, absent, or replaced by something else: the compile does not care."""
+    """Standard error is closed, absent, or replaced by another object: the compile succeeds."""
     closed = io.StringIO()
     closed.close()
     given = {"closed": closed, "none": None, "odd": object()}[stream]
@@ -106,7 +106,7 @@ def test_no_stream_to_say_it_on_is_no_error(stream: str) -> None:
 
 
 def test_long_name_fits_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that wrapped could not be written over."""
+    """A line that wraps could not be overwritten."""
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((40, 24)))
     with shown("x" * 500, 0, terminal.stream):
         seen = terminal.read_until("x" * 5)
@@ -119,7 +119,7 @@ def test_long_name_fits_the_terminal(terminal: Terminal, monkeypatch: pytest.Mon
 def test_compiles_say_so_if_it_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wanted: bool
 ) -> None:
-    """`progress=False` keeps it to itself; a hit never says anything and starts no thread."""
+    """`progress=False` prints nothing; a hit prints nothing and starts no thread."""
     started: list[str] = []
     monkeypatch.setattr(progress, "shown", lambda what: (started.append(what), shown(what))[1])
     cache = KernelCache(tmp_path, durability="none", progress=wanted)
@@ -154,5 +154,5 @@ print("numba_kcache progress" in started)
     ids=str,
 )
 def test_compile_that_nobody_watches_starts_no_thread(tmp_path: Path, how: tuple[str, ...], is_started: bool) -> None:
-    """Without a terminal the line goes to the log, which a program without `logging` does not have."""
+    """Without a terminal progress goes to the log; a program that has not imported `logging` has none."""
     assert in_python(COMPILE, *how, NUMBA_KCACHE_DIR=str(tmp_path / "cache")).split() == [str(is_started)]

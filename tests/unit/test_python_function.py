@@ -809,14 +809,14 @@ HOWS = {
 
 @pytest.mark.parametrize("how", HOWS)
 def test_parameters_count_as_the_compiler_has_read_them(how: str) -> None:
-    """Numba takes them from `inspect.signature`, when a device function is decorated: not from the function's code."""
+    """Numba reads a device function's parameters with `inspect.signature` when it is decorated, not from its code."""
     found = [made_of(PARAMETERS.format(default=default, how=HOWS[how])) for default in (1.0, 2.0, 2.0)]
 
     assert found[0] != found[1] == found[2]
 
 
 def test_names_of_parameters_that_a_wrapped_function_lends_count() -> None:
-    """Numba takes the parameters of a kernel in the order of those names."""
+    """Numba orders a kernel's parameters by their names in the signature of the wrapped function."""
     text = "import functools\ndef other({}): pass\n@functools.wraps(other)\ndef kernel(x, y): x[0] = y[1]\n"
 
     assert made_of(text.format("x, y")) != made_of(text.format("y, x"))
@@ -832,7 +832,7 @@ def made_of(text: str) -> str:
 
 
 def test_attributes_of_functions_count_where_they_are_read() -> None:
-    """Typing code may ask another function for them."""
+    """Code that runs while a kernel is typed may read a function's attributes; those that are not read do not count."""
     digests = set()
     for value in (1, 2):
         space: dict[str, Any] = {}

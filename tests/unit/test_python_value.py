@@ -408,7 +408,7 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
 
 
 def test_named_tuple_with_a_signature_of_its_own_is_refused() -> None:
-    """Numba reads the order of its parameters there."""
+    """Numba reads the order of a named tuple's parameters from the signature of its `__new__`."""
     point = collections.namedtuple("Point", "x y")
     assert digest(read("x[0] = P(1, 2).x", P=point))
     point.__new__.__signature__ = inspect.signature(lambda cls, y, x: None)
@@ -418,7 +418,7 @@ def test_named_tuple_with_a_signature_of_its_own_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["D.__subclasses__()[0]()", "getattr(D, '__subclasses__')()[0]()"])
 def test_subclasses_that_code_lists_are_refused(text: str) -> None:
-    """No name leads to them."""
+    """No name in the code leads to the subclasses, so the key cannot cover them."""
     found = read(f"x[0] = len({text})", **_described("1"))
 
     assert isinstance(found, Uncapturable)
@@ -503,7 +503,7 @@ def test_padding_of_records_keeps_key(what: str) -> None:
 @pytest.mark.parametrize("body", ["return G.view(np.uint8)[1]", "return G[0].view(np.uint8)", "return from_buffer(G)"])
 @pytest.mark.parametrize("what", ["array", "tuple"])
 def test_padding_counts_where_code_reads_records_as_bytes(body: str, what: str) -> None:
-    """A kernel may view a constant record array as bytes, so its padding is in the code that it runs."""
+    """A kernel may view a constant array of records as bytes; its code then contains the padding."""
     kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
     arrays = [np.full(2 * kind.itemsize, padding, np.uint8).view(kind) for padding in (0, 171, 0)]
     for array in arrays:

@@ -68,6 +68,6 @@ def dishonest() -> Iterator[str]:
     ids=["get", "put", "put_manifest", "claim", "replace"],
 )
 def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[[RedisTier], object]) -> None:
-    """To commands that read and to those that write: no answer fills the memory."""
+    """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
     with pytest.raises(RedisError, match="an answer of 4000000000 bytes is above the limit"):
         use(RedisTier(dishonest))

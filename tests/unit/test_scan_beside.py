@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 
 
 def later_ns() -> int:
-    """A time at which no header is so new that it may still change within one tick of the file system's clock."""
+    """A time so much later that no header counts as young: one that may still change within a tick of the clock."""
     return time.time_ns() + 10**11
 
 
@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def scanned_beside(tree: Path, scans: TreeScans, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open files of a tree as a compiler would, and wait until each was looked at."""
+    """Open files of a tree as a compiler would, and wait until the thread has scanned each."""
     looked, look = threading.Semaphore(0), TreeScans.look
 
     def told(self: TreeScans, *where: object) -> object:
@@ -56,7 +56,7 @@ def scanned_beside(tree: Path, scans: TreeScans, names: list[str], monkeypatch: 
 
 
 def test_opened_headers_are_scanned_and_no_others(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by its path below the root; events that the thread has read still count as openings afterwards."""
+    """Rows have paths below the root; a file whose event the scanning thread has read still counts as opened."""
     scans = TreeScans()
     scanned_beside(tree, scans, ["a.h", "cub/c.h"], monkeypatch)
 
@@ -65,7 +65,7 @@ def test_opened_headers_are_scanned_and_no_others(tree: Path, monkeypatch: pytes
 
 
 def test_header_that_changes_after_its_scan_is_read_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row is valid for the stat that the header had when it was read, whatever the compiler has read since."""
+    """A row is valid only for the stat that the header had when it was scanned."""
     scans = TreeScans()
     scanned_beside(tree, scans, ["a.h"], monkeypatch)
     (tree / "a.h").write_text('#include "other.h"\n')
@@ -88,7 +88,7 @@ def test_nothing_opened_ends_at_once(tree: Path) -> None:
 
 
 def test_no_descriptor_left_scans_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller scans after the compile: a program at its limit of open files must not fail by this."""
+    """A program at its limit of open files must not fail here: the caller scans after the compile."""
 
     def refused() -> tuple[int, int]:
         raise OSError(errno.EMFILE, "too many open files")
@@ -117,7 +117,8 @@ for define in ("A", "B"):
 
 @pytest.mark.slow
 def test_first_compile_with_fp16_scans_its_header_beside_the_compiler(tmp_path: Path) -> None:
-    """With scans in the cache no thread is started. A busy machine may run the thread too late."""
+    """The second compile finds the scans in the cache, and starts no thread. Four caches are tried, since a busy
+    machine may run the thread too late."""
     pairs = (in_python(PROGRAM, NUMBA_KCACHE_DIR=str(tmp_path / f"{each}")).splitlines() for each in range(4))
 
     assert next(first for first, second in pairs if not second and "numba_kcache headers" in first)

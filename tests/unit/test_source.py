@@ -227,7 +227,7 @@ def test_one_line_that_names_a_file_is_refused(text: str | bytes) -> None:
 
 
 class Markup(str):
-    """Text of a subclass whose methods do other things, as the markup of a template engine has them."""
+    """A str with methods of its own, such as the markup of template engines."""
 
     def __str__(self) -> str:
         return "other text"
@@ -244,7 +244,7 @@ TEMPLATED = 'template <class T> __global__ void k(T x) {}\nextern "C" __global__
 
 @pytest.mark.parametrize("wrap", [lambda text: text, lambda text: lambda: text], ids=["text", "function"])
 def test_text_of_a_subclass_is_compiled_and_keyed_as_its_characters(wrap: Any) -> None:
-    """So are the options that are text: members of an enumeration and NumPy's strings are such objects."""
+    """This holds for options that are text, too: members of an enumeration and NumPy's strings are such subclasses."""
     options = {"name": "k<int>", "defines": {"A": "1"}, "options": ["--restrict"], "std": "c++17", "kind": "cuda"}
     given = {"name": Markup("k<int>"), "defines": {Markup("A"): Markup("1")}, "options": [Markup("--restrict")],
              "std": Markup("c++17"), "kind": Markup("cuda")}  # fmt: skip
@@ -475,5 +475,6 @@ def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:
 
 
 def test_text_without_the_letter_of_a_word_lacks_the_word() -> None:
-    """Texts are searched for a word only if they have its letter."""
+    """A text without the letter that FILE_WORDS gives for a word is not searched for it: the word must have that
+    letter."""
     assert [letter in word and len(letter) == 1 for word, letter in FILE_WORDS.items()] == [True] * len(FILE_WORDS)

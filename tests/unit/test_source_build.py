@@ -171,7 +171,7 @@ HEADER = 'extern "C" __global__ void k(int {}, int {}) {{}}'
 
 
 def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_path: Path) -> None:
-    """A name in brackets is not looked for beside the header that includes it."""
+    """A name in angle brackets is not searched for beside the header that includes it."""
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "first.h").write_text("#include <kernel.h>")
     (tmp_path / "deep" / "kernel.h").write_text(HEADER.format("b", "a"))
@@ -183,7 +183,8 @@ def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_
 
 
 def test_names_of_parameters_are_of_the_headers_that_are_compiled(tmp_path: Path) -> None:
-    """The user's header may be edited meanwhile: its names would bind keyword arguments to other parameters."""
+    """Names are read in the mirror: those of a header edited meanwhile would bind keyword arguments to other
+    parameters."""
 
     class Mirror(Folders):
         def folder(self, path: str) -> str:
@@ -200,14 +201,14 @@ def test_names_of_parameters_are_of_the_headers_that_are_compiled(tmp_path: Path
 
 
 def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_path: Path) -> None:
-    """The scan for declarations reads regular files only; a pipe would never end."""
+    """The scan for declarations reads only regular files; reading a pipe would never end."""
     os.mkfifo(tmp_path / "pipe.h")
 
     assert build(f'#if 0\n#include "pipe.h"\n#endif\n{EMPTY}', include_dirs=[str(tmp_path)]).entries[0].name == "k"
 
 
 def test_source_that_includes_itself_compiles(tmp_path: Path) -> None:
-    """NVRTC reads it again with what was appended to it, which is then left out."""
+    """NVRTC would read the probe that is appended to the source twice, so such a source is compiled without it."""
     source = f"#ifndef AGAIN\n#define AGAIN\n#include __FILE__\n#else\n{EMPTY}\n#endif\n"
     (tmp_path / "k.cu").write_text(source)
     wanted = request(source)._replace(asks_files=True)

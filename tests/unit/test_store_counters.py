@@ -1,4 +1,4 @@
-"""Numbers over processes."""
+"""Counters that many processes add to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shards(directory: Path) -> list[Path]:
 
 
 def test_numbers_are_summed_by_name(tmp_path: Path) -> None:
-    """Over stores, whatever the names; nothing is there before the first addition."""
+    """Counts of several stores are summed, under any names; without an addition no file exists."""
     directory = tmp_path / "cache"
     assert counters_of(directory).read() == {}
     assert not directory.exists()
@@ -32,7 +32,8 @@ def test_numbers_are_summed_by_name(tmp_path: Path) -> None:
 
 
 def test_sums_above_the_limit_of_a_count_lose_no_other(tmp_path: Path) -> None:
-    """Each addition is a count, their sum is not: the sum stays at the limit, and the other counts are kept."""
+    """Each addition is below the limit of a count, their sum above it: the sum stays at the limit, other counts are
+    kept."""
     events = Events()
     counters = counters_of(tmp_path, emit=events)
     for _ in range(3):
@@ -45,7 +46,7 @@ def test_sums_above_the_limit_of_a_count_lose_no_other(tmp_path: Path) -> None:
 
 
 def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
-    """A crash or a full disk in the middle of an addition."""
+    """A crash, or a full disk, in the middle of an addition leaves a torn line, which alone is lost."""
     counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     (shard,) = shards(tmp_path)
@@ -61,7 +62,7 @@ def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
     [b"[]", b"1", b'{"hits":"1"}', b'{"hits":true}', b'{"hits":NaN}', b'{"hits":1e999}', b"[" * 100_000],
 )
 def test_line_that_is_no_count_is_passed_over(tmp_path: Path, line: bytes) -> None:
-    """A line is held against what can have been written."""
+    """A line that no addition can have written is ignored."""
     counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     (shard,) = shards(tmp_path)
@@ -83,7 +84,7 @@ def test_forked_child_has_its_own_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
-    """So no process writes to a file that was unchanged for an hour."""
+    """A process then begins another file, so that no process writes to a file that was unchanged for an hour."""
     clock = Clock()
     counters = counters_of(tmp_path, monotonic=clock)
     counters.add({"hits": 1})
@@ -97,7 +98,7 @@ def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
 
 
 def test_fold_leaves_files_in_use(tmp_path: Path) -> None:
-    """Only those an hour old are folded; the sum stays."""
+    """Only files that were unchanged for an hour are folded; the sum stays."""
     for _ in range(3):
         counters_of(tmp_path).add({"hits": 1})
     os.utime(shards(tmp_path)[0], (0, 0))
@@ -129,7 +130,7 @@ def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch:
 
 
 def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
-    """Inodes are bounded without anybody asking for statistics."""
+    """The process that adds one file too many folds the others: files stay bounded, also if nobody reads statistics."""
     for _ in range(140):
         counters_of(tmp_path).add({"hits": 1})
         os.utime(max(shards(tmp_path), key=lambda path: path.stat().st_mtime_ns), (0, 0))
@@ -139,7 +140,8 @@ def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
 
 
 def test_process_does_not_look_at_files_that_another_has_just_looked_at(tmp_path: Path) -> None:
-    """Many processes in an hour, whose files are all in use: one in ten minutes looks at each, not all of them."""
+    """With many processes in an hour and all files in use, one process in ten minutes examines them, not each
+    process."""
     for _ in range(140):
         counters_of(tmp_path).add({"hits": 1})
     lock = tmp_path / "v1" / "statistics" / "fold.lock"
@@ -167,7 +169,7 @@ def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
 
 
 def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
-    """There is one event."""
+    """The addition returns False and emits one event."""
     events = Events()
     (tmp_path / "file").write_bytes(b"")
 
@@ -176,7 +178,7 @@ def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
 
 
 def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that forks workers lives for months, and they with what was open."""
+    """Workers forked during a fold live for months with the descriptors that were open then."""
     counters_of(tmp_path).add({"hits": 1})
     ours, theirs = os.pipe()
     pids: list[int] = []
@@ -186,7 +188,7 @@ def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatc
             pids.append(os.fork())
             if not pids[0]:
                 os.close(theirs)
-                os.read(ours, 1)  # until the parent is through
+                os.read(ours, 1)  # until the parent has finished
                 os._exit(0)
 
     monkeypatch.setattr(totals, "reached", fork)

@@ -210,7 +210,7 @@ def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
 
 
 def test_times_of_a_clock_that_was_ahead_do_not_keep_entries(root: Path) -> None:
-    """Entries stored while the clock was 20 years ahead go first; otherwise all that is stored later would."""
+    """Entries stored while the clock was 20 years ahead are evicted first; else all that is stored later would be."""
     clock = Clock(Clock().now_s + 20 * 365 * 24 * HOUR_S)
     store = open_store(root, clock=clock, max_entries=20)
     for number in range(20):
@@ -228,7 +228,7 @@ def test_times_of_a_clock_that_was_ahead_do_not_keep_entries(root: Path) -> None
 def test_clock_set_back_does_not_prolong_the_pause_after_a_full_disk(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk was full, then the clock was set back a year: what is compiled next is stored."""
+    """After a full disk nothing is stored for a while; with the clock set back a year, that pause ends at once."""
     clock = Clock()
     store = open_store(root, clock=clock)
     with monkeypatch.context() as patch:

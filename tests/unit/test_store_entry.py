@@ -109,7 +109,7 @@ def test_header_keeps_every_json_value() -> None:
 
 @pytest.mark.parametrize("name", ["cubin", "built"])
 def test_first_payload_is_stored_as_it_is_up_to_a_mebibyte(name: str) -> None:
-    """Reading a module of hundreds of kernels takes less than importing what would unpack it."""
+    """Reading an uncompressed module of hundreds of kernels takes less time than importing the decompressor."""
     for size, codec in ((1 << 20, 0), ((1 << 20) + 1, 1)):
         payloads = {name: bytes(size), "ptx": bytes(5000)}
         records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY))

@@ -269,13 +269,14 @@ def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> Non
 def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
     tmp_path: Path, way: str, asked: dict[str, str]
 ) -> None:
-    """Nor what was compiled here since; without the demand both are found, and clearing changes nothing of that."""
+    """Neither are entries that were compiled here afterwards. A cache without the demand finds both; `clear` keeps the
+    mark."""
     tier = MemoryTier()
     filled(tmp_path, tier, None)
     anyone = Chain(open_store(tmp_path / "local"), [tier], Events())
     before = open_store(tmp_path / "local", demands=True)
     assert anyone.put(small_entry(3))
-    assert before.get(key_of(3)) == small_entry(3)  # of this machine: no unsigned file was accepted before
+    assert before.get(key_of(3)) == small_entry(3)  # compiled here, before any unsigned file was accepted
     if way == "entry":
         assert anyone.get(key_of(1)) == ENTRY_1
     else:
@@ -299,7 +300,7 @@ def test_what_came_unsigned_is_not_found_where_signatures_are_demanded(
 
 
 def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) -> None:
-    """Signed files, and those of a tier that is trusted without signatures, are found under the next demand."""
+    """A signed file that one cache with the demand has accepted is found by the next one."""
     tier = MemoryTier()
     filled(tmp_path, tier, "team")
     node = believer(tmp_path, tier, events)
@@ -310,7 +311,8 @@ def test_what_a_demand_accepted_marks_nothing(tmp_path: Path, events: Events) ->
 
 
 def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree that cannot be marked gets no entry: a later demand could not tell where it came from."""
+    """If the directory cannot be marked, nothing unsigned is stored: a later cache with the demand could not tell it
+    apart."""
     tier = MemoryTier()
     filled(tmp_path, tier, None)
     node = Chain(open_store(tmp_path / "local"), [tier], Events())
@@ -342,7 +344,7 @@ def test_directory_removed_meanwhile_is_made_and_marked_again(tmp_path: Path) ->
 def test_private_store_in_front_of_a_marked_directory_is_kept_apart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that a session made without a demand is not found by one with a demand."""
+    """A local copy that a cache without the demand made is not found by one with the demand."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
     filled(tmp_path, tier := MemoryTier(), None)
     Chain(open_store(tmp_path / "local"), [tier], Events()).get(key_of(1))

@@ -1,4 +1,4 @@
-"""Warnings of a compile: stored as rows, given again from whatever was stored."""
+"""Warnings of a compile: stored as rows, and given again from the rows, whatever a store holds."""
 
 from __future__ import annotations
 
