@@ -312,7 +312,7 @@ def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
         except Exception as error:  # servers and their clients may raise anything
             failed.append(error)
 
-    # in a thread: a client that gets page after page of nothing does not return, and ignores an interrupt
+    # in a thread: a client whose server sends empty pages without end never returns, and ignores an interrupt
     thread = threading.Thread(target=work, name="numba_kcache-listing", daemon=True)
     thread.start()
     thread.join(LISTING_S)

@@ -3,7 +3,7 @@
 Promise     The same entries give the same bytes. The file appears under its name complete, or not at all. It replaces
             only a regular file: a link, a device, a pipe or a folder at its path is an error, and is left there.
 Method      The format is that of tiers.bundle. The digest and size of each file are determined first; a file that
-            changed until it is written is an error.
+            changes before it is written is an error.
 Not here    The choice of entries (transfer), and an image that contains one (image).
 """
 

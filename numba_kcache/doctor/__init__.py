@@ -1,8 +1,8 @@
 """Diagnose everything that a kernel cache needs: driver, compilers, compatible versions, directory, tiers.
 
-Promise     It changes nothing except for one empty file that is made in the cache's directory and removed, and one
-            small file that stays in each tier that is not read-only. A missing part is a finding, for which no package
-            has to be importable. Each finding that is wrong has a next step.
+Promise     A diagnosis changes nothing, except that it makes one empty file in the cache's directory and removes it,
+            and leaves one small file in each writable tier. A missing part or package is a finding, not an error. Each
+            finding that is wrong has a next step.
 Method      Small functions gather facts (doctor.machine those about the machine), and pure functions judge them.
 Not here    Damage in the cache (`verify`).
 Source      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed

@@ -49,7 +49,7 @@ def compile_and_learn(
     """Compile texts that include files, and record the headers that the result depends on.
 
     Args:
-        build: Compiles with these include folders in place of the user's.
+        build: Compiles with the include folders that it is given in place of the user's.
         queries: The texts and the folders that are searched for files.
         toolchain: The compilers.
     """
@@ -86,7 +86,7 @@ class TrackedCompile:
         self._scans = {each: tree_scans(each, toolchain.load_record) for each in roots}
         self._surveys: list[Survey] = []
         self._artifact: Artifact | None = None
-        self._refused: set[tuple[str, str]] | None = None  # what a mirror had that could not be compiled
+        self._refused: set[tuple[str, str]] | None = None  # the contents of a mirror from which the compile failed
 
     def run(self) -> tuple[Artifact, list[HeaderSet | None], UntrackableError | None]:
         """Compile; return the artifact, the header set of each text, and the reason if headers cannot be tracked."""
@@ -136,7 +136,7 @@ class TrackedCompile:
             try:
                 with self._scanning(watch, trees):
                     artifact = self._build(mirror)
-            except KCacheError:  # the mirror may lack a file; else the second compile's error has the user's paths
+            except KCacheError:  # the mirror may lack a file; if not, the second compile's error has the user's paths
                 self._refused = self._contents()
                 return None
             finally:  # headers may have been precompiled in a compile that failed later
@@ -161,7 +161,7 @@ class TrackedCompile:
         return (artifact, sets) if is_plain else None
 
     def _scanning(self, watch: OpenWatch, trees: Sequence[str]) -> AbstractContextManager[object]:
-        """Scan the headers of trees of which no scans are cached while the compiler runs."""
+        """While the compiler runs, scan the headers of those trees of which no scans are cached."""
         new = [root for root in trees if not self._scans[root].rows]
         if not new or os.name != "posix":
             return nullcontext()
@@ -186,7 +186,7 @@ class TrackedCompile:
                     raise
                 sets = self._learned(folders, watch, is_timeless=True)
         if self._refused is not None and self._contents() <= self._refused:
-            raise UntrackableError(UntrackableReason.COMPUTED)  # it compiles here alone: it read a file not listed
+            raise UntrackableError(UntrackableReason.COMPUTED)  # only this compile succeeds: it read an unlisted file
         for survey, headers in zip(self._surveys, sets, strict=True):
             for file in headers.files if headers else ():
                 if survey.headers[file.place].has_writer:  # it may have changed and changed back meanwhile
@@ -217,7 +217,7 @@ class TrackedCompile:
             for query, search in zip(self._queries, self._searches, strict=True)
         ]
         for survey in self._surveys:
-            with suppress(UntrackableError):  # raised later if the header that asks so was read
+            with suppress(UntrackableError):  # raised again later, if the compiler read that header
                 survey.run_wrappers({*survey.headers})
 
     def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:

@@ -1,7 +1,7 @@
 """Find the names that `##` may join from three or more words of a text.
 
-Promise     A name whose words all stand in the text, a `##` with them, is found.
-Not here    Names joined from two words, whose longer part shows them (scanner).
+Promise     A name is found if a text has a `##` and all the words that the name can be joined from.
+Not here    Names joined from two words: the longer word is long enough for the scanner to recognise it (scanner).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 
 _OPERATORS = b"##", b"%:%:"
 _FIRST = rb"\b_(?:_(?:ha?)?)?\b"
-"""The first words that the scanner does not know as a part of one of its names."""
+"""First words that are too short for the scanner to recognise them as parts of a name: `_`, `__`, `__h`, `__ha`."""
 
-_DIRECTIVE = rb"#[ \t]*include\b"  # its word is no operand
+_DIRECTIVE = rb"#[ \t]*include\b"  # the word `include` in a directive is not an operand of ##
 
 
 def may_paste(data: bytes) -> bool:

@@ -1,10 +1,11 @@
-"""Scan a toolkit's headers beside the compiler, as it opens them; the caller would scan them after the compile.
+"""Scan a toolkit's headers while the compiler runs, as it opens them; otherwise they are scanned after the compile.
 
 Promise     Only the cache of scans is filled: the caller compares the stat of each header with that of its row, as with
             the rows of an earlier process. Nothing is read that the compiler did not open. After the compile, `close`
             waits at most for one header.
-Method      NVRTC runs without the GIL, and opens a header some milliseconds before it is done. A thread waits for the
-            events of the watch. The two headers of `cuda_fp16.h` take 8 ms in a fresh process, the patterns included.
+Method      NVRTC runs without the GIL, and opens a header some milliseconds before its compile ends. A thread waits for
+            the watch to report opened files. The two headers of `cuda_fp16.h` take 8 ms in a fresh process, with the
+            compilation of the scanner's regular expressions.
 Not here    Which headers were read (reading), and the rows (tree_scans).
 """
 
@@ -32,7 +33,7 @@ class ScanBeside:
 
     def __init__(self, watch: OpenWatch, scans: Mapping[str, TreeScans], roots: Iterable[str], now_ns: int) -> None:
         self._watch, self._scans, self._now_ns = watch, scans, now_ns
-        self._found = {root: TreeScans() for root in roots}  # not shared: another thread may be saving the others
+        self._found = {root: TreeScans() for root in roots}  # not in `scans` yet: another thread may be saving those
         self._places = [(os.path.realpath(root) + "/", each) for root, each in self._found.items()]
         self._end = self._wake = -1
         if self._places and watch.is_whole():
@@ -46,7 +47,7 @@ class ScanBeside:
             self._close_pipe()
 
     def close(self) -> None:
-        """End the thread, and keep what it scanned."""
+        """End the thread, and add its scans to the cached ones."""
         if self._end < 0:
             return
         os.write(self._wake, b"!")
@@ -70,7 +71,7 @@ class ScanBeside:
                 for root, scans in self._places:
                     if path not in done and path.startswith(root):
                         done.add(path)
-                        with suppress(Exception):  # the caller looks at the header again, and meets its errors
+                        with suppress(Exception):  # the caller scans the header again, and gets the same error
                             scans.look(path[len(root) :], path, self._now_ns)
                 if dict(ready.poll(0)).get(self._end):
                     return

@@ -33,7 +33,7 @@ MAX_BUNDLE_BYTES = 16 << 30
 MAX_INDEX_BYTES = 32 << 20
 
 MAGIC = b"\x89NKB\r\n\x1a\n"
-PREFIX = Struct("<8sHHIQ")  # magic, format, signatures, bytes of the index, bytes of the files
+PREFIX = Struct("<8sHHIQ")  # magic, format, number of signatures, size of the index, size of all files
 DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
 
@@ -149,7 +149,7 @@ class BundleTier:
         if self._bundle is None:
             try:
                 self._bundle = self._open()
-            except KCacheError as error:  # or what checks its signature is missing
+            except KCacheError as error:  # it is refused, or the package that checks signatures is missing
                 self._bundle = error  # a large file is not read in full again at each miss
         if isinstance(self._bundle, KCacheError):
             raise self._bundle.with_traceback(None)  # otherwise each miss would add its frames to those before

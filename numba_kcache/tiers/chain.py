@@ -39,8 +39,8 @@ class Chain:
         tiers: In the order in which they are tried.
         emit: Called with events of the kind TROUBLE.
         trust: Signatures that are required and made; None: neither.
-        refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none. It checks
-            the meaning of the entry, which no module of tiers knows.
+        refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none. It
+            checks the meaning of the entry, which no module of tiers knows.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class CheckedTier:
         uploads: Queue of writes to a remote tier.
         keeping: Queue of local writes, for entries found in a tier.
         trust: Signatures that are required and made; None: neither.
-        refusal_of: Returns the reason not to accept an entry with right digest and signature; "" for none.
+        refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
     Attributes:
         readonly: Nothing is put here. Code of any compiler, and for a lower target, is accepted from it.
@@ -109,7 +109,7 @@ class CheckedTier:
         return entry
 
     def peek(self, key: str) -> StoredEntry | None:
-        """As `get`, but it is not stored locally and not counted as a hit."""
+        """As `get`, but the entry is not stored locally and not counted as a hit."""
         data = self._read(ENTRY, key)
         return None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
 
@@ -211,7 +211,7 @@ class CheckedTier:
 
         def work() -> bool:
             if record and before is None:
-                self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report a file without one
+                self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report an unsigned file
             if kind == ENTRY:
                 self.tier.put(ENTRY, key, data)
             elif not self.tier.put_manifest(key, data, before):

@@ -58,7 +58,7 @@ class Electoral(Protocol):
         """The value of `name`; "" for none."""
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
+        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
 
 
 class Patience:
@@ -88,7 +88,7 @@ class Election(NamedTuple):
     """Outcome of an election for a node.
 
     Args:
-        waited_s: Seconds it waited for another's build; 0 if it did not.
+        waited_s: Seconds for which it waited for another node's build; 0 if it did not wait.
         looks: Whether the entry may exist by now, so that the caller should look it up before it builds.
         is_lost: Whether another node builds the entry and the caller did not want to wait.
     """

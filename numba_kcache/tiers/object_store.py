@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 TIMEOUT_S = 3.0
 
 _pid = 0
-"""The process in which obstore was first used. A forked child lacks its threads, and even a new client in the child
-would wait for them for ever (obstore 0.8 and 0.9): a child therefore does not use object stores."""
+"""The process in which obstore was first used. A forked child lacks obstore's threads, and even a new client in the
+child would wait for them for ever (obstore 0.8 and 0.9): a child therefore does not use object stores."""
 
 _KINDS = {
     ENTRY: "entries",
@@ -106,7 +106,7 @@ class ObjectTier:
             except obstore.exceptions.BaseError as error:
                 if not _lacks_conditions(error):
                     raise
-                # of two writers at the same time, the first one's manifest is lost
+                # without a condition: of two writers at the same time, the first one's manifest is lost
                 obstore.put(store, path, data, use_multipart=False)
             return True
 

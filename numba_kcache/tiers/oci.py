@@ -210,7 +210,7 @@ def _bundle_in(root: int, layer: dict[str, Any]) -> Descriptor:
 
 
 class _Archive:
-    """The unpacked bytes, up to a limit."""
+    """A tar archive, of which a limited number of bytes is read."""
 
     def __init__(self, source: Any, limit_bytes: int) -> None:
         self._source, self.left_bytes = source, limit_bytes

@@ -64,7 +64,7 @@ class RedisTier:
         ttl_s: Seconds after which entries expire; None: the server's own policy.
         timeout_s: Longest wait for one operation, in seconds.
         wait_s: Longest wait for a kernel that another node builds, in seconds.
-        prefix: Prefix of its keys.
+        prefix: Prefix of the tier's keys on the server.
         limit_bytes: Largest size of an entry or manifest.
         is_trusted: Whether its files are trusted without signatures.
 
@@ -140,7 +140,7 @@ class RedisTier:
         return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if it was."""
+        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
         return self._ran(_REPLACE_LEASE, self._name(_LEASE, name), before.encode(), after.encode(), b"%d" % _ms(kept_s))
 
     def ready(self) -> None:
@@ -204,7 +204,7 @@ class RedisTier:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
 
     def _run(self, work: Callable[[Any], Result]) -> Result:
-        """Run `work` with redis-py; its errors are raised as those of `tiers.resp`."""
+        """Run `work` with redis-py, whose errors are raised as those of `tiers.resp`."""
         redis = _redis()
         try:
             client = self._client = self._client or self._connected()
@@ -223,7 +223,7 @@ class RedisTier:
         times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(self._url, **options)
-        with suppress(redis.ResponseError):  # the user may not call INFO: use the server as a single one
+        with suppress(redis.ResponseError):  # the user may not call INFO: take the server for one without a cluster
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
                 return redis.RedisCluster.from_url(self._url, **options)

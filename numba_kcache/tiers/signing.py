@@ -2,8 +2,8 @@
 
 Promise     A signature that `TrustedKeys.check` accepts was made over exactly this statement, by the holder of a key
             that is trusted here. A secret key is read from its file each time, and not kept in memory.
-            A machine that signs also requires signatures, and trusts its own: so it never signs code that it received
-            unsigned, neither unchanged nor linked into other code.
+            A machine that signs also requires signatures, and trusts its own key: so it never signs code that it
+            received unsigned, neither unchanged nor linked into other code.
 Method      A statement is encoded like a key's components: named by its purpose and length-prefixed, so that no two
             statements are the same bytes. A signature names its key by the first bytes of the public key's digest.
 Not here    What has to be signed (tiers.bundle), and the keys in force (settings).

@@ -39,7 +39,7 @@ SOUGHT = {
 PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
-RECORD_KEY = "toolchain"  # of the variant that holds a record, in the manifest of its name
+RECORD_KEY = "toolchain"  # key of the variant that holds a record, in the manifest of the record's name
 _BEGAN_NS = time.time_ns()
 """Time at which this module was imported: a package whose files changed later may have been imported before that."""
 
@@ -71,7 +71,7 @@ class Toolchain:
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
         self._has_loaded, self._contents, self._listed = False, dict[str, str](), dict[str, list[str]]()
-        self._packages, self._has_new_packages = dict[str, Any](), False  # a record of their own: few need them
+        self._packages, self._has_new_packages = dict[str, Any](), False  # in a record of their own: few need them
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -298,7 +298,7 @@ def _is_sound(record: Record) -> bool:
 
 
 def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
-    """Return device, inode, size, mtime and ctime of each file; [] for a missing one. A changed file has other ones.
+    """Return device, inode, size, mtime and ctime of each file, which differ if it changed; [] for a missing file.
 
     Programs cannot set a ctime: it differs even for files that were restored with their old mtime.
     """
@@ -347,8 +347,8 @@ _absent: set[str] = set()
 """Libraries that were not mapped when `loads` last returned a new number."""
 
 _seen = set[str]() if sys.platform == "linux" else set(SOUGHT)
-"""Libraries of which a loaded file has the name or SONAME. Only these are opened by name: for another one, the dynamic
-linker would search its path for a file."""
+"""Libraries whose name is in the file name or SONAME of a loaded file. Only these are opened by name: for any other
+library, the dynamic linker would search its path for a file."""
 
 _newest: list[int] = [0]
 """The number that `loads` returned last, and the address of the `struct link_map` of the last object loaded. That

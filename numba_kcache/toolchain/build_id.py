@@ -77,7 +77,7 @@ def soname_of(path: bytes) -> bytes:
 
 
 def has_rpath(path: str) -> bool:
-    """Check whether a library's file has a DT_RPATH in force, which the dynamic linker searches before LD_LIBRARY_PATH.
+    """Check whether the dynamic linker searches a library's DT_RPATH before LD_LIBRARY_PATH: not with a DT_RUNPATH.
 
     Raises:
         OSError: It cannot be read.
@@ -118,9 +118,9 @@ def _build_id(read: _Read, *, is_mapped: bool) -> str:
 
 
 def _notes(read: _Read, head: bytes, *, is_mapped: bool) -> Iterator[tuple[int, int]]:
-    """Yield place and size of each segment of notes, then of each section of them, which only a file lists.
+    """Yield place and size of each segment of notes, then of each section of notes; a mapped image has no sections.
 
-    NVRTC 12.8 of PyPI has a build-id in its section alone: patchelf moved that, and left the segment where it was.
+    NVRTC 12.8 of PyPI has a build-id in a section alone: patchelf moved the section, and left the segment where it was.
     """
     segments_at, sections_at = struct.unpack_from("<QQ", head, 32)
     segments, _section_bytes, sections = struct.unpack_from("<HHH", head, 56)

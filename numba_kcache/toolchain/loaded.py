@@ -82,7 +82,7 @@ def load_compilers(names: Iterable[str]) -> None:
         if name in _LOAD:
             try:
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
-            except Exception:  # its type depends on the bindings' version; who needs the library reports the error
+            except Exception:  # its type depends on the bindings' version; the library's first use reports the error
                 continue
 
 
@@ -91,7 +91,8 @@ def loaded_library(name: str, library: Callable[[str], Library | None]) -> tuple
 
     Args:
         name: As for `Toolchain.library`.
-        library: Identifies NVRTC, if its builtins are in the process before it is.
+        library: Identifies a library by its name. NVRTC's builtins may be in the process before NVRTC itself is: then
+            it is called with `"nvrtc"`.
     """
     if name == "libdevice":
         return _libdevice()
@@ -171,7 +172,7 @@ def mapped_handle(name: str) -> int:
 
 
 def _builtins(address: int) -> tuple[str, str]:
-    """Find the builtins that the NVRTC of this function, nvrtcVersion, has opened, or else those that it will."""
+    """Find the builtins that an NVRTC has opened, or else those that it will open; `address` is its nvrtcVersion."""
     version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
     major, minor = ctypes.c_int(), ctypes.c_int()
     version(ctypes.addressof(major), ctypes.addressof(minor))
@@ -184,7 +185,7 @@ def builtins_of(nvrtc: str, name: str = "") -> str | None:
 
     Args:
         nvrtc: The path of NVRTC.
-        name: The name of the file, if that is known; otherwise, of several, the one that is inside NVRTC's file.
+        name: The builtins' file name; "" if unknown: of several files, the one that NVRTC's file names is returned.
     """
     folders = [os.path.dirname(os.path.realpath(nvrtc))]
     try:

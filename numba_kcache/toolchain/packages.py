@@ -45,7 +45,7 @@ def find_installed(distribution: str, listed: dict[str, list[str]] | None = None
 
     Args:
         distribution: Its name.
-        listed: The sorted names in each folder that an earlier call listed; this call adds to it.
+        listed: By folder, the sorted names in it, as earlier calls listed them; this call adds the folders it lists.
     """
     listed = {} if listed is None else listed
     for folder in sys.path:
@@ -57,7 +57,7 @@ def find_installed(distribution: str, listed: dict[str, list[str]] | None = None
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return Installed(normal_version(version(distribution)))  # an egg, or out of an archive
+        return Installed(normal_version(version(distribution)))  # of an egg, or in an archive
     except PackageNotFoundError:
         return Installed(None)
 
@@ -86,7 +86,8 @@ def _in_folder(distribution: str, folder: str, listed: dict[str, list[str]]) -> 
 def _is_elsewhere(distribution: str, listed: dict[str, list[str]]) -> bool:
     """Check whether only importlib.metadata, whose import takes 15 ms, can tell if a distribution is installed.
 
-    It finds more than the folders do in eggs and other metadata, in archives, and by finders of other packages.
+    It also knows eggs and other kinds of metadata, distributions in archives, and those that other packages' finders
+    find.
     """
     if any(each is not PathFinder and hasattr(each, "find_distributions") for each in sys.meta_path):
         return True
@@ -158,7 +159,7 @@ def imported_digest(package: str, known: Any, running_at_ns: int) -> tuple[list[
 def _started_ns(otherwise_ns: int) -> int:
     """When this process began, by the wall clock; `otherwise_ns` where the system does not tell.
 
-    A package may have been imported, and edited, before the first module of this one was imported. A process that was
+    A package may have been imported, and edited, before numba_kcache was imported. A process that was
     forked has what its parent imported, so the start of the nearest ancestor that was not forked counts; if that is
     unknown, 0.
 

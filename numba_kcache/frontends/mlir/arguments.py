@@ -4,7 +4,7 @@ Promise     Numbers are packed by the types that the kernel was compiled for, ne
             without a stream uses the current stream of its arrays' library. Other arguments raise `OtherTypes`.
 Method      One slot per argument. An argument takes these parameters of the cubin:
 
-                array of n axes     address twice, offset 0, shape, strides in elements; of records in bytes
+                array of n axes     address twice, offset 0, shape, strides in elements (of records: in bytes)
                 integer, boolean    the value, with its width
                 float16             its bits
                 float32, float64    the value

@@ -24,7 +24,8 @@ from .internals import surface
 
 
 class InstalledDefinition(MlirDefinition):
-    """The definition for a dispatcher of an unedited program, which itself launches arguments without a variant."""
+    """The definition for a dispatcher of an unedited program. Arguments without a variant are launched by the
+    dispatcher."""
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments; None if numba-cuda-mlir has to launch."""

@@ -116,7 +116,7 @@ def _registries(_modules_loaded: int) -> tuple[Place, ...]:
 
 
 def registries_among(modules: Iterable[str]) -> tuple[Place, ...]:
-    """List the registries in the loaded ones of these modules."""
+    """List the registries in those of these modules that are loaded."""
     found = []
     for name in modules:
         module = sys.modules.get(name)
@@ -243,8 +243,8 @@ def has_another_compile() -> bool:
 def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
     """Make this thread compile as if the first device had this compute capability.
 
-    numba-cuda-mlir reads the first device of a process once, and links for that regardless of the target. Other threads
-    still see the real device.
+    numba-cuda-mlir reads the compute capability of a process's first device once, and links for it regardless of the
+    target. Other threads still get the real value.
     """
     from ..python.garbage import uncollected
 

@@ -18,7 +18,7 @@ _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "
 
 
 def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
-    """Check whether every type in a tuple, or in tuples inside it, says all that code for it depends on.
+    """Check whether code for these types depends on nothing but the types: for a tuple of types, and tuples inside it.
 
     Args:
         types: A tuple of argument types, or a key of Numba's with such tuples in it.
@@ -43,9 +43,9 @@ def forget_implementations(
 
     Args:
         registries: Registries; those of lowering have no templates.
-        functions: Functions whose code is dropped; of others that for types which are not plain.
+        functions: Functions whose code is dropped; of other functions only the code for types that are not plain is.
         form_of_type: As for `is_plain`.
-        all_code: Drop everything: operators of the program may be in any code.
+        all_code: Drop the code of all functions: any of it may contain operators that the program has registered.
     """
     wanted = set(map(id, functions))
     for registry in (each for each in registries if hasattr(each, "globals")):

@@ -246,7 +246,7 @@ class Reader:
             add_link(self, index, item, name)
 
     def _add_parameters(self, index: int, function: FunctionType, pysig: Any, name: str) -> None:
-        """Add the defaults, and what `inspect.signature` says otherwise: from there the compiler takes parameters."""
+        """Add the defaults; and the parameters that the compiler gets from `inspect.signature`, if these may differ."""
         defaults = (function.__defaults__, function.__kwdefaults__)
         if any(defaults):
             self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))

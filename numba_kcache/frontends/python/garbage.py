@@ -18,7 +18,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        is_much = gc.get_count()[0] > gc.get_threshold()[0]  # compiles after the first make little meanwhile
+        is_much = gc.get_count()[0] > gc.get_threshold()[0]  # after the first compile, few objects are made
         if was_enabled and is_much and not gc.get_freeze_count():  # unfreezing would undo the program's own freeze
             gc.freeze()
             gc.unfreeze()  # moves the objects into the oldest generation without traversing them

@@ -1,9 +1,9 @@
 """Store the warnings of a compile with the artifact, and issue them again when a hit replaces the compile.
 
 Promise     The warnings of a compile are issued when it has ended, under the program's filters. A hit issues the same
-            texts, at the kernel's file and line: a missing source, or NVRTC's warnings about a linked file, concern the
-            hit as well.
-Method      As ccache does with a compiler's warnings. An artifact without warnings has no attribute for them.
+            texts, at the kernel's file and line: that a source is missing, or what NVRTC warns of in a linked file, is
+            true of the hit as well.
+Method      ccache stores a compiler's warnings in the same way. An artifact without warnings has no attribute for them.
 Not here    Warnings of launches, and output that is printed.
 """
 
@@ -65,7 +65,7 @@ def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) ->
 
 
 def issue_again(rows: object, function: FunctionType, home: str) -> None:
-    """Issue stored warnings again, up to the first malformed row; `home` is the module with the compiler's classes."""
+    """Issue stored warnings again, up to the first malformed row; `home` has the compiler's classes."""
     errors, code = sys.modules.get(home), function.__code__
     for row in rows[:_MOST] if type(rows) is list else ():
         if type(row) is not list or [type(each) for each in row] != [str, str]:

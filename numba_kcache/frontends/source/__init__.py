@@ -111,7 +111,7 @@ class SourceDefinition(Definition):
         return SourceDefinition(self.thing, define_function(self.thing, self.kind, values), self.options)
 
     def template_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Complete the values of a template by its defaults."""
+        """Add to the values given for a template its defaults for the other parameters."""
         if not callable(self.thing):
             return super().template_values(values)
         from .templates import completed
@@ -162,7 +162,7 @@ SourceDefinition.make_resolutions = SourceResolutions
 
 
 class SourceFrontEnd:
-    """Defines functions that return source, text, bytes of code, and paths."""
+    """The front end for functions that return source, for text and bytes of code, and for paths."""
 
     kinds = SOURCE_KINDS
 

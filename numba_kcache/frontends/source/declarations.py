@@ -129,7 +129,7 @@ class _Reader:
         self._is_initialiser = False
 
     def feed(self, text: str, path: str) -> None:
-        """Read a text: a file's, or what a macro was expanded to."""
+        """Read a text: that of a file, or the expansion of a macro."""
         position = 0
         while position < len(text):
             if self._skipped:
@@ -332,7 +332,7 @@ def _inside(head: list[str], start: int) -> list[str]:
 
 
 def _is_word(token: str) -> bool:
-    """Check whether a token is an identifier or keyword; of the others only texts may begin with a letter: `L"x"`."""
+    """Check whether a token is an identifier or keyword. A literal may begin with a letter too, but ends in a quote."""
     return token[:1].isascii() and _in_word(token[:1]) and not token[0].isdigit() and token[-1] not in "\"'"
 
 

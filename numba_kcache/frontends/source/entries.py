@@ -3,9 +3,9 @@
 Promise     The entry is the requested one, or the only one in the source; otherwise EntryError lists the candidates.
             Its parameters have the types that the compiler reports, or those of the user's signature if they do not
             contradict the compiler.
-Method      The cubin lists the kernels that exist. A scan of the text only guesses which one to ask NVRTC about, finds
-            the names of parameters, and in C++03, which has no decltype, the types of `extern "C"` kernels, where all
-            of them are builtin types and agree with the cubin.
+Method      The cubin lists the kernels that exist. The text is scanned only to guess the kernel that NVRTC is asked
+            about, and for the names of parameters. In C++03, which has no decltype, the scan also gives the types of
+            an `extern "C"` kernel's parameters, if all are builtin types and agree with the cubin.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z"
 def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
     """The mangled name of a function with the parameters that a kernel is declared with.
 
-    None if macros write them, if declarations disagree, or if one is of a type that the source may define.
+    None if a macro writes the parameters, if declarations disagree, or if a parameter's type may be one of the source.
     """
     lists = {each.parameters for each in declared if each.is_kernel and each.own_name == kernel}
     parameters = lists.pop() if len(lists) == 1 else None
@@ -234,7 +234,7 @@ def describe_kernel(
         names = parameter_names(declared, name.partition("<")[0].split("::")[-1], len(parameters))
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes
-    threads = 0 if request.target.virtual else kernel.safe_threads  # the driver allots registers to PTX itself
+    threads = 0 if request.target.virtual else kernel.safe_threads  # for PTX, the driver chooses the registers
     return Entry(name, kernel.symbol, parameters, typed, *resources, safe_threads=threads)
 
 

@@ -1,6 +1,6 @@
 """Read inputs that few source kernels have: source files, `link=`, `depends=`, Numba's PTX, and text to decode.
 
-Not here    Sources that are functions or text (source), and the headers that they include (surroundings, headers).
+Not here    Sources that are functions or text (source), and the headers that a source includes (surroundings, headers).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
     """Define a source in its own file; a relative path refers to the folder of the caller, `depth` frames up.
 
     Raises:
-        OptionError: Its suffix is not one of a source, or it does not exist.
+        OptionError: The file does not exist, or its suffix is not that of a source.
     """
     known = kind or PATH_KINDS.get(path.suffix)
     if known is None:
@@ -77,7 +77,7 @@ def checked_source(returned: Any, label: str, kind: str) -> str:
 
 
 def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
-    """Decode bytes, drop the NUL that ends the PTX of compilers, and refuse text that no compiler can read.
+    """Decode bytes, drop the NULs with which compilers end PTX, and refuse text that no compiler can read.
 
     Raises:
         OptionError: The text contains a NUL, or a lone surrogate that represents no byte.
@@ -169,7 +169,7 @@ class Depends:
         self.values = self._read()
 
     def change(self) -> str:
-        """Reason why a flag may have read other bytes than those in the key; "" for none."""
+        """The reason why a file may have been read with other bytes than those in the key; "" if there is none."""
         try:
             is_same = [_stat(path) for path in self._paths] == self._stats and self._read() == self.values
         except OptionError:
@@ -198,7 +198,7 @@ class Depends:
 
 
 def _stat(path: str) -> tuple[int, ...] | None:
-    """The fields of a file's stat that a write changes; None for a missing file."""
+    """The fields of a file's stat that change when it is written or replaced; None for a missing file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

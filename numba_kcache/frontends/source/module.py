@@ -102,7 +102,7 @@ class ModuleKernelDefinition(Definition):
         return self._whole.request(target, ptx_target, variant)
 
     def entry(self, artifact: Artifact) -> Entry:
-        """Pick the kernel out of the module's artifact, or out of its own."""
+        """Find the kernel in the module's artifact; in a lazy module, in the kernel's own artifact."""
         of, listed = self._of.listed
         if of is artifact and self.name in listed:
             return listed[self.name]

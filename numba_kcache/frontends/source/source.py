@@ -94,7 +94,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         label, qualname = label + chosen, qualname + chosen
 
     def text() -> str:
-        me = get_ident()  # a thread in the user's code is listed: others do not wait long for it
+        me = get_ident()  # threads in IN_USER_CODE run the user's code: other threads do not wait long for them
         depth = IN_USER_CODE[me] = IN_USER_CODE.get(me, 0) + 1
         try:
             returned = function(**values)

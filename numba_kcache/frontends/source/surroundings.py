@@ -60,9 +60,9 @@ def line_inputs(
 ) -> tuple[Plain, ...]:
     """Inputs of line tables: file, the source's first line in it, base folder, working directory.
 
-    The working directory is included if a file name may be relative, and with debug information and LTO-IR, which
-    always contain it. The base folder is included for a text that is in no file and may include files, and for CUDA C++
-    link inputs, since NVRTC then gets it as part of the text's name.
+    The base folder is included because NVRTC gets it as part of the name of a CUDA C++ link input, and of a text that
+    is in no file and may include files. The working directory is included if a file name may be relative, and with
+    debug information and LTO-IR, which always contain it.
     """
     from ...toolchain.diagnostics import first_line
     from .flags import working_folder

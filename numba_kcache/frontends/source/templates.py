@@ -16,7 +16,7 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     """The parameters of a function that returns source, each with its default.
 
     Raises:
-        OptionError: One has none, or cannot be given by name.
+        OptionError: A parameter has no default, or cannot be given by name.
     """
     code = function.__code__
     count = code.co_argcount
@@ -40,10 +40,10 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def completed(function: Callable[..., Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the values of a template by its defaults; `name` is the kernel's.
+    """Add to the values given for a template its defaults for the other parameters; `name` is the kernel's.
 
     Raises:
-        OptionError: There is no such parameter, or one has no default.
+        OptionError: A value is for no parameter, or a parameter has no default.
     """
     defaults = template_defaults(function)
     unknown = [each for each in values if each not in defaults]
