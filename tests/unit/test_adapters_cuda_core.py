@@ -1,4 +1,4 @@
-"""`adapters.ProgramCache`: cuda.core's interface of program caches over this store, and compiles through it."""
+"""`adapters.ProgramCache`: cuda.core's interface of program caches over this store, and compiles with such a cache."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def open_programs(tmp_path: Path) -> Open:
-    """Makes program caches of one directory, as processes after one another would."""
+    """Makes program caches of one directory, each as a new process would."""
     return lambda **settings: programs_in(KernelCache(tmp_path / "cache", durability="none", **settings))
 
 
 @pytest.fixture
 def open_cache(tmp_path: Path) -> Open:
-    """The same, of the caches alone: `programs_in` one of them counts in it."""
+    """The `KernelCache` of a directory; `programs_in` makes a program cache over it."""
     return lambda **settings: KernelCache(tmp_path / "cache", durability="none", **settings)
 
 
@@ -43,7 +43,7 @@ def programs_in(cache: KernelCache) -> Any:
 
 
 def compiled(cache: Any, source: str = SAXPY, target_type: str = "cubin") -> bytes:
-    """The code of a source, by cuda.core, with this cache."""
+    """Compile a source with cuda.core and this program cache; return the code."""
     program = core.Program(source, "c++", core.ProgramOptions(arch="sm_90", name="saxpy"))
     return bytes(program.compile(target_type, cache=cache).code)
 
@@ -64,7 +64,7 @@ def test_it_is_a_program_cache_resource(open_programs: Open) -> None:
 
 
 def test_what_was_set_is_got_also_by_another_process(open_programs: Open) -> None:
-    """Bytes come back as they are, also none at all, under a key as text or as its UTF-8."""
+    """Bytes, also empty ones, come back unchanged, under a key given as text or as its UTF-8 bytes."""
     programs = open_programs()
     values: dict[Any, Any] = {b"k": b"code", "ü": bytearray(b"array"), b"\xff\0": memoryview(b"view"), "": b""}
     for key, value in values.items():
@@ -77,7 +77,7 @@ def test_what_was_set_is_got_also_by_another_process(open_programs: Open) -> Non
 
 
 def test_last_writer_wins(open_programs: Open) -> None:
-    """A key that is set again gives the new code, here and elsewhere, and is one program."""
+    """A key that is set again gives the new code, in this process and in others, and is one program."""
     programs = open_programs()
     for code in (b"one", b"two"):
         programs["k"] = code
@@ -85,7 +85,7 @@ def test_last_writer_wins(open_programs: Open) -> None:
 
 
 def test_key_that_is_not_there_is_a_key_error(open_programs: Open) -> None:
-    """Reading and deleting a missing key raise KeyError, also after a deletion with the code in memory."""
+    """Reading and deleting a missing key raise KeyError, also after a deletion while the code was in memory."""
     programs = open_programs()
     with pytest.raises(KeyError):
         programs["k"]
@@ -99,7 +99,7 @@ def test_key_that_is_not_there_is_a_key_error(open_programs: Open) -> None:
 
 @pytest.mark.parametrize("name", ["", "saxpy", "x" * 3000], ids=["none", "short", "long"])
 def test_name_of_any_length_is_no_obstacle(open_programs: Open, name: str) -> None:
-    """The instance of a template may have a name of thousands of letters; its beginning is the entry's label."""
+    """The name of a template's instance may have thousands of letters; its beginning is the entry's label."""
     programs = open_programs()
     programs["k"] = core.ObjectCode.from_ptx(b".version 8.0", name=name)
 
@@ -125,7 +125,7 @@ def test_value_of_another_type_is_a_type_error(open_programs: Open, value: Any) 
 
 
 def test_code_of_a_file_is_kept_and_not_its_path(open_programs: Open, tmp_path: Path) -> None:
-    """An ObjectCode of a path is read when it is set; one whose file is gone is an error then."""
+    """The file of an ObjectCode with a path is read when it is set; if the file is gone, that is an error."""
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF code")
     programs = open_programs()
@@ -137,7 +137,7 @@ def test_code_of_a_file_is_kept_and_not_its_path(open_programs: Open, tmp_path: 
 
 
 def test_clear_leaves_kernels(open_programs: Open, tmp_path: Path) -> None:
-    """`len` counts programs and `clear` removes them; what else the cache holds stays."""
+    """`len` counts programs and `clear` removes them; all other entries of the cache stay."""
     programs, cache = open_programs(), KernelCache(tmp_path / "cache", durability="none")
     cached_kernel(SAXPY, arch="sm_90", cache=cache).compile()
     cache.get_or_build({"a": 1}, lambda: b"1", label="cuda.core program of mine")
@@ -151,7 +151,7 @@ def test_clear_leaves_kernels(open_programs: Open, tmp_path: Path) -> None:
 
 
 def test_compile_finds_what_was_compiled(open_cache: Open) -> None:
-    """The second process compiles nothing, and what it gets is what a compile makes; both are counted."""
+    """The second process compiles nothing, and gets the bytes that a compile makes; both look-ups are counted."""
     caches = open_cache(), open_cache()
     first, second = map(programs_in, caches)
     code = compiled(first)
@@ -173,7 +173,7 @@ def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: 
 
 
 def test_damaged_program_is_compiled_again(open_cache: Open) -> None:
-    """cuda.core's own caches hand over what they find; here a flipped byte is a miss, and heals."""
+    """cuda.core's own caches return damaged code; here a flipped byte is a miss, and the entry is replaced."""
     code, cache = compiled(programs_in(open_cache())), open_cache()
     (entry,) = cache.entries()
     file = file_of(cache.session.local, entry.key)
@@ -188,7 +188,7 @@ def test_damaged_program_is_compiled_again(open_cache: Open) -> None:
 
 
 def test_program_has_its_code_where_nothing_can_be_stored(tmp_path: Path) -> None:
-    """A directory that cannot be written to costs a warning; cuda.core's own cache loses the code there."""
+    """A directory that cannot be written to costs one warning; with cuda.core's own cache the code would be lost."""
     from numba_kcache.adapters import ProgramCache
 
     (tmp_path / "file").write_text("")
@@ -196,7 +196,7 @@ def test_program_has_its_code_where_nothing_can_be_stored(tmp_path: Path) -> Non
 
 
 def test_modes_mean_what_they_mean_for_kernels(open_programs: Open, open_cache: Open) -> None:
-    """Frozen refuses a miss, refresh compiles again, read-only and off store nothing."""
+    """Frozen raises an error for a miss, refresh compiles again, read-only and off store nothing."""
     with pytest.raises(FrozenCacheError):
         compiled(open_programs(mode="frozen"))
     for mode in ("readonly", "off"):
@@ -230,13 +230,13 @@ def test_default_is_the_processs_cache(tmp_path: Path) -> None:
 
 
 def test_adapters_import_nothing_before_they_are_used() -> None:
-    """`numba_kcache.adapters` is imported without cuda.core, and a name that it has not is an error."""
+    """`numba_kcache.adapters` can be imported without cuda.core; a name that it does not have is an error."""
     code = "import sys, numba_kcache.adapters as a; print('cuda' in sys.modules, hasattr(a, 'Nonsense'))"
     assert in_python(code).split() == ["False", "False"]
 
 
 def test_older_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the class to derive from the error says what to install."""
+    """Where cuda.core has no base class for program caches, the error says what to install."""
     from numba_kcache.adapters.cuda_core import program_cache
 
     program_cache.cache_clear()

@@ -1,4 +1,4 @@
-"""The time that launches lose to a slow server: bounded at first, and a share of theirs from then on."""
+"""The time that launches lose to a slow server: bounded at first, afterwards a share of the process's run time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 def test_slow_server_costs_a_hundred_cold_kernels_five_seconds(
     tmp_path: Path, time: Time, answer_s: float, compile_s: float
 ) -> None:
-    """Two questions for each kernel that it does not have; uploads go on, for nobody waits for them."""
+    """Each kernel costs two requests, both without a result; uploads go on, since no launch waits for them."""
     tier, events = SlowTier(time, answer_s), Events()
     chain = Chain(open_store(tmp_path), [tier], events)
     for number in range(100):
@@ -56,7 +56,7 @@ def test_slow_server_costs_a_hundred_cold_kernels_five_seconds(
 
 
 def test_slow_server_that_has_what_is_wanted_is_asked(tmp_path: Path, time: Time) -> None:
-    """A hit is worth its wait: a compile takes longer."""
+    """A slow hit is still faster than a compile."""
     tier = SlowTier(time, 0.9)
     chain = Chain(open_store(tmp_path), [tier], Events())
     for number in range(20):
@@ -65,7 +65,7 @@ def test_slow_server_that_has_what_is_wanted_is_asked(tmp_path: Path, time: Time
 
 
 def test_server_of_the_same_region_is_always_asked(tmp_path: Path, time: Time) -> None:
-    """A round trip of 40 ms is no reason to go without it."""
+    """A round trip of 40 ms uses up no allowance."""
     tier = SlowTier(time, 0.04)
     chain = Chain(open_store(tmp_path), [tier], Events())
     for number in range(1000):
@@ -75,7 +75,7 @@ def test_server_of_the_same_region_is_always_asked(tmp_path: Path, time: Time) -
 
 
 def test_server_that_lies_slowly_is_left_alone(tmp_path: Path, time: Time) -> None:
-    """An entry that arrives damaged was waited for in vain."""
+    """Waiting for an entry that arrives damaged saves nothing."""
     tier = SlowTier(time, 0.9)
     tier.entries = {key_of(number): b"no entry" for number in range(100)}
     chain = Chain(open_store(tmp_path), [tier], Events())
@@ -86,7 +86,7 @@ def test_server_that_lies_slowly_is_left_alone(tmp_path: Path, time: Time) -> No
 
 
 def test_account_fills_again() -> None:
-    """A server that is quick again is asked again."""
+    """A server that is fast again is queried again."""
     time = Time()
     account = Allowance(time)
 

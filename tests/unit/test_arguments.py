@@ -1,4 +1,4 @@
-"""Arguments of a launch: what is packed, what is refused and how the refusal reads, on both paths."""
+"""Arguments of a launch, on both paths: the bytes that are packed, the values that are refused, and the error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that claim much: what is read, shown and imported stays within its own size and 256 MiB."""
+"""Small files that claim large contents: reading, showing and importing stay within their size and 256 MiB."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(peak() - before, code, file=sys.stderr)
 
 
 def peak_of(directory: Path, *words: str) -> tuple[int, str]:
-    """Bytes that one command takes beyond those of an empty one, and what it says."""
+    """Memory that a command takes beyond that of an empty command, in bytes, and its output."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(directory)}
     command = [sys.executable, "-c", MEASURED, *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
@@ -58,17 +58,17 @@ def squeezed(size_bytes: int) -> bytes:
 
 
 def many(size_bytes: int) -> bytes:
-    """A header in which each three bytes are a list."""
+    """A header with a list for every three bytes."""
     return b'{"a":[' + b"[]," * (size_bytes // 3) + b"[]]}"
 
 
 def deep(size_bytes: int) -> bytes:
-    """A header in which each two bytes are a list."""
+    """A header with a nested list for every two bytes."""
     return b'{"a":[' + b",".join([b"[" * 400 + b"]" * 400] * (size_bytes // 801)) + b"]}"
 
 
 def wide(size_bytes: int) -> bytes:
-    """A header whose text takes four bytes for each letter."""
+    """A header whose text takes four bytes of memory for each letter."""
     return json.dumps({"a": "a" * (size_bytes - 100) + "\N{FIRE}"}, separators=(",", ":")).encode()
 
 
@@ -104,7 +104,7 @@ def test_entry_is_shown_within_256_mib_more_than_its_size(tmp_path: Path, bomb: 
 
 
 def bundle_of(path: Path, index: bytes, files: bytes) -> Path:
-    """A bundle with whatever index and files one likes, and the digest that fits."""
+    """A bundle with any index and files, under a digest that fits."""
     body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(files)) + index + files
     path.write_bytes(body + xxh3_128(body).digest())
     return path
@@ -162,7 +162,7 @@ def test_bundle_is_imported_within_256_mib_more_than_its_size(tmp_path: Path, bo
 @pytest.mark.slow
 @pytest.mark.parametrize("size_bytes", [4 * MIB, 100 * MIB])
 def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
-    """A payload that would unpack like a bomb is stored as it is."""
+    """A payload whose compressed form would be refused as a bomb is stored uncompressed."""
     entry = StoredEntry(KEY, {}, {"cubin": bytes(size_bytes)})
     read = decode_entry(encode_entry(entry), KEY)
 
@@ -171,7 +171,7 @@ def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
 
 
 def test_entry_beyond_the_sum_is_not_written() -> None:
-    """The limits of reading hold for writing."""
+    """The limits of reading apply to writing too."""
     half = bytes(entry_format.MAX_UNPACKED_BYTES // 2 + 1)
     with pytest.raises(ValueError, match="cannot hold"):
         encode_entry(StoredEntry(KEY, {}, {"cubin": half, "ptx": half}))
@@ -181,14 +181,14 @@ def test_entry_beyond_the_sum_is_not_written() -> None:
 
 @pytest.mark.parametrize("stored_bytes", [1, 1000, MIB])
 def test_ratio_is_bounded(stored_bytes: int) -> None:
-    """Beyond the first megabyte a payload unpacks to no more than 64 times its bytes, whatever it says."""
+    """Beyond the first megabyte a payload unpacks to at most 64 times its bytes, whatever size its header claims."""
     claimed = entry_format.MAX_RATIO * stored_bytes + MIB + 1
     with pytest.raises(DamagedEntry, match="claims"):
         decode_entry(forge(payloads=[(b"ptx", bytes(stored_bytes), claimed, 1)]), KEY)
 
 
 def test_only_the_payload_that_is_needed_is_unpacked() -> None:
-    """A full check reads the others piece by piece."""
+    """A full check reads the other payloads in pieces."""
     payloads = {"cubin": b"x", "ptx": os.urandom(MIB) * 20}
     read = decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY)
     import tracemalloc
@@ -204,7 +204,7 @@ def test_only_the_payload_that_is_needed_is_unpacked() -> None:
 
 
 def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locally and from a tier, with one event each; the entry stays, for it may be whole."""
+    """Locally and from a tier, with one event each; the entry stays, since it may be sound."""
     entry = StoredEntry(KEY, {}, {"cubin": os.urandom(MIB) * 2})
     events = Events()
     store = open_store(tmp_path, emit=events)

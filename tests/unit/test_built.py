@@ -1,4 +1,4 @@
-"""`get_or_build`: what is in a key, what comes back, what is refused, and every mode, as for kernels."""
+"""`get_or_build`: its keys, results and errors, and every mode, as for kernels."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_bytes_alone_are_the_payload_data(directory: Path) -> None:
 
 
 def test_what_a_caller_changes_in_a_result_stays_with_that_caller(directory: Path) -> None:
-    """Payloads and meta are the caller's own: the next caller finds what was stored."""
+    """Each caller has its own payloads and meta; the next caller gets them as stored."""
     cache = open_cache(directory)
     for _ in range(3):
         found = cache.get_or_build({"a": 1}, Builder(), meta={"list": [1]})
@@ -139,7 +139,7 @@ def test_order_and_class_of_a_mapping_and_tuple_or_list_keep_the_key(directory: 
 
 
 def test_not_a_number_is_found_again(directory: Path) -> None:
-    """NaN is equal to nothing, and yet the same input."""
+    """NaN equals nothing, but as a component it gives the same key each time."""
     assert key_of(directory, {"a": float("nan")}) == key_of(directory, {"a": float("nan")})
 
 
@@ -147,7 +147,7 @@ def test_not_a_number_is_found_again(directory: Path) -> None:
     "name", ["kind", "compilers", "versions", "cuda toolkit", "target", "depends", "entry", "]", ""]
 )
 def test_names_of_components_are_the_callers(directory: Path, name: str) -> None:
-    """A component called as one of the engine's own counts like any other, also where any compiler's code will do."""
+    """A component with a name that the engine uses counts like any other, also with toolchain="any"."""
     assert key_of(directory, {name: "1"}) != key_of(directory, {name: "2"})
     frozen = open_cache(directory, mode="frozen")
     with pytest.raises(FrozenCacheError):
@@ -155,12 +155,12 @@ def test_names_of_components_are_the_callers(directory: Path, name: str) -> None
 
 
 def test_label_and_meta_keep_the_key(directory: Path) -> None:
-    """People's name for it, and what is kept beside it, decide nothing."""
+    """The label and the meta values that are stored with a result are not in its key."""
     assert key_of(directory, {"a": 1}, label="one", meta={"m": 1}) == key_of(directory, {"a": 1}, label="two")
 
 
 def test_what_build_does_to_the_components_changes_nothing(directory: Path) -> None:
-    """The key is of the values as they were when `get_or_build` was called."""
+    """The key has the values that the components had when `get_or_build` was called."""
     components: dict[str, Any] = {"options": ["-O3"]}
 
     def build() -> bytes:
@@ -202,7 +202,7 @@ def test_components_that_are_no_mapping_of_names_are_refused(directory: Path, co
     "meta", [{"a": b"1"}, {"a": float("nan")}, {1: 2}, 3, {"a": 2**70}, {"a": "\ud800"}, {"a": object()}]
 )
 def test_meta_that_would_not_read_back_is_refused(directory: Path, meta: Any) -> None:
-    """Meta is JSON: what a store could not give back is an error now."""
+    """Meta must be JSON: a value that would not come back from the store unchanged is an error."""
     with pytest.raises(OptionError, match="meta"):
         open_cache(directory).get_or_build({"a": 1}, Builder(), meta=meta)
 
@@ -215,7 +215,7 @@ def test_arguments_of_other_types_are_refused(directory: Path, more: dict[str, A
 
 
 def test_label_of_exactly_the_longest_length_comes_back(directory: Path) -> None:
-    """The limit when it is stored and the one when it is read are the same."""
+    """Storing and reading have the same limit."""
     open_cache(directory).get_or_build({"a": 1}, Builder(), label="x" * 1024)
 
     assert open_cache(directory).get_or_build({"a": 1}, Builder(), label="y").source == "disk"
@@ -228,7 +228,7 @@ def test_label_of_exactly_the_longest_length_comes_back(directory: Path) -> None
     "name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\0", "a\n", "x" * 300, "ü" * 101, "\ud800", 3]
 )
 def test_payload_name_that_is_no_file_name_is_refused(directory: Path, name: Any) -> None:
-    """A payload is called so that it can be a file in any folder, and nowhere else; nothing is stored otherwise."""
+    """A payload's name must be usable as a file name in any folder, and as no path; otherwise nothing is stored."""
     cache = open_cache(directory)
     with pytest.raises(OptionError, match="cannot store what was built"):
         cache.get_or_build({"a": 1}, lambda: {"good": b"1", name: b"2"})
@@ -237,7 +237,7 @@ def test_payload_name_that_is_no_file_name_is_refused(directory: Path, name: Any
 
 @pytest.mark.parametrize("result", [3, "text", {}, {"a": "text"}, [b"a"], {f"{i}": b"" for i in range(5000)}], ids=str)
 def test_result_that_is_no_bytes_is_refused(directory: Path, result: Any) -> None:
-    """`build` returns bytes, or names of bytes."""
+    """`build` must return bytes, or a mapping of names to bytes."""
     with pytest.raises(OptionError, match="cannot store what was built"):
         open_cache(directory).get_or_build({"a": 1}, Builder(result))
     with pytest.raises(OptionError):
@@ -245,7 +245,8 @@ def test_result_that_is_no_bytes_is_refused(directory: Path, result: Any) -> Non
 
 
 def test_many_payloads_with_long_and_foreign_names_come_back(directory: Path) -> None:
-    """Names are the caller's: spaces, brackets, other scripts, and more payloads than an entry has parts."""
+    """Callers choose the names: spaces, brackets, other scripts, and more payloads than an entry of the store may
+    have."""
     result = {f"kernel <float, {i}> größe": bytes([i]) * i for i in range(100)}
     open_cache(directory).get_or_build({"a": 1}, Builder(result))
     assert open_cache(directory).get_or_build({"a": 1}, Builder()).payloads == result
@@ -267,7 +268,7 @@ def test_exception_of_build_passes_through_and_stores_nothing(directory: Path, e
 
 
 def test_build_may_build_others_and_kernels(directory: Path) -> None:
-    """A `build` that asks for others' results, of other components or of a kernel, gets them."""
+    """A `build` that calls `get_or_build` with other components, or compiles a kernel, gets the results."""
     cache = open_cache(directory)
 
     def outer() -> bytes:
@@ -282,7 +283,8 @@ def test_build_may_build_others_and_kernels(directory: Path) -> None:
 
 
 def test_content_of_files_and_folders_counts_and_not_their_place(directory: Path, tmp_path: Path) -> None:
-    """A changed byte, a new, renamed or removed file in a folder is another key; another place of the same is none."""
+    """A changed byte, or a new, renamed or removed file in a folder, gives another key; another path of the same
+    content does not."""
     keys = []
     for place in ("one", "two"):
         folder = tmp_path / place
@@ -312,7 +314,7 @@ def test_content_of_files_and_folders_counts_and_not_their_place(directory: Path
 
 
 def test_links_in_a_folder_count_by_what_they_lead_to(directory: Path, tmp_path: Path) -> None:
-    """A second way to the same files, and a link that leads up, are content: without them it is another key."""
+    """A second link to the same files, and a link to a parent folder, are content: without them the key is another."""
     folder = tmp_path / "lib"
     (folder / "a").mkdir(parents=True)
     (folder / "a/x.toy").write_text("x")
@@ -327,7 +329,7 @@ def test_links_in_a_folder_count_by_what_they_lead_to(directory: Path, tmp_path:
 
 
 def test_miss_names_the_file_of_a_folder_that_differs(directory: Path, tmp_path: Path) -> None:
-    """One that changed, one that is new and one that is gone; those that are as they were are not named."""
+    """A changed, a new and a removed file are named; unchanged files are not."""
     folder = tmp_path / "lib"
     folder.mkdir()
     for name in ("same", "changed", "gone"):
@@ -362,7 +364,7 @@ def test_dependency_that_changes_while_it_is_built_is_not_stored(directory: Path
 
 
 def test_dependency_that_cannot_be_read_is_refused(directory: Path, tmp_path: Path) -> None:
-    """A file that is not there, and a pipe, which would be waited for, are errors; a folder in itself is none."""
+    """A missing file, and a pipe, on which reading would block, are errors; a folder that links to itself is not."""
     os.mkfifo(tmp_path / "pipe")
     for each in (tmp_path / "none", tmp_path / "pipe"):
         with pytest.raises(OptionError, match="cannot read depends"):
@@ -396,7 +398,7 @@ def test_frozen_cache_names_the_component_that_differs(directory: Path) -> None:
     ("mode", "calls", "entries"), [("readonly", 1, 0), ("off", 2, 0), ("refresh", 2, 1), ("verify", 2, 1)]
 )
 def test_mode_says_what_is_looked_for_and_stored(directory: Path, mode: str, calls: int, entries: int) -> None:
-    """Read-only keeps a result in memory; off, refresh and verify build at each call; refresh and verify store."""
+    """Read-only keeps a result in memory only; off, refresh and verify build at each call; refresh and verify store."""
     cache, build = open_cache(directory, mode=mode), Builder()
     for _ in range(2):
         cache.get_or_build({"a": 1}, build)
@@ -406,7 +408,7 @@ def test_mode_says_what_is_looked_for_and_stored(directory: Path, mode: str, cal
 
 @pytest.mark.parametrize("result", [b"other", {"other name": b"code"}])
 def test_verify_reports_what_is_built_otherwise_now(directory: Path, result: Any) -> None:
-    """Mode verify holds what is stored against what `build` returns now, by bytes and by names."""
+    """Mode verify compares the stored payloads with what `build` returns now, by name and by bytes."""
     open_cache(directory).get_or_build({"a": 1}, lambda: b"code", label="toy")
     cache = open_cache(directory, mode="verify")
     troubles: list[str] = []
@@ -418,7 +420,7 @@ def test_verify_reports_what_is_built_otherwise_now(directory: Path, result: Any
 
 
 def test_clear_has_the_next_call_build(directory: Path) -> None:
-    """Results in memory go with those on disk."""
+    """`clear` drops results in memory and on disk."""
     cache, build = open_cache(directory), Builder()
     for _ in range(3):
         cache.get_or_build({"a": 1}, build)
@@ -426,11 +428,11 @@ def test_clear_has_the_next_call_build(directory: Path) -> None:
     assert (cache.get_or_build({"a": 1}, build).source, build.calls) == ("compiled", 2)
 
 
-# -- what is seen of it ----------------------------------------------------------------------------------------------
+# -- lists and reports ------------------------------------------------------------------------------------------------
 
 
 def test_lists_reports_and_entries_have_it_by_its_label(directory: Path) -> None:
-    """`entries`, `listing`, `entry`, `report` and `explain` call it by its label and name its payloads."""
+    """`entries`, `listing`, `entry`, `report` and `explain` show a result by its label, and name its payloads."""
     cache = open_cache(directory)
     found = cache.get_or_build({"source": SOURCE}, Builder(), label="toy.saxpy", meta={"r": 3})
 
@@ -443,7 +445,7 @@ def test_lists_reports_and_entries_have_it_by_its_label(directory: Path) -> None
 
 
 def test_label_is_the_name_of_build_where_none_is_given(directory: Path) -> None:
-    """Lists show which function built it, through `functools.partial` too."""
+    """Without a label, lists show the name of the function that built a result, through `functools.partial` too."""
 
     def compile_it(what: bytes) -> bytes:
         return what
@@ -476,7 +478,7 @@ def test_miss_names_the_line_of_a_text_and_each_component_that_differs(directory
 
 
 def test_bundle_carries_it_and_targets_keep_it(directory: Path, tmp_path: Path) -> None:
-    """The result is in a bundle, even one for a single target, and is served from it, mounted or imported."""
+    """A result is in a bundle, even one for a single target, and is served from it, mounted or imported."""
     open_cache(directory).get_or_build({"a": 1}, Builder(), label="toy")
     path = tmp_path / "kernels.kcache"
     report = open_cache(directory).export_bundle(path, arch="sm_90")
@@ -529,7 +531,7 @@ def test_entry_that_contradicts_itself_is_built_again(directory: Path, header: d
 
 
 def test_damaged_entry_is_built_again(directory: Path) -> None:
-    """A flipped byte of a payload is found before anybody sees it."""
+    """A flipped byte of a payload is found before the caller gets it."""
     key = open_cache(directory).get_or_build({"a": 1}, Builder()).key
     file = file_of(open_cache(directory).session.local, key)  # type: ignore[arg-type]
     data = bytearray(file.read_bytes())
@@ -542,7 +544,7 @@ def test_damaged_entry_is_built_again(directory: Path) -> None:
 
 
 def test_no_kernel_is_made_of_what_was_built(directory: Path) -> None:
-    """Bytes that somebody put under the key of a kernel are moved to quarantine: they are never loaded."""
+    """Bytes of `get_or_build` under a kernel's key are moved to quarantine, and never loaded as a kernel."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=open_cache(directory))
     key = kernel.key()
     artifact = built_artifact("toy", {"data": b"\x7fELF"}, {}, 0.1)
@@ -555,7 +557,7 @@ def test_no_kernel_is_made_of_what_was_built(directory: Path) -> None:
 
 
 def test_no_code_of_a_kernel_is_given_for_what_was_built(directory: Path) -> None:
-    """An entry of a kernel under the key of something built is moved to quarantine as well."""
+    """An entry of a kernel under a key of `get_or_build` is moved to quarantine as well."""
     cache = open_cache(directory)
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()

@@ -1,4 +1,4 @@
-"""What a user sees of the entries: a list with names and times, and a check that says what is damaged."""
+"""The entries that a user sees: a list with names and times, and a check that reports damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listed(cache: KernelCache) -> dict[str, EntryInfo]:
 
 
 def test_entries_say_what_they_are(tmp_path: Path) -> None:
-    """Key, kernels, target, bytes on disk, compile time and last use of each; looking is no use."""
+    """Key, kernels, target, bytes on disk, compile time and last use of each; listing does not count as a use."""
     cache = KernelCache(tmp_path / "cache", durability="none")
     first = cached_kernel(EMPTY, arch="sm_90", cache=cache)
     second = cached_kernel(TWO, name="two", arch="sm_80", cache=cache)
@@ -47,7 +47,7 @@ def test_entries_say_what_they_are(tmp_path: Path) -> None:
 
 
 def test_entries_that_say_nothing_are_listed_too(tmp_path: Path) -> None:
-    """A header is only as good as its writer: what it does not say is empty, never an error."""
+    """Whatever a header lacks is empty in the list, and never an error."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(1))
     (entry,) = KernelCache(tmp_path / "cache").entries()
@@ -56,7 +56,8 @@ def test_entries_that_say_nothing_are_listed_too(tmp_path: Path) -> None:
 
 
 def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
-    """The damaged key and the reason; whole entries stay; the next launch heals, and then all is well."""
+    """It returns the damaged key with the reason; sound entries stay; the next launch compiles, and then all is
+    well."""
     cache = KernelCache(tmp_path / "cache", durability="none")
     kernels = [cached_kernel(source, arch="sm_90", cache=cache) for source in (EMPTY, EMPTY + " ")]
     for kernel in kernels:
@@ -90,7 +91,7 @@ def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
 def test_verify_sets_aside_what_its_header_belies(
     tmp_path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], why: str
 ) -> None:
-    """An entry under right digests whose code is not what its header says; what `verify` left is compiled again."""
+    """An entry with valid digests whose header contradicts its code is moved aside and compiled again."""
     cache = KernelCache(tmp_path / "cache", durability="none")
     kernel = cached_kernel(TWO, name="one", arch="sm_90", cache=cache)
     kernel.compile()

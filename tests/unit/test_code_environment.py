@@ -22,7 +22,7 @@ def digest() -> str:
     [("NUMBA_OPT", "0"), ("NUMBA_OPT", "max"), ("NUMBA_FORCE_CUDA_CC", "8.0"), ("NUMBA_CUDA_DEBUGINFO", "1")],
 )
 def test_variable_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Numba's cache serves an unoptimised or sm_80 kernel to a normal run: these are not in its key."""
+    """Numba's cache lacks these in its key, and serves an unoptimised or sm_80 kernel to a normal run."""
     before = digest()
 
     monkeypatch.setenv(name, value)
@@ -73,7 +73,7 @@ def test_settings_that_only_print_keep_digest(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_every_setting_is_one_of_numbas() -> None:
-    """A name that Numba no longer has would be read as None for ever."""
+    """A name that Numba no longer has would always be read as None."""
     known = [name for name in CODE_SETTINGS if hasattr(config, name)]
 
     assert set(CODE_SETTINGS) - set(known) <= {"USE_LEGACY_TYPE_SYSTEM"}

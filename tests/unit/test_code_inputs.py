@@ -1,4 +1,4 @@
-"""Kernels made of what a compiler made: cubins, fatbins and LTO-IR, as files and as bytes."""
+"""Kernels made from compiled code: cubins, fatbins and LTO-IR, as files and as bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kernel_of(cache: KernelCache, thing: Any, arch: str = "sm_90", **options: An
 
 @pytest.mark.parametrize("kind", MADE)
 def test_code_is_told_by_its_first_bytes(cache: KernelCache, kind: str) -> None:
-    """Parameters of such code have sizes, and types only by a signature."""
+    """The kind of code is read from its first bytes; its parameters have sizes, and types only from a signature."""
     plain, typed = kernel_of(cache, MADE[kind]()), kernel_of(cache, MADE[kind](), signature=SIGNATURE)
 
     assert [(each.offset, each.size, each.code) for each in plain.params] == [
@@ -73,7 +73,7 @@ def test_code_in_a_file_is_told_by_its_suffix(cache: KernelCache, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MADE)
 def test_second_process_makes_nothing(tmp_path: Path, kind: str) -> None:
-    """Linked inputs and what the signature led to come from the store."""
+    """Linked inputs, and what the signature gave, come from the store."""
     (tmp_path / f"saxpy.{kind}").write_bytes(MADE[kind]())
     code = f"""
 from pathlib import Path
@@ -98,7 +98,8 @@ def test_cubin_serves_later_minors_of_its_major_and_nothing_else(cache: KernelCa
 
 
 def test_fatbin_gives_the_best_code_for_the_target(cache: KernelCache) -> None:
-    """Linked code as it is; code for linking, and PTX, are linked; where there is none, the error says what to give."""
+    """Linked code is taken unchanged; relocatable code and PTX are linked; if none fits, the error says what to
+    give."""
     old, new = compiled(SAXPY, "cubin", "sm_80"), compiled(SAXPY, "cubin", "sm_90")
     relocatable = compiled(SAXPY, "cubin", "sm_90", "-rdc=true")
 
@@ -112,7 +113,7 @@ def test_fatbin_gives_the_best_code_for_the_target(cache: KernelCache) -> None:
 
 
 def test_damaged_fatbin_has_no_cubin() -> None:
-    """Cut anywhere, and with any length in its headers: nothing is read outside of it."""
+    """Truncated anywhere, or with any length in its headers: nothing outside of it is read."""
     whole = fatbin((80, compiled(SAXPY, "cubin", "sm_80")))
     assert cubin_in_fatbin(whole, (8, 6)) is not None
     for size in range(0, len(whole), 7):
@@ -123,7 +124,7 @@ def test_damaged_fatbin_has_no_cubin() -> None:
 
 
 def test_device_functions_that_were_linked_in_are_no_kernels(cache: KernelCache) -> None:
-    """Device functions have sections of code and attributes as kernels do."""
+    """Device functions have sections of code and attributes, as kernels do."""
     source = """
 extern "C" __device__ __noinline__ int f(int x) { return x * 3; }
 extern "C" __global__ void k(int *x) { x[0] = f(x[0]); }"""
@@ -141,7 +142,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_bytes_that_are_no_code_are_refused(cache: KernelCache, case: str) -> None:
-    """When they are wrapped, or when they are first read."""
+    """The error comes at decoration, or for a file when it is first read."""
     code, why = WRONG[case]
     with pytest.raises(OptionError, match=why):
         kernel_of(cache, code()).compile()
@@ -170,7 +171,7 @@ def test_linker_options_reach_ltoir(cache: KernelCache) -> None:
 
 
 def test_cubin_is_linked_with_what_it_lacks(cache: KernelCache, tmp_path: Path) -> None:
-    """Code for linking and the file that defines its function."""
+    """A relocatable cubin is linked with the file that defines the function it calls."""
     (tmp_path / "f.cu").write_text("__device__ int f(int x) { return x + 1; }")
     source = '__device__ int f(int); extern "C" __global__ void k(int *x) { x[0] = f(x[0]); }'
     code = compiled(source, "cubin", "sm_90", "-rdc=true")
@@ -182,7 +183,7 @@ def test_cubin_is_linked_with_what_it_lacks(cache: KernelCache, tmp_path: Path) 
 
 
 def test_fast_compile_changes_code_and_key(cache: KernelCache) -> None:
-    """Each level is a request of its own; False is the request without it."""
+    """Each level has a key of its own; False has the key of a kernel without the option."""
     keys = {level: kernel_of(cache, SAXPY, fast_compile=level).key() for level in (False, *FAST_COMPILE)}
     loop = 'extern "C" __global__ void k(float *x) { for (int i = 0; i < 64; i++) x[i] = sinf(x[i]) + x[i] * i; }'
     slow, fast = (kernel_of(cache, loop, fast_compile=level) for level in (False, "max"))
@@ -194,7 +195,7 @@ def test_fast_compile_changes_code_and_key(cache: KernelCache) -> None:
 
 @pytest.mark.parametrize("given", [True, "fast", 1, 0, "MAX"])
 def test_fast_compile_takes_its_levels_alone(cache: KernelCache, given: Any) -> None:
-    """The refusal lists them."""
+    """The error lists the levels."""
     with pytest.raises(OptionError, match="there is no such level") as caught:
         kernel_of(cache, SAXPY, fast_compile=given)
     assert "'min', 'mid', 'max'" in caught.value.hint

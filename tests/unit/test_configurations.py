@@ -1,4 +1,4 @@
-"""Configurations of a kernel: bound once, kept within bounds, refused in words."""
+"""Configurations of a kernel: kept once bound, limited in number, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba_kcache.launch import LaunchShape
 
 
 class Counting(Configurations):
-    """Keeps what it was asked to make a launch of."""
+    """Notes each shape, with its stream, that it was asked to bind a launch for."""
 
     __name__ = "counting"
 
@@ -34,7 +34,7 @@ class Counting(Configurations):
 
 
 def test_configuration_that_comes_again_is_bound_twice_at_most() -> None:
-    """The first coming is only noted, the second kept; from then on it is one look-up."""
+    """The first use is only noted, the second is kept; from then on it is one look-up."""
     kernel = Counting()
     launches = [kernel[4, 32] for _ in range(5)]
 
@@ -44,7 +44,7 @@ def test_configuration_that_comes_again_is_bound_twice_at_most() -> None:
 
 
 def test_row_binds_further_grids_without_reading_them_again() -> None:
-    """One block and stream: the device's limits are asked for once; a grid beyond them is read in full."""
+    """For one block and stream the device's limits are queried once; a grid beyond them is checked in full."""
     kernel = Counting(row=True)
     assert [kernel[grid, 32]() for grid in (1, 2, (3, 4), (5, 6, 7))] == [(1, 1, 1), (2, 1, 1), (3, 4, 1), (5, 6, 7)]
     assert len(kernel.made) == 1
@@ -55,7 +55,7 @@ def test_row_binds_further_grids_without_reading_them_again() -> None:
 
 
 def test_row_that_is_not_alive_is_not_used() -> None:
-    """After a reset, what it would bind belongs to a module that is gone."""
+    """After a reset it would bind a kernel of a module that was unloaded."""
     kernel = Counting(row=True)
     kernel[1, 32]
     kernel.live[0] = False
@@ -65,7 +65,7 @@ def test_row_that_is_not_alive_is_not_used() -> None:
 
 
 def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
-    """The memory kept does not grow with the configurations that were ever seen."""
+    """Memory does not grow with the number of configurations that a program has used."""
     kernel = Counting(row=True)
     for each in range(1, 4 * BOUND_LIMIT):
         assert kernel[each, each]() == kernel[each, each]()
@@ -74,7 +74,7 @@ def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
 
 
 class Refusing(Launches):
-    """Keeps the launch that goes on with arguments which a launcher refused."""
+    """Keeps the launch that takes over arguments which a launcher refused."""
 
     def __init__(self) -> None:
         self._variant_launches = {}
@@ -83,20 +83,20 @@ class Refusing(Launches):
         return SimpleNamespace(refused=lambda variant, args: None)
 
     def kept_after(self, grid: int) -> int:
-        """Number of launches that are kept when this grid was refused as well."""
+        """Number of launches that are kept after this grid was refused too."""
         self._refused(None, (grid, 32, 0, 0), ())
         return len(self._variant_launches)
 
 
 def test_loop_over_grids_of_several_signatures_keeps_no_more_than_the_limit() -> None:
-    """Arguments of another signature than the last one's are launched by what is kept for their grid."""
+    """Arguments with another signature than the last launch's use the launch that is kept for their grid."""
     kernel = Refusing()
 
     assert max(kernel.kept_after(grid) for grid in range(1, 3 * BOUND_LIMIT)) == BOUND_LIMIT
 
 
 def test_unhashable_configuration_is_bound_each_time() -> None:
-    """Numba takes lists as extents."""
+    """Numba accepts lists as extents."""
     kernel = Counting(row=True)
     kernel[[1], [32]]
     kernel[[1], [32]]
@@ -119,7 +119,7 @@ def test_launch_without_brackets_is_said() -> None:
 
 
 def test_stream_object_that_names_another_stream_is_asked_again() -> None:
-    """A program's own object may name whichever stream is current; the one at each indexing is that of the launch."""
+    """A program's own stream object may stand for whichever stream is current: it is read at each indexing."""
 
     class Current:
         handle = 7

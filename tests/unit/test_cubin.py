@@ -1,4 +1,4 @@
-"""Reading cubins: what real ones say of themselves, and that nothing else gets further than a ValueError."""
+"""Reading cubins: real ones are read completely, and any other bytes raise nothing but ValueError."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ TARGETS = ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_103f", "sm_120", 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> None:
-    """Cubins for Turing to Blackwell: kernels with C's offsets and sizes, resources, and the module's constants."""
+    """Cubins for Turing to Blackwell: kernels with the offsets and sizes of C, resources, and the module's
+    constants."""
     cubin = read_cubin(compiled(SOURCE, "cubin", target))
     kernels = {each.symbol: each for each in cubin.kernels}
 
@@ -41,7 +42,7 @@ def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> 
     assert kernels["first"].parameters == ((0, 4), (8, 8), (16, 1), (24, 16), (40, 2))
     assert kernels["second"].parameters == ()
     assert kernels["_Z5thirdIiEvT_PS0_"].parameters == ((0, 4), (8, 8))
-    assert kernels["first"].shared_bytes == 33 * 8  # without what Hopper and later reserve
+    assert kernels["first"].shared_bytes == 33 * 8  # without the bytes that Hopper and later reserve
     assert kernels["second"].shared_bytes == 0
     assert kernels["first"].local_bytes >= 80
     assert kernels["second"].local_bytes == 0
@@ -71,7 +72,7 @@ extern "C" __global__ void k(double *x) {
 
 
 def test_many_parameters_are_in_order() -> None:
-    """Records stand in the cubin last one first."""
+    """A cubin has the record of the last parameter first."""
     types = ["char", "double", "short", "float", "long long", "int"] * 6
     source = f'extern "C" __global__ void k({", ".join(f"{t} p{i}" for i, t in enumerate(types))}) {{}}'
     sizes = {"char": 1, "double": 8, "short": 2, "float": 4, "long long": 8, "int": 4}
@@ -85,14 +86,14 @@ def test_many_parameters_are_in_order() -> None:
 
 
 def test_cubin_of_many_sections() -> None:
-    """A module of 120 kernels has them all."""
+    """All 120 kernels of a module are found."""
     source = "\n".join(f'extern "C" __global__ void k{i}(int a) {{}}' for i in range(120))
 
     assert {each.symbol for each in read_cubin(compiled(source)).kernels} == {f"k{i}" for i in range(120)}
 
 
 def test_relocatable_code_is_no_obstacle() -> None:
-    """Code that goes to the linker can be read as well."""
+    """Code that is still to be linked can be read as well."""
     assert {each.symbol for each in read_cubin(compiled(SOURCE, "cubin", "sm_90", "-rdc=true")).kernels} >= {"first"}
 
 
@@ -124,7 +125,7 @@ def read_or_refuse(data: bytes) -> Cubin | None:
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_120"])
 def test_every_truncation_is_a_value_or_a_value_error(target: str) -> None:
-    """Cut after each of its bytes, a cubin is refused or read, and nothing else happens."""
+    """A cubin that is cut after any of its bytes is read, or is a ValueError."""
     whole = compiled(SOURCE, "cubin", target)
     assert len(whole) > 4000
     symbols = {each.symbol for each in read_cubin(whole).kernels}
@@ -153,7 +154,7 @@ def test_random_flips_are_a_value_or_a_value_error() -> None:
 
 @pytest.mark.slow
 def test_every_byte_of_the_section_table_may_lie() -> None:
-    """Each byte of the file header and of the section headers, set to 0, 1, 0x7f, 0x80 and 0xff."""
+    """Each byte of the file header and the section headers is set to 0, 1, 0x7f, 0x80 and 0xff."""
     whole = compiled('extern "C" __global__ void k(int a) {}')
     (table,) = struct.unpack_from("<Q", whole, 40)
     width, count = struct.unpack_from("<HH", whole, 58)
@@ -166,13 +167,13 @@ def test_every_byte_of_the_section_table_may_lie() -> None:
 @given(st.binary(max_size=300))
 @settings(max_examples=200)
 def test_any_bytes_behind_the_magic_are_a_value_or_a_value_error(tail: bytes) -> None:
-    """Bytes that begin as a cubin does and go on as they like."""
+    """Random bytes after a cubin's magic number are read, or are a ValueError."""
     read_or_refuse(compiled(SOURCE, "cubin", "sm_90")[:40] + tail)
     read_or_refuse(compiled(SOURCE, "cubin", "sm_90")[:64] + tail)
 
 
 def test_huge_counts_are_refused_at_once() -> None:
-    """A section count of 2**64 in section 0 asks for no memory."""
+    """A section count of 2**64 in section 0 allocates no memory."""
     forged = bytearray(compiled('extern "C" __global__ void k(int a) {}'))
     (table,) = struct.unpack_from("<Q", forged, 40)
     struct.pack_into("<H", forged, 60, 0)
@@ -193,7 +194,7 @@ def test_kernel_of_many_bytes_of_parameters_is_read(target: str, floats: int) ->
 
 
 def test_code_that_is_yet_to_be_linked_is_told() -> None:
-    """An object of -rdc=true is no finished cubin."""
+    """A relocatable object (-rdc=true) is no finished cubin."""
     assert is_relocatable(compiled(SOURCE, "cubin", "sm_90", "-rdc=true"))
     assert not is_relocatable(compiled(SOURCE, "cubin", "sm_90"))
     assert not is_relocatable(b"")
@@ -203,14 +204,14 @@ def test_code_that_is_yet_to_be_linked_is_told() -> None:
     ("bounds", "threads"), [("", 1024), ("__launch_bounds__(96)", 96), ("__launch_bounds__(1024, 2)", 1024)]
 )
 def test_cubin_says_how_many_threads_are_certain(bounds: str, threads: int) -> None:
-    """Launch bounds, and 65,536 registers for a block from compute capability 7.0 on."""
+    """Launch bounds limit them, or the 65,536 registers of a block from compute capability 7.0 on."""
     source = f'extern "C" __global__ void {bounds} k(float *x) {{ x[threadIdx.x] = 1; }}'
 
     assert read_cubin(compiled(source, "cubin", "sm_90")).kernels[0].safe_threads == threads
 
 
 def test_many_registers_leave_fewer_threads_certain() -> None:
-    """More than 64 for each thread: 256 threads have them all, on every device."""
+    """With more than 64 registers for each thread, 256 threads are certain to fit, on every device."""
     reads = "".join(f"float v{n} = x[i + {n}];" for n in range(100))
     total, writes = "+".join(f"v{n}" for n in range(100)), "".join(f"x[i * {n}] = v{n} * sum;" for n in range(100))
     source = f'extern "C" __global__ void k(float *x, int i) {{ {reads} float sum = {total}; {writes} }}'

@@ -1,4 +1,4 @@
-"""The adapter of cuda.compute where that is not imported, and the forms that its arguments have in keys."""
+"""The adapter of cuda.compute where cuda.compute is not imported, and the key forms of its arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scale(x: float) -> float:
 
 
 def test_block_without_cuda_cccl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package was explicitly requested, so its absence is an error."""
+    """The program asked for cuda.compute explicitly, so the missing package is an error."""
     monkeypatch.setitem(sys.modules, "cuda.compute", None)
     with pytest.raises(ToolchainMissingError, match="cuda-cccl"), cuda_compute.cached():
         pass
@@ -49,7 +49,7 @@ def test_installing_waits_for_the_import_and_leaves_no_trace(monkeypatch: pytest
 
 
 def test_finder_that_has_found_cuda_compute_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The finder removes itself and no other finder."""
+    """The finder removes itself, and no other finder."""
     pytest.importorskip("cuda.compute", exc_type=ImportError)
     for name in [name for name in sys.modules if name.startswith("cuda.compute")]:
         monkeypatch.delitem(sys.modules, name)
@@ -76,7 +76,7 @@ def test_finder_that_has_found_cuda_compute_goes_alone(monkeypatch: pytest.Monke
     ],
 )
 def test_layout_of_a_struct_is_in_its_form(other: Any) -> None:
-    """Names, order, offsets, types, byte order and inner shapes."""
+    """The form has names, order, offsets, types, byte order and nested shapes."""
     one = np.dtype([("a", "f4"), ("b", "f8")])
 
     assert dtype_form(one) == dtype_form(np.dtype([("a", "f4"), ("b", "f8")])) != dtype_form(other)
@@ -102,7 +102,7 @@ def test_python_operator_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) 
 def test_installed_package_is_known_by_what_its_installer_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package is not imported; a file list that names another package's files is not used."""
+    """Its identity is read without an import; a file list that names another package's files is not used."""
 
     def digest_of(name: str, record: str) -> str:
         (tmp_path / name).mkdir()

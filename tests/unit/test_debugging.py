@@ -1,4 +1,4 @@
-"""`debug_launches`: every launch is waited for, and what failed is named."""
+"""`debug_launches`: every launch is waited for, and the failed one is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def debugged(stream: int = 0) -> tuple[Driver, Any, tuple[Any, ...]]:
 
 
 def test_each_launch_is_waited_for() -> None:
-    """Before and after, also where a plain kernel would be launched by the compiled module by now."""
+    """The driver waits before and after, also where the compiled module would make an ordinary launch."""
     driver, launch, arguments = debugged(stream=9)
     for _ in range(16):
         launch(*arguments)
@@ -53,7 +53,7 @@ def test_failed_launch_is_named_with_its_arguments(monkeypatch: pytest.MonkeyPat
 
 
 def test_earlier_failure_is_not_blamed_on_the_launch() -> None:
-    """An earlier failure is said to be earlier, and the launch is not made."""
+    """The error says that the failure is earlier, and the launch is not made."""
     driver, launch, arguments = debugged()
     driver.ran = FAILED
 
@@ -64,7 +64,7 @@ def test_earlier_failure_is_not_blamed_on_the_launch() -> None:
 
 @pytest.mark.parametrize("stream", [0, 9])
 def test_capture_is_let_alone(stream: int) -> None:
-    """Waiting would spoil a capture, of this stream or, for the default stream, of any."""
+    """Waiting would invalidate a capture of this stream or, for the default stream, of any."""
     driver, launch, arguments = debugged(stream)
     driver.capturing = {9}
     launch(*arguments)

@@ -1,4 +1,4 @@
-"""Kernels and variables that a text declares, as far as it says so: each is a name to ask the compiler about."""
+"""Kernels and variables that a text declares, as far as the text decides: names to ask the compiler about."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_declarations_are_found(source: str, names: str) -> None:
 
 
 def test_parameters_are_those_of_the_text_alone() -> None:
-    """Parameters in which a macro or a condition has a part are not certain."""
+    """Parameters that depend on a macro or a condition are reported as uncertain."""
     parameters = [each.parameters for each in declarations(
         "#define T float\n__global__ void a(T x) {}\n__global__ void b(int n,\n#if X\nint m,\n#endif\nint o) {}\n"
         "__global__ void c(const float *x, void (*f)(int, int), A<int, 3> v) {}\n__global__ void d(void) {}"
@@ -106,7 +106,7 @@ def test_macros_of_the_options_are_known() -> None:
 
 
 def test_indented_directives_are_directives() -> None:
-    """White space before `#` changes nothing, wherever the line before ends."""
+    """White space before `#` is allowed, also after a line that is continued."""
     text = "#if P == 2\n    #define T double\n#else\n\t# define T float\n#endif\n__global__ void k(T *x) {}"
 
     (kernel,) = declarations(text)
@@ -115,7 +115,7 @@ def test_indented_directives_are_directives() -> None:
 
 
 def test_expansion_without_end_is_given_up() -> None:
-    """Text that doubles with each macro, and calls that never close."""
+    """Text that each macro doubles, and calls that never close."""
     doubling = "\n".join(f"#define M{n} M{n + 1} M{n + 1}" for n in range(60))
 
     assert [each.name for each in declarations(f"{doubling}\nM0;\n__global__ void k() {{}}")] in (["k"], [])
@@ -123,7 +123,7 @@ def test_expansion_without_end_is_given_up() -> None:
 
 
 def test_macro_is_expanded_as_the_preprocessor_does() -> None:
-    """Arguments first, unless # or ## stands beside them; a name that is not called stays."""
+    """Arguments are expanded first, except beside # or ##; a function-like macro without a call stays."""
     macros = Macros()
     for each in ("ONE 1", "F(a, b) a + b", "S(x) #x", "J(a, b) a ## b", "V(...) f(__VA_ARGS__)", "N(args...) g(args)"):
         macros.define(each)

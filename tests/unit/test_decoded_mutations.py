@@ -1,4 +1,4 @@
-"""Values of every kind in decoded JSON under right digests: a few hundred of each, always the same ones."""
+"""Mutated values of every kind in decoded JSON, under right digests: a fixed sample of a few hundred each."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ EACH = 400
 def test_mutated_values_are_refused_or_mean_what_they_say(
     tmp_path: Path, reader: Callable[[Bases, random.Random], None]
 ) -> None:
-    """No exception but those that the readers name, and nothing that contradicts its code is accepted."""
+    """Readers raise only the exceptions that they document, and accept nothing that contradicts its code."""
     assert runs(tmp_path, reader, iter(range(EACH))) == EACH

@@ -1,4 +1,4 @@
-"""Compiler messages point at the line of the user's own file, however the source got there."""
+"""Compiler messages point at the line of the user's own file, whichever way the source was made from it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MODULES = {
 
 @pytest.mark.parametrize("form", list(MODULES))
 def test_error_names_the_user_s_file_and_line(tmp_path: Path, form: str) -> None:
-    """Raw, indented, dedented, formatted, concatenated: the line that the message names holds the mistake."""
+    """Raw, indented, dedented, formatted, concatenated: the named line contains the mistake."""
     path = tmp_path / "user_module.py"
     error = refused(cached_kernel(loaded(path, MODULES[form])["k"]))
     lines = MODULES[form].splitlines()
@@ -90,7 +90,7 @@ def test_error_names_the_user_s_file_and_line(tmp_path: Path, form: str) -> None
 
 
 def test_decorator_and_comments_between_do_not_mislead(tmp_path: Path) -> None:
-    """The definition starts at the decorator; what stands between it and the source is passed over."""
+    """The definition starts at the decorator; lines between it and the source are skipped."""
     text = (
         "from numba_kcache import cached_kernel\n\n@cached_kernel(\n    fastmath=True,\n)\ndef k() -> str:\n"
         f"    '''Doc.'''\n    # a comment\n    return r'''{WRONG}'''\n"
@@ -117,7 +117,7 @@ def test_cu_file_is_its_own_source(tmp_path: Path) -> None:
 
 
 def test_source_without_a_file_is_named_with_its_line() -> None:
-    """exec, stdin, `-c`: the line in the source, and no name of a file that is not there."""
+    """With exec, stdin or `-c`, the message has the line of the source and no name of a missing file."""
     names: dict[str, Any] = {"__name__": "nowhere"}
     exec(f"def k() -> str:\n    return '''{WRONG}'''\n", names)
 
@@ -144,7 +144,7 @@ def test_cell_of_a_notebook_is_named_with_its_line() -> None:
 
 
 def test_source_that_its_file_does_not_show_is_named_with_its_line(tmp_path: Path) -> None:
-    """Generated source: no line of the file is blamed for what it does not hold."""
+    """For a generated source no line of the file is named, since none contains its text."""
     text = "def k() -> str:\n    return '\\n'.join(chr(ord(c)) for c in [])\n"
     kernel = loaded(tmp_path / "user.py", text.replace("[]", repr(["~"])))["k"]
     error = refused(cached_kernel(kernel))
@@ -154,7 +154,7 @@ def test_source_that_its_file_does_not_show_is_named_with_its_line(tmp_path: Pat
 
 
 def test_error_in_included_text_is_left_alone(tmp_path: Path) -> None:
-    """A position in a header stays the header's."""
+    """A position in a header stays as it is."""
     (tmp_path / "bad.h").write_text("int f( { }\n")
     (tmp_path / "k.cu").write_text('#include "bad.h"\nextern "C" __global__ void k() {}\n')
     kernel = cached_kernel(tmp_path / "k.cu", strict=False)
@@ -209,7 +209,7 @@ def test_summary_is_the_first_error() -> None:
 
 
 def test_excerpt_is_a_screenful() -> None:
-    """A long log says how much more there is."""
+    """An excerpt of a long log says how many lines it leaves out."""
     log = dedent("\n".join(f"line {n}" for n in range(50)))
 
     assert excerpt("short\nlog") == "short\nlog"
@@ -218,7 +218,7 @@ def test_excerpt_is_a_screenful() -> None:
 
 
 def test_positions_in_words_are_the_user_s_too(tmp_path: Path) -> None:
-    """`at line N`, where a template was instantiated, names the user's line, and the file with it."""
+    """`at line N`, for the place of a template's instantiation, becomes the user's line with its file."""
     text = (
         "# a comment\n\ndef k() -> str:\n    return f'''\n"
         "template<class T> __device__ T g(T a) {{ return a.missing; }}\n"
@@ -232,7 +232,7 @@ def test_positions_in_words_are_the_user_s_too(tmp_path: Path) -> None:
 
 
 def test_lines_that_a_placeholder_brought_are_the_source_s(tmp_path: Path) -> None:
-    """No line of the file is blamed for a text that it does not show."""
+    """A line of the file is named only if it contains the text."""
     text = (
         "BODY = '\\n'.join(chr(105) + f'nt a{n} = undefined_{n}' + ';' for n in range(3))\n\ndef k() -> str:\n"
         "    return f'''\ntemplate<class T> __device__ T first(T a) {{ return a; }}\n"
@@ -286,14 +286,14 @@ def test_error_in_ptx_names_the_user_s_line_and_shows_it(tmp_path: Path) -> None
 
 
 def test_ptx_taken_for_cuda_is_told(tmp_path: Path) -> None:
-    """A function that returns PTX: the hint says how to say so."""
+    """A function returns PTX: the hint says how to declare it."""
     error = refused(cached_kernel(loaded(tmp_path / "u.py", "def k() -> str:\n    return '.version 8.0'\n")["k"]))
 
     assert error.hint == "this is PTX: say kind='ptx'"
 
 
 def test_link_input_s_error_names_its_path(tmp_path: Path) -> None:
-    """The file that is compiled beside the kernel, with its folder."""
+    """The error has the path of the linked file."""
     (tmp_path / "device.cu").write_text("__device__ int f() {\n  return nowhere; }\n")
     error = refused(cached_kernel('extern "C" __global__ void k() {}', link=[tmp_path / "device.cu"]))
 
@@ -313,7 +313,7 @@ def test_excerpt_shows_errors_before_warnings_where_room_is_short() -> None:
 
 
 def test_fold_keeps_the_caret_under_its_character() -> None:
-    """The part of a line that the caret points at has it below; no other part has."""
+    """Of a folded line, only the part that the caret points at has it below."""
     code = f"  {'a' * 300}X{'b' * 100}"
     shown = excerpt(f"k.cu(1): error: e\n{code}\n{' ' * 302}^\n\n1 error").splitlines()
 
@@ -322,7 +322,7 @@ def test_fold_keeps_the_caret_under_its_character() -> None:
 
 
 def test_message_has_no_colours(tmp_path: Path) -> None:
-    """A compiler's words are text: an exception goes into files and notebooks as well."""
+    """Escape sequences are removed: exceptions are also written to files and notebooks."""
     error = refused(cached_kernel(loaded(tmp_path / "u.py", MODULES["raw"])["k"]))
 
     assert "\x1b" not in str(error) + error.log

@@ -1,4 +1,4 @@
-"""sha256, whoever computes it."""
+"""sha256 from either implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numba_kcache import keys
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 16 << 10, (16 << 10) + 1])
 @pytest.mark.parametrize("has_own", [True, False])
 def test_digest_is_sha256_whoever_computes_it(monkeypatch: pytest.MonkeyPatch, size_bytes: int, has_own: bool) -> None:
-    """Below and above the limit, with the interpreter's own sha256 and without it."""
+    """Below and above the size limit, with and without the interpreter's own sha256."""
     if not has_own:
         monkeypatch.setitem(sys.modules, "_sha2", None)
         monkeypatch.setitem(sys.modules, "_sha256", None)

@@ -26,7 +26,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 def test_hands_over_the_files_as_they_are(filled: Path) -> None:
-    """A missing file gives None."""
+    """The bytes are those of the file; a missing file gives None."""
     tier = DirectoryTier(str(filled))
 
     assert tier.get(ENTRY, key_of(1)) == encode_entry(entry_of(1))
@@ -35,7 +35,7 @@ def test_hands_over_the_files_as_they_are(filled: Path) -> None:
 
 
 def test_path_that_is_no_utf_8_is_a_tier_like_another(tmp_path: Path) -> None:
-    """The raw name is in no file and in no key of a counter."""
+    """The raw bytes of the name are in no file and in no name of a counter."""
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff\xfe")
     open_store(Path(path)).put(entry_of(1))
     chain = Chain(open_store(tmp_path / "local"), [DirectoryTier(path)], Events())
@@ -45,7 +45,7 @@ def test_path_that_is_no_utf_8_is_a_tier_like_another(tmp_path: Path) -> None:
 
 
 def test_reading_changes_nothing(filled: Path) -> None:
-    """No file, no byte, no time, recency neither."""
+    """No file and no byte changes, and no time, not even that of last use."""
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files_below(filled)}
     DirectoryTier(str(filled)).get(ENTRY, key_of(1))
 
@@ -53,7 +53,7 @@ def test_reading_changes_nothing(filled: Path) -> None:
 
 
 def test_absent_directory_is_trouble_each_time(tmp_path: Path) -> None:
-    """A share that is not mounted may be mounted later."""
+    """The error comes each time, since a share may be mounted later."""
     tier = DirectoryTier(str(tmp_path / "later"))
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
@@ -83,7 +83,7 @@ def test_huge_file_is_not_read(filled: Path) -> None:
 
 
 def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> None:
-    """Made at the first put; the other cache finds entry and manifest, and nothing else is left."""
+    """The directory is made at the first put; another cache finds entry and manifest, and no other file is left."""
     tier = DirectoryTier(str(tmp_path / "share"), readonly=False, durability="none")
     source = open_store(tmp_path / "source")
     source.add_variant(key_of(9), VARIANT)

@@ -1,4 +1,4 @@
-"""Raw flags: what each depends on is in the key, and one of which that is not known makes the request uncacheable."""
+"""Raw flags: all that a flag depends on is in the key, and an unknown flag makes the request uncacheable."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOT_UNDERSTOOD: tuple[tuple[str, ...], ...] = (
 
 @pytest.mark.slow
 def test_understood_flags_are_flags_of_nvrtc() -> None:
-    """Each spelling compiles as it stands: none is of another compiler, or takes another's value for its own."""
+    """NVRTC accepts each spelling as it stands: it is no other compiler's flag, nor the value of the flag before it."""
     for flags in [(each,) for each in UNDERSTOOD.split()] + [*IN_TWO]:
         assert read_flags(flags).unknown == ""
         assert run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *flags], ()).ok, flags
@@ -59,7 +59,7 @@ def test_understood_flags_are_flags_of_nvrtc() -> None:
 
 @pytest.mark.parametrize("flags", NOT_UNDERSTOOD, ids=" ".join)
 def test_other_flags_make_it_uncacheable(flags: tuple[str, ...]) -> None:
-    """The reason names the flag; what depends= declares is trusted."""
+    """The reason names the flag; with depends= the user vouches for it."""
     request = request_of(SAXPY, options=list(flags))
 
     assert any(each.removeprefix("-Xptxas=") in request.uncacheable for each in flags)
@@ -67,7 +67,7 @@ def test_other_flags_make_it_uncacheable(flags: tuple[str, ...]) -> None:
 
 
 def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
-    """depends= stands for the flag that is not known, not for those beside it."""
+    """depends= vouches for the unknown flag, not for the flags beside it."""
     found = read_flags(["--no-such-flag", "-include", "a.h", "-DA=1", "-G"])
 
     assert found[1:] == (("a.h",), (("A", "1"),), (), True)
@@ -88,7 +88,7 @@ SPELLINGS: tuple[tuple[str, ...], ...] = (
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
 def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple[str, ...]) -> None:
-    """ptxas reads it, in each way in which it can be named; the key holds its bytes and the path as it is given."""
+    """ptxas reads the file, however it is named; the key has its bytes and the path as given."""
     file = tmp_path / "o.txt"
     flags = [each.format(file) for each in spelling]
     file.write_text("-O1")
@@ -107,7 +107,7 @@ def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple
 def test_edit_of_a_file_that_a_flag_includes_invalidates_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, is_one: bool
 ) -> None:
-    """In both spellings the compiler reads the keyed file."""
+    """In both spellings the compiler reads the file that is in the key."""
     monkeypatch.chdir(tmp_path)
     source = 'extern "C" __global__ void k(int *x) { *x = VALUE; }'
 
@@ -139,14 +139,14 @@ RELOCATABLE: tuple[tuple[str, ...], ...] = (
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", RELOCATABLE, ids=" ".join)
 def test_linker_is_in_the_key_of_what_a_flag_makes_relocatable(flags: tuple[str, ...]) -> None:
-    """nvJitLink makes the code of it, however the flag is spelled."""
+    """nvJitLink links relocatable code, however the flag is spelled."""
     assert is_relocatable(run_nvrtc(EMPTY, "k.cu", ["-arch=sm_90", *flags], ("cubin",)).code["cubin"])
     assert "nvJitLink" in request_of(EMPTY, options=list(flags)).libraries
 
 
 @pytest.mark.parametrize("flags", [("-rdc=false",), ("-rdc", "false"), ("-Xptxas=-O1",), ("-ewp",)], ids=" ".join)
 def test_linker_is_not_in_the_key_of_what_is_not_linked(flags: tuple[str, ...]) -> None:
-    """Another nvJitLink would cost a compile for nothing."""
+    """Otherwise another nvJitLink would cost a needless compile."""
     assert "nvJitLink" not in request_of(EMPTY, options=list(flags)).libraries
 
 
@@ -164,7 +164,7 @@ def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
      "--maxrregcount=\x7f32"],
 )  # fmt: skip
 def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
-    """The file's options count like flags on the line."""
+    """An unknown flag in the file counts like one on the line."""
     file = tmp_path / "o.txt"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -174,7 +174,7 @@ def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, cont
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
 def test_options_file_is_compiled_as_it_was_keyed(tmp_path: Path, spelling: tuple[str, ...]) -> None:
-    """An edit between key and compile is not compiled; the code is that of the file under its own name."""
+    """An edit between key and compile is not compiled: the code is that of the keyed bytes."""
     file = tmp_path / "o.txt"
     file.write_text("-O1 --maxrregcount 40")
     flags = [each.format(file) for each in spelling]
@@ -188,7 +188,7 @@ def test_options_file_is_compiled_as_it_was_keyed(tmp_path: Path, spelling: tupl
 
 @pytest.mark.slow
 def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
-    """The bytes go along with the request."""
+    """The request carries the bytes of the file."""
     file = tmp_path / "o.txt"
     file.write_text("-O1")
     toolchain = Toolchain(lambda _name: (), lambda _name, _record: None)
@@ -202,7 +202,7 @@ def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
 def test_raw_flag_for_line_tables_keys_where_the_source_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    """As with lineinfo=True and debug=True, paths are in the code."""
+    """As with lineinfo=True and debug=True, the code contains paths."""
     monkeypatch.chdir(tmp_path)
     here = key_of(request_of(SAXPY, options=[flag]))
     (tmp_path / "other").mkdir()
@@ -215,7 +215,7 @@ def test_raw_flag_for_line_tables_keys_where_the_source_stands(
 def test_line_directive_keys_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directive: str, counts: bool
 ) -> None:
-    """The name in it may be relative, and is then in the line table as one in that folder."""
+    """A relative name in a `#line` is stored in the line table with the working directory."""
     keys = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -230,7 +230,7 @@ def test_line_directive_keys_the_working_directory(
 def test_folder_of_line_tables_is_the_one_that_nvrtc_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """NVRTC calls the working directory what PWD calls it, if that is it: a link invalidates key."""
+    """NVRTC writes the working directory as PWD spells it, if that leads there: a link in it is another key."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path / "real")
@@ -248,7 +248,7 @@ def test_folder_of_line_tables_is_the_one_that_nvrtc_writes(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["real", "link", "elsewhere"])
 def test_folder_is_what_the_code_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Held against a compile with -G."""
+    """The keyed folder is compared with the one in code compiled with -G."""
     from numba_kcache.frontends.source.flags import working_folder
 
     (tmp_path / "real").mkdir()

@@ -38,7 +38,7 @@ def counts(cache: KernelCache) -> tuple[int, int, int]:
 
 
 def test_code_for_a_named_target_is_there_when_it_returns(cache: KernelCache, tmp_path: Path) -> None:
-    """Compiled and counted, or found and counted, once; launches and repeats count nothing more."""
+    """The code is compiled or found, and counted once; launches and repeated calls count nothing more."""
     for _ in range(3):
         kernel = cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
         assert counts(cache) == (1, 0, 1)
@@ -57,14 +57,14 @@ def test_list_of_targets_is_compiled_for_each(cache: KernelCache) -> None:
 
 
 def test_error_of_the_source_is_raised_there_each_time(cache: KernelCache) -> None:
-    """A source that does not compile is a CompileError of the call, and of the next call too."""
+    """A source that does not compile raises CompileError in this call and in the next."""
     for _ in range(2):
         with pytest.raises(CompileError):
             cache.get_or_compile("nonsense", "k", arch="sm_90")
 
 
 def test_frozen_cache_refuses_there(tmp_path: Path) -> None:
-    """A kernel that a frozen cache does not hold is an error of the call."""
+    """A miss in a frozen cache is raised by the call."""
     with pytest.raises(FrozenCacheError):
         KernelCache(tmp_path, mode="frozen").get_or_compile(SAXPY, arch="sm_90")
 
@@ -114,7 +114,7 @@ print(json.dumps([counts, len(set(map(id, kernels)))]))
 @needs_fake_driver
 @pytest.mark.slow
 def test_code_for_a_current_device_is_there_when_it_returns(tmp_path: Path) -> None:
-    """Lazy while no device is current; from then on the call compiles, for the launch that follows it."""
+    """Without a current device the call compiles nothing; with one it compiles for that device."""
     plain = {name: value for name, value in environment(build()).items() if not name.startswith("NUMBA_KCACHE_")}
     command, env = [sys.executable, "-c", PROGRAM, EMPTY], {**plain, "NUMBA_KCACHE_DIR": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -150,7 +150,8 @@ def test_same_call_gives_the_same_kernel(cache: KernelCache) -> None:
 
 
 def test_options_that_differ_give_other_kernels(cache: KernelCache) -> None:
-    """Values that Python takes for equal, and lists and mappings that differ by one member, are other calls."""
+    """Values that are equal in Python but of other types, and lists and mappings that differ in one member, are other
+    calls."""
     calls: list[dict[str, Any]] = [
         {},
         {"lineinfo": False},
@@ -180,7 +181,7 @@ def test_options_that_differ_give_other_kernels(cache: KernelCache) -> None:
 
 
 def test_no_two_calls_are_written_alike() -> None:
-    """Names of calls differ wherever a value, its type, or its place in a list, mapping or option does."""
+    """The names of calls differ wherever a value, its type, or its place in a list, mapping or option differs."""
     values: list[Any] = [
         0, 1, True, False, "1", b"1", None, [], {}, [1], [True], [1, True], [True, 1], ["1", None], {"1": None},
         {"a": 1}, {"a": True}, {"a": 1, "b": None}, ["a", 1],
@@ -192,7 +193,7 @@ def test_no_two_calls_are_written_alike() -> None:
 
 
 def test_arch_of_another_type_is_no_known_call(cache: KernelCache) -> None:
-    """(9.0, 0.0) is equal to (9, 0), and no target."""
+    """(9.0, 0.0) equals (9, 0), but is no valid target."""
     cache.get_or_compile(SAXPY, arch=(9, 0))
     with pytest.raises(OptionError):
         cache.get_or_compile(SAXPY, arch=(9.0, 0.0))
@@ -226,7 +227,7 @@ def test_quoted_include_is_that_of_the_callers_folder(cache: KernelCache, tmp_pa
 
 
 def test_threads_that_ask_at_once_get_one_kernel_compiled_once(cache: KernelCache) -> None:
-    """Twelve threads, one kernel object, one compile."""
+    """Twelve threads get one kernel object, with one compile."""
     barrier, found = threading.Barrier(12), list[Kernel]()
 
     def ask() -> None:
@@ -243,7 +244,7 @@ def test_threads_that_ask_at_once_get_one_kernel_compiled_once(cache: KernelCach
 
 @pytest.mark.slow
 def test_kernels_that_are_kept_are_bounded(cache: KernelCache) -> None:
-    """After five thousand sources the first kernels are dropped; one that was requested again and again is the same."""
+    """After five thousand sources the first kernels are dropped; one that was called for repeatedly is kept."""
     used, alive = cache.get_or_compile(EMPTY), list[Any]()
     for number in range(5000):
         alive.append(weakref.ref(cache.get_or_compile(f"// {number}\n{EMPTY}")))
@@ -253,7 +254,7 @@ def test_kernels_that_are_kept_are_bounded(cache: KernelCache) -> None:
 
 
 def test_clear_has_the_next_call_compile(cache: KernelCache) -> None:
-    """The same kernel, resolved again by the time it is returned."""
+    """The next call returns the same kernel object, resolved again."""
     kernel = cache.get_or_compile(SAXPY, arch="sm_90")
     cache.clear()
     assert cache.get_or_compile(SAXPY, arch="sm_90") is kernel
@@ -265,7 +266,8 @@ def test_clear_has_the_next_call_compile(cache: KernelCache) -> None:
     "options", [{}, {"defines": {"N": 4, "REAL": "float"}, "options": ["-DA"]}], ids=["plain", "lists"]
 )
 def test_repeated_call_is_a_look_up(cache: KernelCache, options: dict[str, Any]) -> None:
-    """Two microseconds, also with lists and mappings among the options; twice that beside another program."""
+    """It takes two microseconds, also with lists and mappings among the options; twice that on a busy machine is
+    accepted."""
     cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", **options)
     times = []
     for _ in range(300):
@@ -277,7 +279,7 @@ def test_repeated_call_is_a_look_up(cache: KernelCache, options: dict[str, Any])
 
 
 def test_kernel_is_of_the_cache_that_is_in_force(tmp_path: Path) -> None:
-    """After `configure` the next call finds or compiles in the cache that is meant then."""
+    """After `configure` the next call finds or compiles in the process's new cache."""
     for folder in ("one", "two"):
         numba_kcache.configure(directory=str(tmp_path / folder))
         numba_kcache.get_or_compile(EMPTY, arch="sm_90")

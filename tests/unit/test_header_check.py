@@ -1,4 +1,4 @@
-"""The warm check of headers on record: each of its comparisons is needed, and nothing a store holds upsets it."""
+"""The warm check of recorded headers: each of its comparisons is needed, and no stored value makes it fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def without(comparison: str) -> Callable[..., Match | Mismatch]:
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
-    """Without it, some scenario is served stale."""
+    """Without the comparison, stale code is served in some scenario."""
     check, stale = without(comparison), []
     for number, scenario in enumerate(SCENARIOS):
         project = Project(tmp_path / str(number))
@@ -65,15 +65,15 @@ def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
 
 
 def test_every_comparison_is_taken_out_once() -> None:
-    """No comparison of the check escapes the test above: each way out of it is one of the list."""
+    """The list above has every comparison of the check, that is, every place where it reports a mismatch."""
     source = inspect.getsource(differences)
 
-    assert source.count("yield Mismatch(") == len(COMPARISONS) - 3  # three of them only lead to others
+    assert source.count("yield Mismatch(") == len(COMPARISONS) - 3  # three comparisons only lead to others
 
 
 @pytest.mark.parametrize("field", FileStat._fields)
 def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: str) -> None:
-    """The content is read instead, which differs from the record here."""
+    """The content is then read, which here differs from the record."""
     (tmp_path / "h").write_text("new")
     now = stat_of(os.stat(tmp_path / "h"))
     search = Search((str(tmp_path),))
@@ -88,7 +88,8 @@ def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: s
 
 
 def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
-    """A write within two seconds could leave the same stat; without the kernel's ctime no age suffices."""
+    """A further write within two seconds could leave the same stat; without a ctime set by the kernel no age is
+    enough."""
     path = tmp_path / "h"
     path.write_text("")
     reading = read_steady(str(path))
@@ -100,7 +101,7 @@ def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_stat_of_a_file_that_is_mapped_for_writing_is_not_kept(tmp_path: Path) -> None:
-    """A write to a page that is dirty already sets no time: its content is compared, and the edit is seen."""
+    """A write to a page that is already dirty sets no time: the content is compared, and the edit is seen."""
     project = Project(tmp_path)
     one_header(project)
     path = tmp_path / "second/header.h"
@@ -119,7 +120,7 @@ def test_stat_of_a_file_that_is_mapped_for_writing_is_not_kept(tmp_path: Path) -
 
 
 def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: Path) -> None:
-    """The folder is local, the file is not: its times are not to be trusted."""
+    """The folder is local, the file is not: its times cannot be trusted."""
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")
@@ -132,7 +133,7 @@ def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link to itself", "too long"])
 def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) -> None:
-    """A file that cannot be read is a difference: no exception, and no wait on a FIFO."""
+    """A file that cannot be read counts as changed: no exception, and no blocking on a FIFO."""
     project = Project(tmp_path)
     one_header(project)
     headers = project.learn()
@@ -154,7 +155,7 @@ def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) ->
 
 
 def test_folder_in_place_of_a_header_shadows_nothing(tmp_path: Path) -> None:
-    """NVRTC passes over a folder of the wanted name."""
+    """NVRTC skips a folder that has the header's name."""
     project = Project(tmp_path)
     one_header(project)
     headers = project.learn()

@@ -1,4 +1,4 @@
-"""The key that headers on record lead to: each comparison is needed, and nothing a manifest holds upsets it."""
+"""The key derived from recorded headers: each comparison is needed, and no content of a manifest makes it fail."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_lookup_needs_comparison(tmp_path: Path, comparison: str) -> None:
 
 
 def test_every_way_on_is_taken_out_once() -> None:
-    """No comparison of the lookup escapes the test above; a variant that cannot be read has a test below."""
+    """The list above has every comparison of the look-up; an unreadable variant has a test below."""
     source = inspect.getsource(find_key)
 
-    assert source.count("continue") + source.count("break") == len(COMPARISONS) - 1 + 2  # not read, not compiled
+    assert source.count("continue") + source.count("break") == len(COMPARISONS) - 1 + 2  # not read; not compiled
 
 
 def test_other_compilers_code_is_named_by_its_own_key(tmp_path: Path) -> None:
-    """If any compiler's will do, the manifest's key is taken: the one it was stored under is not to be derived here."""
+    """With toolchain="any" the key in the manifest is used, since the other compiler's key cannot be derived here."""
     world = World(tmp_path)
     other_compiler(world)
 
@@ -101,7 +101,7 @@ def test_other_compilers_code_is_named_by_its_own_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stored", [None, [], [None], [{}, {}], [None, {}], "xx", {"0": None, "1": None}])
 def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) -> None:
-    """An older version's, or another job's: a miss, no exception."""
+    """A variant of an older version, or of another request, is a miss and no exception."""
     world = World(tmp_path)
     whole = world.variants[0]
 
@@ -111,7 +111,7 @@ def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) ->
 
 
 def test_text_that_was_not_compiled_has_no_header_set(tmp_path: Path) -> None:
-    """Numba's own runtime, where the kernel does not need it: nothing of it can make the code stale."""
+    """Numba's own runtime is not compiled for a kernel that does not need it, so it cannot make the code stale."""
     world = World(tmp_path)
     world.variants[0]["closures"][1] = None
     key = world.find().key

@@ -1,4 +1,4 @@
-"""The mirror of the user's headers: what NVRTC makes of it is what it makes of the user's own folders."""
+"""The mirror of the user's headers: NVRTC makes of it the code that it makes of the user's own folders."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ TREES: list[Callable[[Project], None]] = [
 
 
 def mirror_of(project: Project) -> Mirror:
-    """A mirror of what the project includes."""
+    """A mirror of the headers that the project includes."""
     return Mirror([Survey(project.source, project.search, now_ns=later_ns())])
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda each: each.__name__)
 def test_mirror_means_to_nvrtc_what_the_users_folders_mean(tmp_path: Path, tree: Callable[[Project], None]) -> None:
-    """The code is byte by byte that of a compile without us, and the headers hold afterwards."""
+    """The code equals that of a compile without the mirror byte by byte, and the header set matches afterwards."""
     project = Project(tmp_path)
     tree(project)
     for folder in ("source", "first", "second"):
@@ -169,7 +169,7 @@ def test_mirror_means_to_nvrtc_what_the_users_folders_mean(tmp_path: Path, tree:
 
 
 def of_the_toolkit(project: Project, text: str) -> None:
-    """A header of a toolkit that leads to one of the user's."""
+    """A toolkit's header that includes one of the user's."""
     project.source = "#include <kit/kit.h>\n" + KERNEL
     project.write("tree/include/kit/kit.h", text)
     project.write("second/config.h", "#define VALUE 5\n")
@@ -187,7 +187,7 @@ def of_the_toolkit(project: Project, text: str) -> None:
     ],
 )
 def test_header_that_only_the_toolkit_leads_to_is_compiled_and_learned(tmp_path: Path, text: str) -> None:
-    """No header of the user's asks for it, so that the mirror lacks it at first; an edit, or its end, is seen."""
+    """No header of the user includes it, so the first mirror lacks it; its edit or removal is seen."""
     project = Project(tmp_path)
     of_the_toolkit(project, text)
     plain = project.compile()
@@ -203,7 +203,8 @@ def test_header_that_only_the_toolkit_leads_to_is_compiled_and_learned(tmp_path:
 
 
 def test_path_that_a_toolkit_macro_puts_into_the_code_is_the_users(tmp_path: Path) -> None:
-    """The user's header does not say `__FILE__` itself: the mirror would show, and the user's own path is compiled."""
+    """The user's header has no `__FILE__` itself, but a toolkit's macro has: the code has the user's path, not the
+    mirror's."""
     project = Project(tmp_path)
     of_the_toolkit(project, "#define HERE() __FILE__\n")
     project.source = "#include <kit/kit.h>\n#include <config.h>\n" + KERNEL
@@ -221,7 +222,7 @@ def test_path_that_a_toolkit_macro_puts_into_the_code_is_the_users(tmp_path: Pat
 
 
 def test_mirror_is_named_by_its_content(tmp_path: Path) -> None:
-    """A checkout that moved has the same mirror; another content has another, and a second one at a time a number."""
+    """A moved checkout has the same mirror; other content has another; a second one at the same time gets a number."""
     roots = []
     for name, value in (("one", 1), ("two", 1), ("two", 2)):
         project = Project(tmp_path / name)
@@ -266,7 +267,7 @@ def test_message_names_the_users_paths(tmp_path: Path) -> None:
     [(False, "ltoir", "ltoir"), (True, "ltoir", "ptx"), (False, "cubin", "cubin"), (True, "cubin", "cubin")],
 )
 def test_ltoir_of_an_edited_text_is_compared_as_ptx(is_edited: bool, output: str, compared: str) -> None:
-    """LTO-IR differs from one compile to the next; what is not edited is compiled once, and kept as it was made."""
+    """LTO-IR differs from compile to compile; an unedited text is compiled once, and kept as it was made."""
     folders = Folders((lambda text: text) if is_edited else None)
     flags = ["-arch=sm_90", *(["--dlink-time-opt"] if output == "ltoir" else [])]
     result = folders.run(None, EMPTY, "k.cu", flags, (output,))
@@ -277,7 +278,7 @@ def test_ltoir_of_an_edited_text_is_compared_as_ptx(is_edited: bool, output: str
 
 @pytest.mark.parametrize("way", ["absolute", "unreadable", "into the toolkit", "large", "a text without a folder"])
 def test_no_mirror_where_it_would_not_be_true(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler opens an absolute path whatever it is told; a copy of a toolkit's file would be another file."""
+    """The compiler opens an absolute path in any case, and a copy of a toolkit's file would be another file to it."""
     project = Project(tmp_path)
     one_header(project)
     if way == "absolute":
@@ -299,7 +300,7 @@ def test_no_mirror_where_it_would_not_be_true(tmp_path: Path, way: str, monkeypa
 
 
 def test_where_nothing_can_be_written_there_is_no_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's own files are compiled instead, compared before and after, and learned."""
+    """The user's own files are compiled, compared before and after, and learned."""
     project = Project(tmp_path)
     one_header(project)
     plain = project.compile()
@@ -327,7 +328,7 @@ def test_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_mirror_of_a_killed_compile_is_swept(tmp_path: Path) -> None:
-    """A day later; a young one may be in use."""
+    """It is removed after a day; a younger one may be in use."""
     old, young, new = ("ab" * 16, "cd" * 16, "ef" * 16)
     for name, age_s in ((old, 90_000), (young, 0)):
         root = header_mirror.make_root(str(tmp_path), name)
@@ -339,7 +340,7 @@ def test_mirror_of_a_killed_compile_is_swept(tmp_path: Path) -> None:
 
 
 def test_sweep_leaves_what_is_no_mirror(tmp_path: Path) -> None:
-    """A file, a link and a folder of another name stay at any age; an abandoned mirror goes."""
+    """A file, a link and a folder of another name stay at any age; an abandoned mirror is removed."""
     mirror = "ab" * 16
     (tmp_path / mirror / "0").mkdir(parents=True)
     (tmp_path / "kept" / "sub").mkdir(parents=True)
@@ -358,7 +359,7 @@ def test_sweep_leaves_what_is_no_mirror(tmp_path: Path) -> None:
 def test_mirror_needs_no_temporary_directory_beside_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read-only container has no temporary directory; the first place does without."""
+    """A read-only container may have no temporary directory; shared memory, the first choice, needs none."""
 
     def none() -> str:
         raise FileNotFoundError("no usable temporary directory")

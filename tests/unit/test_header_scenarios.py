@@ -1,4 +1,5 @@
-"""Header tracking: what must invalidate a header set, what must not, and what must never be learned."""
+"""Header tracking: changes that must invalidate a header set, changes that must not, and headers never to be
+learned."""
 
 from __future__ import annotations
 
@@ -57,13 +58,13 @@ needs_nvrtc_12 = pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRT
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
-    """Way to tell the headers: a mirror, with NVRTC 13 or 12.9, or of the user's own files a scanner, alone or with a
-    watch on what is opened."""
+    """The way to find the headers: with a mirror, by NVRTC 13 or 12.9, or by a scanner of the user's own files, alone
+    or with a watch on opened files."""
     return str(request.param)
 
 
 def compiled(project: Project, how: str) -> bytes | None:
-    """Compile the project without us."""
+    """Compile the project without the cache."""
     project.how, project.library = ("mirror", NVRTC_12) if how == "nvrtc12" else (how, "")
     code, log = project.compile()
     assert code or "cannot open source file" in log, log
@@ -79,7 +80,7 @@ def learn(project: Project, how: str) -> HeaderSet:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 def test_header_set_breaks_when(tmp_path: Path, how: str, scenario: Scenario) -> None:
-    """The header set matches until the change, which does change what NVRTC makes, and not after it."""
+    """The header set matches until the change, which changes NVRTC's output, and not afterwards."""
     project = Project(tmp_path)
     scenario.prepare(project)
     code = compiled(project, how)
@@ -104,7 +105,7 @@ THE_17 = {
     "__has_include target appears": has_include_target_appears,
     "symlink retargeted, same size": symlink_retargeted_same_size,
     "header deleted": header_deleted,
-    "-I dir moved away and back": include_folder_moved_away,  # and back: the next test
+    "-I dir moved away and back": include_folder_moved_away,  # moving it back is the next test
     "computed include edited": computed_include_edited,
     "same source, other directory, other header": same_source_in_another_folder_with_another_header,
     "CPATH changed": None,  # the test after the next
@@ -172,7 +173,7 @@ def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("happening", ["touched", "checked_out", "moved", "copied"])
 def test_header_set_survives_header(tmp_path: Path, how: str, happening: str) -> None:
-    """Contents count: new times, new inodes and another place change neither the check nor the key."""
+    """Contents count: new times, inodes or paths change neither the check nor the key."""
     project = Project(tmp_path / "checkout")
     one_header(project)
     project.write("second/header.h", '#pragma once\n#include "sub/more.h"\n')
@@ -218,7 +219,7 @@ def test_header_set_survives_renamed_environment(tmp_path: Path, how: str) -> No
 
 
 def test_unused_toolkit_is_no_dependency(tmp_path: Path, how: str) -> None:
-    """A source that takes nothing from a tree does not depend on which one it is."""
+    """A source that includes nothing of a toolkit does not depend on the toolkit's identity."""
     project = Project(tmp_path)
     in_tree(project)
     project.source = '#include "own.h"\n' + KERNEL
@@ -272,7 +273,7 @@ MEANWHILE = [edit, edit_and_put_back, replace, shadow, switch_folder, delete]
 def test_users_header_changed_while_compiler_ran_is_not_learned(
     tmp_path: Path, how: str, meanwhile: Callable[[Project], None]
 ) -> None:
-    """Without a mirror it cannot be told if the compiler read the header before or after the change."""
+    """Without a mirror, the compiler may have read the header before or after the change."""
     project = Project(tmp_path)
     one_header(project)
     compiled(project, how)
@@ -287,7 +288,7 @@ def test_users_header_changed_while_compiler_ran_is_not_learned(
 def test_header_changed_while_compiler_ran_is_compiled_as_it_was(
     tmp_path: Path, meanwhile: Callable[[Project], None]
 ) -> None:
-    """The compiler reads the mirror: its code is that of the bytes that were keyed, and the change is a miss later."""
+    """The compiler reads the mirror, so the code is that of the keyed bytes; the change is a miss later."""
     project = Project(tmp_path)
     one_header(project)
     code = compiled(project, "mirror")
@@ -302,7 +303,7 @@ def test_header_changed_while_compiler_ran_is_compiled_as_it_was(
 
 
 def test_link_that_moves_and_comes_back_while_compiler_ran(tmp_path: Path) -> None:
-    """The compile finds the folder switched, and it is back before anybody compares: the mirror has what was keyed."""
+    """The link leads elsewhere during the compile, and back before the comparison: the mirror has the keyed bytes."""
     project = Project(tmp_path)
     linked_folder(project)
     code = compiled(project, "mirror")
@@ -317,7 +318,7 @@ def test_link_that_moves_and_comes_back_while_compiler_ran(tmp_path: Path) -> No
 
 
 def test_link_that_moves_and_comes_back_is_not_learned_without_a_mirror(tmp_path: Path) -> None:
-    """The files are as before, and the link leads there, but it is another link."""
+    """The files are as before and the link leads to them again, but it is a new link."""
     project = Project(tmp_path)
     linked_folder(project)
     compiled(project, "scan")
@@ -334,7 +335,7 @@ def test_link_that_moves_and_comes_back_is_not_learned_without_a_mirror(tmp_path
 def test_header_that_is_mapped_for_writing_is_not_learned_without_a_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that was read in place may have been changed and changed back, and none of its times says so."""
+    """A file that was read in place may have been changed and changed back, without a trace in its times."""
 
     def refuse(_surveys: object) -> None:
         raise Unmirrored("a test")
@@ -350,7 +351,7 @@ def test_header_that_is_mapped_for_writing_is_not_learned_without_a_mirror(
 
 
 def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: str) -> None:
-    """A generated header, written right before the compile: learned, but its stat is not trusted yet."""
+    """A header generated right before the compile is learned, but its stat is not trusted yet."""
     project = Project(tmp_path)
     one_header(project)
     compiled(project, how)
@@ -369,7 +370,7 @@ PASTED = "#define FROM(x) <header.x>\n#define NAMED(x) FROM(x)\n#define linux h\
 
 
 def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
-    """The scanner cannot run macros: it compiles from the user's folders, and nothing is stored."""
+    """The scanner cannot expand the macro: the user's folders are compiled, and nothing is stored."""
     project = Project(tmp_path)
     one_header(project)
     project.source = PASTED
@@ -392,7 +393,7 @@ def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
 def test_header_that_cannot_be_captured_is_refused(
     tmp_path: Path, how: str, text: str, reason: UntrackableReason
 ) -> None:
-    """A name that the text does not tell is not guessed, in whichever header it stands."""
+    """A name that the text does not give is not guessed, in whichever header it is."""
     project = Project(tmp_path)
     one_header(project)
     project.write("second/header.h", f"#define VALUE 1\n{text}\n")
@@ -436,7 +437,7 @@ def test_header_that_asks_for_a_next_one_breaks_when_that_appears(tmp_path: Path
 
 @pytest.mark.parametrize("folder", ["ünïcode", b"not-utf8-\xff", "with space", "with\nnewline", "x/../with-dots"])
 def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes) -> None:
-    """Paths are bytes to the system; the compiler is told no others than the user has."""
+    """Paths are bytes to the system, and the compiler gets them unchanged."""
     project = Project(tmp_path)
     one_header(project)
     name = os.fsdecode(folder)
@@ -453,7 +454,7 @@ def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes)
 
 @pytest.mark.slow
 def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, how: str) -> None:
-    """Each header is reached by the one before it alone; more of them than are read ahead of the compiler."""
+    """Each header is included only by the one before it; the chain is longer than the number of headers read ahead."""
     project = Project(tmp_path)
     one_header(project)
     project.write("second/header.h", '#include "deep/h0.h"\n')

@@ -1,4 +1,4 @@
-"""Headers that climb (`../inc/x.h`, `./x.h`): finitely many, and each folder under one name."""
+"""Headers included by climbing paths (`../inc/x.h`, `./x.h`): finitely many, each folder under one name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def climbing(folder: Path) -> Project:
 
 
 def test_headers_that_climb_in_a_circle_have_one_name_each(tmp_path: Path) -> None:
-    """The compiler's own paths grow with each round; the record does not."""
+    """The compiler's own paths grow with each round; the recorded names do not."""
     headers = climbing(tmp_path).learn()
 
     assert [file.place for file in headers.files] == [Place(0, "../inc/a.h"), Place(0, "../inc/b.h")]
 
 
 def test_edit_in_a_circle_of_headers_is_seen(tmp_path: Path) -> None:
-    """Contents count, and nothing else."""
+    """An edit of the content is a difference; nothing else is."""
     project = climbing(tmp_path)
     headers = project.learn()
     os.utime(tmp_path / "inc/b.h", ns=(1, 1))
@@ -42,7 +42,7 @@ def test_edit_in_a_circle_of_headers_is_seen(tmp_path: Path) -> None:
 
 
 def test_folder_with_two_names_is_in_the_mirror(tmp_path: Path) -> None:
-    """A name that leads through a folder in which nothing else is wanted."""
+    """An include path may lead through a folder that has no other wanted header."""
     project = Project(tmp_path, '#include "../inc/a.h"\nextern "C" __global__ void k(int *x) { *x = A; }\n')
     project.write("source/deep/unused.h", "")
     project.write("inc/a.h", '#pragma once\n#include "../source/deep/../../inc/c.h"\n')

@@ -1,4 +1,4 @@
-"""Counts with a label: by day, by entry, by reason; in bounds, and back out of the counters."""
+"""Labelled counts by day, entry and reason: bounded, and readable from the counters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
 
 
 def test_counts_of_tiers_are_saved_each_time_and_in_a_child_from_the_second_time_on() -> None:
-    """A tier gives what it has counted since it was last asked; what a fork copied is the parent's to save."""
+    """A tier returns its counts since the last call; counts that a fork copied are saved by the parent."""
     kept = Statistics()
     kept.sources.append(lambda: {"tier/toy/hits": 1.0})
     assert [kept.take_unsaved().get("tier/toy/hits") for _ in range(3)] == [1.0, 1.0, 1.0]
@@ -70,7 +70,7 @@ def test_counts_of_tiers_are_saved_each_time_and_in_a_child_from_the_second_time
 
 
 def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that resolves a million kernels keeps so many labels; those that are there go on counting."""
+    """A program that resolves a million kernels keeps a limited number of labels, whose counts go on."""
     monkeypatch.setattr(events, "MOST_KEYS", 3)
     kept = Statistics()
     for number in (*range(10), 0):

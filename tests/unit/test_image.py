@@ -1,4 +1,4 @@
-"""Bundles in OCI image layouts: the same digests each time, and nothing believed before it was verified."""
+"""Bundles in OCI image layouts: equal digests each time, and nothing used before it was verified."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def resolved(cache: KernelCache, source: str = EMPTY) -> Target:
 
 @pytest.mark.slow
 def test_same_entries_give_the_same_digests(filled: KernelCache, layout: Path, tmp_path: Path) -> None:
-    """Whenever, in whichever directory, from whichever cache, a second time in place."""
+    """The digests depend neither on time, directory or cache, nor on a second export in place."""
     other = open_cache(tmp_path / "other")
     other.import_bundle(layout)
     other.export_bundle(f"oci:{tmp_path / 'second'}:v1")
@@ -92,7 +92,8 @@ def test_same_entries_give_the_same_digests(filled: KernelCache, layout: Path, t
 
 @pytest.mark.slow
 def test_image_says_what_is_in_it(layout: Path) -> None:
-    """Targets, kernels and toolchain, and the GPUs as operators of model caches read them; also as labels."""
+    """Targets, kernels and toolchain, and the GPUs in the form that operators of model caches expect; also as
+    labels."""
     manifest = manifest_of(layout)
     about = manifest["annotations"]
     config = json.loads(blob(layout, manifest["config"]["digest"]).read_bytes())
@@ -109,7 +110,7 @@ def test_image_says_what_is_in_it(layout: Path) -> None:
 
 @pytest.mark.slow
 def test_layer_is_an_archive_that_others_unpack(layout: Path, filled: KernelCache, tmp_path: Path) -> None:
-    """The bundle under the folder that operators take, and as kernels.kcache; as big as the label says."""
+    """It holds the bundle under the folder that operators use, and as kernels.kcache; its size is that of the label."""
     manifest = manifest_of(layout)
     filled.export_bundle(tmp_path / "all.kcache")
     with tarfile.open(blob(layout, manifest["layers"][0]["digest"]), "r:gz") as archive:
@@ -126,7 +127,7 @@ def test_layer_is_an_archive_that_others_unpack(layout: Path, filled: KernelCach
 
 @pytest.mark.slow
 def test_tags_of_one_layout_lead_to_their_images(filled: KernelCache, layout: Path, tmp_path: Path) -> None:
-    """A tag that is written again leads to the new image; the others stay. Without one it is the latest."""
+    """A tag that is written again leads to the new image, and the others stay. The default tag is `latest`."""
     filled.export_bundle(f"oci:{layout}", arch="compute_80")
     filled.export_bundle(f"oci:{layout}:old")
     filled.export_bundle(f"oci:{layout}:old", arch="sm_80")
@@ -142,7 +143,7 @@ def test_tags_of_one_layout_lead_to_their_images(filled: KernelCache, layout: Pa
 
 
 def test_directory_with_something_else_is_left_as_it_is(filled: KernelCache, tmp_path: Path) -> None:
-    """Files of others; a folder of blobs that is a link; a name that is taken by no regular file."""
+    """Foreign files, a folder of blobs that is a link, and a name that is no regular file are not overwritten."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("dear")
     with pytest.raises(BundleError, match="neither empty nor an OCI image layout"):
@@ -163,7 +164,7 @@ def test_directory_with_something_else_is_left_as_it_is(filled: KernelCache, tmp
 def test_command_line_writes_and_reads_images(
     filled: KernelCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of FILE and --oci, not both and not neither."""
+    """Exactly one of FILE and --oci is accepted."""
     place, directory = str(tmp_path / "cli"), ["--directory", str(tmp_path / "filled")]
     assert main(["export", "--oci", f"{place}:v1", *directory]) == 0
     assert f"wrote oci:{place}:v1: 3 entries" in capsys.readouterr().out
@@ -179,7 +180,7 @@ def test_command_line_writes_and_reads_images(
 
 @pytest.mark.parametrize("way", ["imported", "registered", "tier"])
 def test_image_serves_what_is_in_it(layout: Path, tmp_path: Path, way: str) -> None:
-    """Without a compiler, in a frozen cache, from a layout that cannot be written to."""
+    """It serves without a compiler, in a frozen cache, and from a layout that cannot be written to."""
     for path in (*layout.rglob("*"), layout):
         path.chmod(0o555 if path.is_dir() else 0o444)
     cache = open_cache(tmp_path / "new", mode="frozen", **({"tiers": f"oci:{layout}:v1"} if way == "tier" else {}))
@@ -192,7 +193,7 @@ def test_image_serves_what_is_in_it(layout: Path, tmp_path: Path, way: str) -> N
 
 
 def test_registered_image_outlives_its_layout(layout: Path, tmp_path: Path) -> None:
-    """The unpacked file has no name: nothing is left behind, nothing can be put in its place."""
+    """The unpacked file has no name: no file is left behind, and none can be put in its place."""
     cache = open_cache(tmp_path / "new", mode="frozen")
     cache.register_bundle(layout)
     shutil.rmtree(layout)
@@ -201,7 +202,7 @@ def test_registered_image_outlives_its_layout(layout: Path, tmp_path: Path) -> N
 
 
 def test_program_that_closes_descriptors_loses_no_image(layout: Path) -> None:
-    """A daemon closes all numbers that it does not know: the image is unpacked again."""
+    """A daemon closes all descriptors that it does not know: the image is then unpacked again."""
     before = links()
     bundle = open_any(str(layout), KernelCache(layout.parent / "c").session.settings)
     (number,) = [each for each, link in links().items() if "(deleted)" in link and before.get(each) != link]
@@ -211,7 +212,7 @@ def test_program_that_closes_descriptors_loses_no_image(layout: Path) -> None:
 
 
 def links() -> dict[str, str]:
-    """Each open descriptor and what it is of."""
+    """The target of each open descriptor."""
     found = {}
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -247,7 +248,7 @@ def test_signature_of_the_bundle_is_that_of_its_image(filled: KernelCache, layou
 
 
 def why_refused(layout: Path, tmp_path: Path) -> str:
-    """The reason for which a layout is refused, by import and by registering; nothing of it is anywhere."""
+    """The reason for which a layout is refused, by import and by registering; nothing of it is stored."""
     cache = open_cache(tmp_path / "untouched")
     for use in (cache.register_bundle, cache.import_bundle):
         with pytest.raises(BundleError) as caught:
@@ -264,7 +265,7 @@ def flip(path: Path, at: int) -> None:
 
 @pytest.mark.slow
 def test_changed_byte_of_any_blob_is_refused(tmp_path: Path) -> None:
-    """Manifest, config and layer, at sixty offsets of each; the untouched one is taken."""
+    """Manifest, config and layer, at sixty offsets of each; the unchanged layout is accepted."""
     layout = forged(tmp_path, small_bundle(tmp_path))
     chance = random.Random(3)
     for path in sorted((layout / "blobs/sha256").iterdir()):
@@ -297,7 +298,7 @@ def archive_of(*members: tuple[str, bytes, bytes]) -> bytes:
 
 
 def forged(tmp_path: Path, bundle: bytes = b"", *, layer: bytes | None = None, **changes: Any) -> Path:
-    """A forger's layout: any layer and any fields, under digests that are right."""
+    """A forger's layout: any layer and any fields, under digests that fit."""
     layout = tmp_path / "forged"
     shutil.rmtree(layout, ignore_errors=True)
     layout.mkdir()
@@ -346,7 +347,7 @@ UP = "sha256:" + "../" * 21 + "x"
     ],
 )  # fmt: skip
 def test_forged_image_is_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
-    """Digests that are paths, sizes that are none, archives that hold something else."""
+    """Digests that are paths, impossible sizes, archives with other contents."""
     assert why in why_refused(forged(tmp_path, **changes), tmp_path)
 
 
@@ -387,7 +388,7 @@ def test_link_in_a_layout_is_not_followed(tmp_path: Path, which: str) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_pipe_or_folder_for_a_blob_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """A pipe does not hold the reader up."""
+    """Reading does not block on a pipe."""
     layout = forged(tmp_path, small_bundle(tmp_path))
     for path in (layout / "blobs/sha256").iterdir():
         path.unlink()
@@ -397,7 +398,7 @@ def test_pipe_or_folder_for_a_blob_is_refused(tmp_path: Path, make: Callable[[Pa
 
 
 def test_layout_without_one_is_said(tmp_path: Path) -> None:
-    """No directory, an empty one, one of another version."""
+    """The error covers a missing directory, an empty one, and a layout of another version."""
     assert "No such file" in why_refused(tmp_path / "nowhere", tmp_path)
     (tmp_path / "empty").mkdir()
     assert "it is not a complete OCI image layout" in why_refused(tmp_path / "empty", tmp_path)
@@ -411,7 +412,7 @@ def test_layout_without_one_is_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")
 def test_skopeo_reads_copies_and_repacks_an_image(layout: Path, tmp_path: Path) -> None:
-    """Inspected, copied as it is, and through an archive of docker, which packs the layer again."""
+    """skopeo inspects it, copies it, and converts it through a Docker archive, which packs the layer again."""
 
     def skopeo(*words: str) -> str:
         command = ["skopeo", "--insecure-policy", *words]

@@ -1,4 +1,4 @@
-"""The names that macros form: every one that NVRTC may find there."""
+"""Header names that macros form: every name under which NVRTC may search."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FILES = ["a.h", "b.h", "sub/a.h", "ab.h", "N.h", " a.h", "_own.h", "a/b.h"]
 
 @pytest.mark.parametrize(("operand", "text", "names"), NAMES)
 def test_names_that_macros_form_are_listed(operand: str, text: str, names: set[str | None]) -> None:
-    """Names are listed for each definition of each macro and for none; None means that they cannot be listed."""
+    """Names for each definition of each macro, and for it being undefined; None where they cannot be listed."""
     found = IncludeNames(lambda: [text.encode()]).listed(operand)
 
     assert {each and each.name for each in found} == names
@@ -75,7 +75,7 @@ def test_form_of_a_name_is_that_of_the_operand() -> None:
 
 @pytest.mark.slow
 def test_file_that_nvrtc_includes_is_among_the_names(tmp_path: Path) -> None:
-    """Each operand of the table, where one file alone is there."""
+    """Each operand of the table, with only one of the files present."""
     for position, (operand, text, names) in enumerate(NAMES):
         folders = {
             name: tmp_path / f"{position}-{number}" for number, name in enumerate(FILES if None not in names else ())
@@ -88,7 +88,8 @@ def test_file_that_nvrtc_includes_is_among_the_names(tmp_path: Path) -> None:
 
 
 def included(folders: Mapping[str, Path], source: str) -> set[str | None]:
-    """Names whose folder has what the source includes; one process tries each, without the headers of the toolkit."""
+    """The names whose folder has the header that the source includes; one process tries each, without the toolkit's
+    headers."""
     nvrtc = library_path()
 
     def is_included(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What the scanner sees in a text: every include that NVRTC carries out, and its doubts."""
+"""The scanner's findings in a text: every include that NVRTC carries out, and each uncertainty."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_include_is_seen_in_spelling(tmp_path: Path, text: str) -> None:
-    """NVRTC takes it (with trigraphs, of C++11), so the scanner must see it."""
+    """NVRTC accepts the spelling (trigraphs with C++11), so the scanner must find it."""
     (tmp_path / "x.h").write_text("#define VALUE 1\n")
     kernel = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
     made = compile_source(f"{text}\n{kernel}", Search((str(tmp_path),)), options=["--std=c++11"])
@@ -64,7 +64,7 @@ def test_include_is_seen_in_spelling(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_text_that_asks_nothing_is_plain(text: str) -> None:
-    """Most kernels: no header, no clock, no place."""
+    """Most kernels use no header, no clock and no file name."""
     assert scan_includes(text) == PLAIN
     assert not scan_includes(text).asks_files
 
@@ -103,7 +103,7 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
     ],
 )
 def test_clock_is_noticed(text: str) -> None:
-    """Every spelling counts, also where comments, strings and branches cannot be told for certain."""
+    """Every spelling counts, also where the text alone does not decide if it is a comment, string or branch."""
     assert scan_includes(text).has_clock
 
 
@@ -119,7 +119,7 @@ def test_clock_is_noticed(text: str) -> None:
     ],
 )
 def test_clock_under_if_0_is_none(text: str) -> None:
-    """No header and no macro can make it count, so nothing has to be compiled to know."""
+    """No header and no macro can make it active, so no compile is needed to decide."""
     assert not scan_includes(text).has_clock
 
 
@@ -137,7 +137,7 @@ def test_clock_under_if_0_is_none(text: str) -> None:
     ],
 )
 def test_line_directive_is_noticed_in_each_spelling(text: str, expected: bool) -> None:
-    """A digraph alone is none: other directives are written with it, too."""
+    """A digraph alone is no line directive, since other directives are written with it too."""
     assert has_line_directive(text.encode()) is expected
 
 
@@ -158,7 +158,7 @@ def test_line_directive_is_noticed_in_each_spelling(text: str, expected: bool) -
     ],
 )
 def test_hidden_question_is_noticed(text: str) -> None:
-    """A `__has_include` whose file cannot be read off the text."""
+    """A `__has_include` whose file name the text does not give."""
     assert scan_includes(text).is_opaque
 
 
@@ -221,7 +221,7 @@ def test_unconditional_includes_are_those_under_no_condition() -> None:
 
 
 def test_macro_values_are_file_names_or_unknown() -> None:
-    """Every definition in any branch counts; one that is no file name says that there are others."""
+    """Every definition in any branch counts; one that is no file name means that further names are possible."""
     text = b'#define H "a.h"\n# define H <b.h> // second\n#define HH "c.h"\n#define F(x) <x>\n#define \\\nH OTHER\n'
 
     assert macro_values(text, frozenset({"H", "F"})) == {

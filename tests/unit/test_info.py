@@ -1,4 +1,4 @@
-"""What info() says beside its figures: what to do where the rate is low, the limits bind, or there was trouble."""
+"""Advice of info() beside its figures: for a low hit rate, limits that are reached, and trouble."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], w
 
 
 def test_info_of_an_empty_cache_has_no_averages() -> None:
-    """Nothing was compiled or loaded: no time of nothing, no share of nothing; once and twice are words."""
+    """Without compiles and loads there are no times or shares; the counts 1 and 2 are written as "once" and "twice"."""
     text = str(info())
 
     assert "on average" not in text
@@ -73,13 +73,13 @@ def test_info_tells_of_each_tier() -> None:
     ],
 )  # fmt: skip
 def test_figures_are_written_as_people_read_them(text: str, wanted: str) -> None:
-    """Units that fit, and one entry is no entries."""
+    """Units fit the size; "1 entry" is singular."""
     assert text == wanted
 
 
 @pytest.mark.parametrize("way", ["compiled", "interpreted"])
 def test_info_names_the_way_that_launches_take(way: str) -> None:
-    """Text and JSON have it; figures without that value have no row."""
+    """Text and JSON say whether launches are compiled or interpreted; figures without that value have no row."""
     found = info()._replace(launches=way)
 
     assert ("launches", way) in found.rows()
