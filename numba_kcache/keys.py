@@ -6,7 +6,7 @@ Promise     The key is a pure function of the ordered (name, value) pairs: any c
 Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container's body is the
             concatenation of its encoded members, so no separator can be forged by content. key = sha256 over schema,
             then each name and encoded value. sha256 rather than blake2b: hosts in FIPS mode switch blake2b off. Up to
-            256 KiB it is the interpreter's own: importing hashlib loads OpenSSL (4 ms).
+            256 KiB are hashed by CPython's own code, since importing hashlib loads OpenSSL (4 ms).
 Not here    Reading files, versions or environment: front ends and the engine pass the values in.
 """
 
@@ -27,7 +27,7 @@ def encode(value: Any) -> bytes:
     """Write the canonical bytes of a value.
 
     Raises:
-        TypeError: A value of another type is inside.
+        TypeError: The value is or contains one of another type.
     """
     body = b""
     members: Iterable[Any] = ()

@@ -4,7 +4,7 @@ Promise     A setting comes from `configure()`, otherwise from the environment, 
             cannot be used is a `SettingsError` that names setting, value and origin; no value is guessed or silently
             ignored.
 Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader and meaning. The defaults are those
-            of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with the two.
+            of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with both.
 """
 
 from __future__ import annotations

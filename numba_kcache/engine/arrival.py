@@ -19,7 +19,7 @@ def arrived(entry: StoredEntry) -> Artifact:
     """Read the artifact of a decoded entry, and check it against its code.
 
     Raises:
-        ValueError: It is malformed, or contradicts its code.
+        ValueError: The header is malformed, or contradicts the code.
     """
     try:
         artifact = artifact_from_header(entry.header, entry.payloads)

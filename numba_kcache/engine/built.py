@@ -3,7 +3,7 @@
 Promise     The key covers the components' values, which are read once, and the content of files in `depends`; a value
             without a canonical form is an OptionError. Exceptions of `build` pass through, and its result is checked
             before it is stored. If a file of `depends` changes meanwhile, the result is not stored.
-Method      Each component of the user's is a component of the key, named `component[NAME]`, so that it cannot be
+Method      Each of the user's components is a component of the key, named `component[NAME]`, so that it cannot be
             confused with one of the engine's own. A hit or a miss is counted once in a process for each key.
 Not here    The artifact of the bytes (model.built), look-ups, turns and stores (session).
 """
@@ -46,7 +46,7 @@ _MAX_DEPTH = 32
 _NUMBER_BITS = 64
 _KIND = component("kind", BUILT)
 _SERVED_LIMIT = 4096
-"""Limit of the calls for which a process remembers that it counted a hit; when it is reached, all are dropped."""
+"""Most calls for which a process remembers that it counted a hit; when there are this many, all are dropped."""
 
 
 class Built(NamedTuple):

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from .session import Session
 
 EXPLAINED_LIMIT = 4096
-"""Limit of the compiles whose reasons a process remembers; when it is reached, all are dropped."""
+"""Most compiles whose reasons a process remembers; when there are this many, all are dropped."""
 
 
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
-    """Load the compiler libraries of a request, and list all its components, with the compilers that were loaded."""
+    """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
     if request.headers:
         from ..headers import compile as _imported  # noqa: F401
@@ -126,7 +126,7 @@ def publish(
     subject, everything = subject_of(request), (*components, *headers.components)
     code_name = BUILT if artifact.kind == BUILT else "cubin"
     payloads = {code_name: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
-    payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # cut where too long
+    payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # long texts are cut
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
     except (ValueError, MemoryError) as error:  # too large for a store: it runs, and the next process compiles again
@@ -141,7 +141,7 @@ def publish(
 
 
 def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
-    """Compile a request, and store it: `Session.compile`."""
+    """Compile a request, and store it: the work of `Session.compile`."""
     compilers = load_compilers(session, request)
     if compilers != tuple(components):  # the compilers that were loaded are not those on record
         components = compilers
@@ -159,7 +159,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
         session.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
         return without_key(artifact, untracked)
     session.forget_compilers()
-    actual = session.components(request)  # of the libraries mapped and packages imported now, which made the code
+    actual = session.components(request)  # with the libraries mapped and packages imported now: they made the code
     key = derive((*actual, *headers.components))
     session.remember(key, artifact)
     if len(session.compiled_for) >= EXPLAINED_LIMIT:

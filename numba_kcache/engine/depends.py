@@ -2,7 +2,7 @@
 
 Promise     Equal content gives an equal value for the key at any path, and different content a different one. A file
             that cannot be read, or would block the reader, is an OptionError. Links are followed, except a link to a
-            folder that contains it.
+            folder that contains the link.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Require that new entries of a session reach the directory that was configured, or any directory."""
+"""Require that new entries of a session are written to the configured directory, or at least to some directory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from .lookup import STORING, Lookup
 
 
 def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
-    """Require that new entries get into the configured directory, or that this entry is there.
+    """Require that new entries can be written to the configured directory, or that it has the given entry.
 
     Args:
         cache: The session.
         what: The operation, as in `cannot ...`.
-        key: Key of an entry that was found or stored; "" for one not made yet, or whose key is not known.
-        is_found: Whether it was found in some store, which is enough if the directory can be read.
+        key: Key of the entry, if it was found or stored; "" if it is not built yet, or its key is not known.
+        is_found: Whether the entry was found in some store; then it is enough that the directory can be read.
 
     Raises:
         KCacheError: A directory was configured and cannot be used.
@@ -37,7 +37,7 @@ def require_lasting(cache: Lookup, what: str) -> None:
     """Require that new entries outlive this process.
 
     Raises:
-        KCacheError: They are kept in memory, though the mode is not off.
+        KCacheError: They would be kept only in memory, and the mode is not off.
     """
     why = cache.local.prepare()
     if not cache.local.place and cache.settings.mode != "off":

@@ -1,6 +1,6 @@
 """Explain a request by trying the same candidates as a look-up.
 
-Promise     It reads the same stores as a look-up, in the same order, and compiles, changes and counts nothing.
+Promise     `explain` reads the same stores as a look-up, in the same order, and compiles, changes and counts nothing.
 Not here    The order (engine/__init__.py), the reasons of a miss (explanation.nearest), the words (explanation.text).
 """
 
@@ -61,7 +61,7 @@ def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]
     """Find the reasons why a request missed."""
     try:
         return why_missed(subject_of(request), components, evidence_of(lookup, components))
-    except Exception:  # stores and users' files may contain anything, and a compile must not fail for want of a reason
+    except Exception:  # stores and users' files may contain anything, and a compile must not fail because of it
         return Missed((Reason(ReasonKind.UNKNOWN),))
 
 
@@ -88,7 +88,7 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
     """Describe a stored entry, and how the other entries of its kernel differ from it. Changes nothing.
 
     Raises:
-        EntryError: Its report, or that of another entry, cannot be read.
+        EntryError: The report of the entry, or of another entry of its kernel, cannot be read.
     """
     try:
         return explain_entry(key, evidence_of(lookup))
@@ -99,5 +99,5 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
 def _miss(lookup: Lookup, request: Request) -> Explanation:
     components = lookup.components(request)
     why = reasons_of(lookup, request, components)
-    key = "" if request.headers else derive(components)  # with headers it is known only after a compile
+    key = "" if request.headers else derive(components)  # with headers, the key is known only after a compile
     return Explanation(request.label, request.target.name, key, "miss", reasons=why.reasons, nearest=why.nearest)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def info_of(session: Session, scope: str) -> CacheInfo:
-    """Collect sizes and counts of a cache, over all processes (`"lifetime"`) or of this one (`"process"`).
+    """Collect sizes and counts of a cache: the counts of all processes (`"lifetime"`) or of this one (`"process"`).
 
     Raises:
         SettingsError: There is no such scope.

@@ -30,7 +30,7 @@ from ..toolchain import RECORD_KEY, Identified, Record, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
-if TYPE_CHECKING:  # a hit imports neither them nor their imports
+if TYPE_CHECKING:  # a hit imports neither these modules nor what they import
     from ..store.entry import Variant
     from ..store.memory import MemoryStore
     from ..tiers.chain import Chain
@@ -121,8 +121,8 @@ class Lookup:
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
         """List the components that name the request's compilers.
 
-        With `looks=False`, as each look-up begins, only the record is used, if it is still true of the libraries that
-        are loaded and installed now; otherwise None is returned, and no compiler is searched for.
+        With `looks=False`, with which each look-up begins, no compiler is searched for: the components come from the
+        record, if that is still true of the libraries that are loaded and installed now; otherwise None is returned.
         """
         makers = request.libraries, request.distributions
         if makers == ((), ()):
@@ -165,7 +165,7 @@ class Lookup:
         """Derive the key of a request.
 
         Raises:
-            UncacheableError: It cannot be keyed.
+            UncacheableError: The request cannot be keyed.
         """
         if request.uncacheable:
             raise uncacheable(request, request.uncacheable)
@@ -178,7 +178,7 @@ class Lookup:
         """Find the stored artifact of exactly this request, without alternatives; None if it has to be built.
 
         Raises:
-            UncacheableError: It cannot be keyed.
+            UncacheableError: The request cannot be keyed.
         """
         if request.uncacheable:
             raise uncacheable(request, request.uncacheable)
@@ -284,7 +284,7 @@ class Lookup:
             return artifact_from_header(entry.header, entry.payloads, is_launched=True)
         except (ValueError, KCacheError) as error:
             self.set_aside(key, f"no artifact: {error}")
-        except Exception as error:  # MemoryError, or any other: a launch must not fail by the contents of a store
+        except Exception as error:  # MemoryError, or any other: a store's contents must not make a launch fail
             self.events.emit(trouble("entry", f"cannot read the entry {key}: {error!r}"))
         return None
 

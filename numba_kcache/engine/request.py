@@ -81,7 +81,7 @@ class Request(NamedTuple):
 
 
 Make = Callable[[Target, "Target | None"], Request]
-"""Makes a request for a target; if a virtual one is given too, compiled to PTX for that first."""
+"""Makes a request for a target; the second argument is a virtual target to compile to PTX for first, or None."""
 
 
 class Wanted(NamedTuple):

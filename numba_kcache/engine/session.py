@@ -30,7 +30,7 @@ from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted
 
-if TYPE_CHECKING:  # a hit imports neither them nor their imports
+if TYPE_CHECKING:  # a hit imports neither these modules nor what they import
     from ..explanation.text import Explanation
     from ..model.artifact import Artifact
     from ..model.reason import Reason
@@ -136,7 +136,7 @@ class Session(Lookup):
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from .explain import explain
 
-        # meanwhile look-ups of other threads do not renew times of use, and save no record of compilers
+        # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_manifest
         try:

@@ -9,7 +9,7 @@ from ..model import NamedTuple
 
 
 class Difference(NamedTuple):
-    """A component that differs between two requests, as its two records; None if one of them lacks it."""
+    """A component that differs between two requests, with its record in each; None for a request that lacks it."""
 
     name: str
     old: tuple[str, str, Any] | None

@@ -1,7 +1,7 @@
 """List the reasons why two requests have different keys, from their components.
 
-Promise     Every component that differs has at least one reason. If its values are known, so has every part of it that
-            differs: each option, each library, each variable. No value from a store raises an exception here.
+Promise     Every component that differs has at least one reason. If both its values are known, every part that differs
+            has a reason: each option, each library, each variable. No value from a store raises an exception here.
 Method      A table has the kind of reason for each component; another lists those whose values have named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
             only if none of them differs.
@@ -29,7 +29,7 @@ _LIMIT = 160
 
 
 def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
-    """The kind of reason for a component; UNKNOWN for one of another version of this package.
+    """The kind of reason for a component; UNKNOWN for a component that only another version of this package has.
 
     Args:
         name: Name of the component.
@@ -62,9 +62,8 @@ def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason
         changed = [each for each in dict.fromkeys((*was, *now)) if was.get(each) != now.get(each)]
         if changed:
             return [Reason(kind, name, each, was.get(each), now.get(each)) for each in changed]
-    if before == after or (
-        kind is ReasonKind.SOURCE_CHANGED and name != "kind"
-    ):  # a place, or a whole text, is not shown
+    # a whole text is too long to show, and equal values say nothing: the digests are shown
+    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):
         before = after = None
     return [Reason(kind, name, part, _whole(old, before), _whole(new, after))]
 
@@ -91,13 +90,13 @@ def _parts(name: str, value: Any) -> dict[str, str]:
 
 
 def _defines(pairs: Any) -> dict[str, Any]:
-    """Name each macro; an item that is no pair, of a forged record, is left out."""
+    """Name each macro; an item that is not a pair (in a forged record) is left out."""
     known = [each for each in pairs if isinstance(each, list) and len(each) == 2] if isinstance(pairs, list) else []
     return {f"defines {macro}": "defined" if text is None else text for macro, text in known}
 
 
 def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
-    """Name a link input by its position and file, which is recorded for CUDA C++."""
+    """Name a link input by its position and file; only CUDA C++ records the file."""
     index, value = numbered
     if not isinstance(value, list) or len(value) != 3:
         return f"link[{index}]", value

@@ -3,10 +3,10 @@
 Promise     Records are only reported, never used to find code: a record that is lost, damaged or forged can only make
             an explanation worse. Only `append` changes the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
-            program has one history whether it is run as a script, with `-m`, by a process pool or imported by the
-            shell's `explain`. A module of a package has the same history in every checkout. It holds the keys of the
-            kernel's last entries, and the start of the digest of each of their components. It is written with each
-            entry, and read only on a miss.
+            program has one history whether it is run as a script, with `-m`, by a process pool or imported by
+            `numba-kcache explain`. A module of a package has the same history in every checkout. A history holds the
+            keys of the kernel's last entries, and the start of the digest of each of their components. Each new entry
+            adds a record to it; it is read only on a miss.
 Not here    Which entry is nearest, and the differences from it (nearest, diff).
 """
 
@@ -157,7 +157,7 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
 
 
 def built_here() -> dict[str, str]:
-    """Describe system and Python that build an entry, for people; without the machine's name, since entries travel."""
+    """Describe the system and Python that build an entry, for people; no machine's name, since entries are shared."""
     import platform
 
     python = platform.python_implementation() + " " + platform.python_version()
@@ -207,5 +207,5 @@ def peek(key: str, evidence: Evidence) -> StoredEntry | None:
 
 
 def module_of(file: str) -> str:
-    """The module name of a file when the shell's `explain` imports it; "" for no file."""
+    """The module name of a file when `numba-kcache explain` imports it; "" for no file."""
     return ".".join([*_packages_of(file), os.path.basename(file).removesuffix(".py")])

@@ -1,7 +1,7 @@
 """Read what an entry keeps to explain later misses: its report and the user's texts.
 
 Promise     Nothing that is stored raises an exception here: malformed fields are left out.
-Not here    Writing the two (history).
+Not here    Writing them (history).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def records_of(report: Mapping[str, Any]) -> list[Record]:
 
 
 def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
-    """Make the records of a request's components, as they are read from a report."""
+    """Make the records of a request's components, as `records_of` would read them from the report of its entry."""
     report = {"module": module_of(subject.file), "components": [each.record() for each in components]}
     return records_of(json.loads(json.dumps(report, default=bytes.hex)))
 
@@ -66,7 +66,7 @@ def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
 
 
 def _as_imported(name: str, module: Any) -> str:
-    """Replace `__main__` in a component's name by the module name that the file has when the shell imports it."""
+    """Replace `__main__` in a component's name by the name under which `numba-kcache explain` imports the file."""
     name = name.replace("__mp_main__", "__main__")
     return name.replace("__main__", module) if module and isinstance(module, str) else name
 

@@ -325,7 +325,7 @@ class Kernel(Launches):
         return f"<Kernel {text_of(own, self._label, self._entry_at_hand())}>"
 
     def _entry_at_hand(self) -> Entry | None:
-        """The kernel in a resolved artifact, where one serves all arguments; None before it is resolved."""
+        """The kernel in a resolved artifact; None if there is none yet, or the code depends on the arguments' types."""
         for found in () if self._definition.has_variants else self._resolutions.known().values():
             return self._definition.entry(found.artifact)
         return None

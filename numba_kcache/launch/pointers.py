@@ -66,10 +66,10 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
     """The address of memory borrowed through DLPack, or of the device copy of a wrapped host array.
 
     Raises:
-        ArgumentError: It is neither, or does not fit.
+        ArgumentError: The argument is neither, or its memory does not fit.
         Unfit: The wrapped array cannot be passed as it is.
     """
-    from .memory import copy_around, host_array_of, is_wrapper  # here: `recognition` imports this module, for most
+    from .memory import copy_around, host_array_of, is_wrapper  # here: most programs need none of them
 
     if is_wrapper(value):
         memory = memory_of(value.value) or host_array_of(value.value)

@@ -106,9 +106,9 @@ def _add_known(type_or_dtype: Any, code: int, capsule: Any = None, parts: tuple[
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
-    """Yield a `Row` of native.c for each slot that one can describe, with the only two types that a number may have.
+    """Yield a `Row` of native.c for each slot that one can describe, with the NumPy and the Python class for a number.
 
-    None in place of these types means any type that is registered.
+    None in place of a class means any type that is registered.
     """
     parameters = iter(launcher.parameters)
     for slot in slots:

@@ -25,7 +25,7 @@ class Dropped(NamedTuple):
     Args:
         ordinal: Ordinal of its device.
         context: The id of the context that it was loaded in.
-        streams: Streams that its kernels were launched on, but the default one: by handle, the object that owns each.
+        streams: Streams that its kernels were launched on, the default one excepted: by handle, each one's owner.
         unload: Unloads it.
         events: Events recorded after its launches; none before the first load after it was dropped.
         pid: The process that loaded it.

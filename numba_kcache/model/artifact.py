@@ -44,7 +44,7 @@ def _code_sizes() -> dict[str, int | None]:
 
 
 CODE_SIZES = _code_sizes()
-"""Every type code with its size as a parameter, in bytes; None for `?`."""
+"""Every type code with its size as a parameter, in bytes; None for `o` and `?`."""
 
 
 class Parameter(NamedTuple):
@@ -74,7 +74,7 @@ MAX_PARAMETERS_BYTES = 32764
 BUILT = "built"
 """The kind of bytes that another compiler made (model.built): no cubin, no kernel, never launched."""
 
-_MOST_PARAMETERS = 1 << 20  # of all kernels together: those of one can be shared by 65,536, and are checked for each
+_MOST_PARAMETERS = 1 << 20  # of all kernels together: 65,536 kernels may share one list, which is checked for each
 _MAX_ENTRIES = _MAX_NAME = 65536
 _MAX_KIND, _MAX_SECONDS, _MOST_THREADS = 32, 1e9, 1024
 
@@ -121,7 +121,7 @@ class Variable(NamedTuple):
     """A `__device__` or `__constant__` variable of a module.
 
     Args:
-        name: Its name in the source, `"ns::coeffs"`.
+        name: Its name in the source, such as `"ns::coeffs"`.
         symbol: Its name in the cubin.
         size_bytes: Bytes it takes.
         code: Type code of its elements; `"o"` for types without a code.
@@ -139,7 +139,7 @@ class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
-        kind: The kind of its source, `"cuda"`, as its front end names it.
+        kind: The kind of its source, such as `"cuda"`, as its front end names it.
         target: The target that the code was built for.
         entries: The kernels in it, in order.
         cubin: The linked module; empty where `target` is virtual, or where kernels are linked from LTO-IR. For the
@@ -210,8 +210,8 @@ def artifact_from_header(
     Args:
         header: JSON values.
         payloads: Bytes by name.
-        is_launched: Check the kernel against the cubin, where there is only one; with several, the caller asks
-            `misfit` about the one that it launches.
+        is_launched: Check the kernel against the cubin, where there is only one; with several, the caller calls
+            `misfit` for the one that it launches.
 
     Raises:
         ValueError: A field is missing, of another type, or out of bounds; or the header contradicts the cubin.
@@ -250,7 +250,7 @@ _new = tuple.__new__
 
 
 def _entries(rows: Any) -> tuple[Entry, ...]:
-    """Read the kernels; the parameters of one may be those of another before it, given by its number."""
+    """Read the kernels; a kernel may have the number of an earlier one in place of parameters: it has the same."""
     read: list[Entry] = []
     for name, symbol, typed, resources, parameters in rows:
         if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
@@ -323,9 +323,9 @@ def _is_exception(name: object) -> bool:
 def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = None) -> str:
     """Say how a cubin contradicts the entry of one of its kernels; "" if it does not, or where there is no cubin.
 
-    This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package. For
-    callers with more kernels, `places` is filled with the place of the records of each, () for a kernel that is known
-    to fit; and, by "", with records that were found to say the same as parameters, by these.
+    This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package.
+    A caller that checks more kernels gives a dict `places` to be filled: by symbol, the section with the kernel's
+    records (() if the kernel is known to fit), and by "" the bytes of records that fit, by the parameters they fit.
     """
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
@@ -348,7 +348,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                     places.update(dict.fromkeys([each.symbol for each in artifact.entries], ()))
                 return wrong
             rows = [*_SECTION.iter_unpack(cubin[table : table + 64 * count])]
-            sections = {row[0]: row for row in reversed(rows)}  # of one name the first
+            sections = {row[0]: row for row in reversed(rows)}  # the first of each name
             names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
             if places is not None:
                 _list_kernels(cubin[names : names + size], sections, places)
@@ -366,7 +366,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
         if records and len(records) <= size and cubin.startswith(records, start):
             after, past = start + len(records), start + size
             if cubin.find(_RECORD_HEAD, after, past) < 0 and cubin.find(_LARGE_RECORD_HEAD, after, past) < 0:
-                return ""  # the records of another kernel with these parameters, and no further one
+                return ""  # equal to the records of a kernel with these parameters, and there are no further ones
         words, found, at, end, last = unpack_from(f"<{size // 4}I", cubin, start), {}, 0, size // 4, 0
         while at < end:
             head = words[at]

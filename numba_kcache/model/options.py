@@ -173,7 +173,7 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
         raise _refuse(name, value, "it is not a list of flags", f"write options={[value]}")
     before = ""
     for flag in value:
-        is_value = before.startswith("-") and "=" not in before  # perhaps: of which flags it may be, NVRTC knows
+        is_value = before.startswith("-") and "=" not in before  # perhaps: NVRTC knows which flags take one
         before = flag if isinstance(flag, str) else ""
         if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
             raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")

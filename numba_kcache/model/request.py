@@ -1,7 +1,7 @@
 """Requests to NVRTC and the linker: one source, one target, its options, and its place for error messages.
 
-Not here    `Request`, which the engine looks up and builds for kernels of every kind (engine.request), and the one of
-            a source kernel (frontends.source.request).
+Not here    `Request`, which the engine looks up and builds for kernels of every kind (engine.request), and how one is
+            made for a source (frontends.source.request).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FILE_WORDS = {
     "assert": "a", "source_loc": "u", "__builtin_": "b", "\\": "\\", "??/": "?",
 }  # fmt: skip
 """A CUDA C++ text that may include files, or whose code may depend on its path or the time, contains one of these.
-`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued within a word. With each
-its rarest letter: that a text lacks a letter is found in a thirtieth of the time."""
+`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued within a word. The values
+are the rarest letters: a search for the letter alone takes a thirtieth of the time, and mostly finds none."""
 
 
 DEBUG_FLAGS = frozenset(("-G", "--device-debug"))
@@ -52,7 +52,7 @@ class CompileOptions(NamedTuple):
 class LinkInput(NamedTuple):
     """One input of the linker beside the kernel: `kind` as in `model.linkable`, a name for messages, its bytes.
 
-    `folder` is where a `cu` input's own quoted includes start.
+    Quoted includes in a `cu` input are searched for in `folder` first.
     """
 
     kind: str
@@ -75,8 +75,8 @@ class Origin(NamedTuple):
         path: The user's file; `""` where there is none (exec, stdin).
         line: The line of that file at which the source, or what defines it, starts; 1-based.
         is_whole_file: Whether the file itself is the source.
-        is_cell: Whether `path` is the name of a notebook's cell: messages name it, line tables and keys do not, for it
-            is another in each session.
+        is_cell: Whether `path` is the name of a notebook's cell: messages name it, line tables and keys do not, since
+            it differs in each session.
     """
 
     path: str = ""

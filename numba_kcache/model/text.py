@@ -46,12 +46,12 @@ def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
     """Refuse text that the compilers would not read to its end, or that is not valid.
 
     Args:
-        text: The user's.
+        text: The user's text.
         what: Its description in the message: "name='k'".
-        is_decoded: It comes from `decoded`: surrogate escapes in it stand for bytes.
+        is_decoded: The text comes from `decoded`: surrogate escapes in it stand for bytes.
 
     Raises:
-        OptionError: It holds a NUL, or a lone surrogate.
+        OptionError: The text holds a NUL, or a lone surrogate.
     """
     found = re.search(_UNFIT_DECODED if is_decoded else _UNFIT, text)
     if found is None:

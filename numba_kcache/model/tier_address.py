@@ -38,7 +38,7 @@ class TierAddress(NamedTuple):
 
     Args:
         kind: `"directory"`, `"bundle"`, `"resource"`, `"oci"`, or a URL's scheme.
-        place: Path, `package:resource`, `oci:directory:tag`, or URL; the last may hold a secret.
+        place: Path, `package:resource`, `oci:directory:tag`, or URL; a URL may hold a secret.
         options: The options after the `?`.
     """
 
@@ -59,7 +59,7 @@ class TierAddress(NamedTuple):
 
 
 class LayoutPlace(NamedTuple):
-    """An image in a layout: the directory and the tag; None for the only image, or the latest."""
+    """An image in a layout: the directory and the tag; None for the only image, or the one tagged `latest`."""
 
     directory: str
     tag: str | None

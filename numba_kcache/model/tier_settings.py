@@ -21,7 +21,7 @@ def read_tiers(value: Any, absolute: Callable[[str], str]) -> tuple[TierAddress,
     """Read addresses: text with commas, a path, or a list of paths and URLs; `absolute` makes a path absolute.
 
     Raises:
-        ValueError, TypeError: One cannot be read.
+        ValueError, TypeError: An address cannot be read.
     """
     prefixes = {"directory": "", "bundle": "", "oci": OCI_PREFIX}
     found = []
@@ -47,7 +47,7 @@ def read_trusted_keys(value: Any) -> tuple[tuple[str, bytes], ...]:
     """Read names and public keys: `name=key` with commas, or a mapping.
 
     Raises:
-        ValueError, TypeError: One cannot be read.
+        ValueError, TypeError: A name or key cannot be read.
     """
     if isinstance(value, str):
         pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in value.split(",") if text.strip()]

@@ -2,7 +2,7 @@
 
 Promise     A compile of less than a second shows nothing. A longer one shows a live line on standard error if that
             is a terminal, and otherwise writes one log line. An error in showing it never reaches the compile.
-Method      For each compile a thread, which waits for the compile's end. A hit starts none.
+Method      Each compile starts a thread that waits for the compile's end. A hit starts none.
 Not here    The log line that every compile gets at its end (observe).
 """
 

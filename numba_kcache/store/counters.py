@@ -1,13 +1,13 @@
 """Counters that many processes add to without waiting for each other; a crash loses at most the last addition.
 
 Promise     A record that `add` wrote is in every later `read` exactly once, also while another process folds files,
-            and whichever process is killed at any time. Unknown names are summed like the others.
+            and if any process is killed at any time. Counters with unknown names are summed like the others.
 Method      Each process appends JSON lines to its own file, and starts another file after ten minutes. A read sums all
             files. Once there are more than 128, and no process looked for files to fold in the last ten minutes, those
             last written an hour ago or earlier (by the clock of their filesystem) are folded (totals). A line begins
             with a line feed too, so that a torn line damages no other.
-Not here    When to add: never on the path of a hit that is already resolved. Sums of the files (totals), which the end
-            of a process does not import.
+Not here    When to add: never in the launch of a kernel that is already resolved. Sums of the files (totals): a process
+            that saves its counts at its end does not import that module.
 Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
 """
 

@@ -19,7 +19,7 @@ from . import CLOEXEC, DIRECTORY, NOFOLLOW, make_folder_in
 from .folders import file_mode
 from .tree import FOLDER, Refused, Tree
 
-_PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | NOFOLLOW | CLOEXEC  # O_PATH: it may be closed to readers
+_PARENT = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY | NOFOLLOW | CLOEXEC  # O_PATH needs no read permission
 _MAX_LINKS = 40
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -34,7 +34,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
     Args:
         path: Absolute path.
         shared: Trust the directory's owner and group, also where they can write to its parents.
-        make: Make missing folders: the last one for its owner alone, or with the umask's permissions if `shared`.
+        make: Make missing folders: the last one for its owner alone or, if `shared`, with what the umask permits.
 
     Returns:
         The directory's descriptor, which the caller closes, and the first parent in which users who are not trusted may

@@ -3,7 +3,7 @@
 Promise     `get` returns the entry that was put under this very key, or None. No failure of the system (full or
             read-only disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one
             event. A damaged file is moved to the quarantine, so that the next put replaces it. Constructing a DiskStore
-            touches no file. A directory that is not ours, or that cannot be made or written to, is replaced by a
+            touches no file. A directory that is not trusted, or that cannot be made or written to, is replaced by a
             private store, which is reported once. A directory on a network filesystem gets a private store in front, so
             that a put neither locks files nor walks the directory over the network.
 Method      store.tree reads and publishes; this module handles its failures. Methods import what a hit does not need.
@@ -56,7 +56,7 @@ class DiskStore(Store):
         clock: The time, in seconds since the epoch.
         max_wait_s: Longest wait for a build of another thread or process, in seconds.
         stands_in: This is the private store of another store; its own private store is in memory.
-        demands: Nothing is found that others stored without a check of its signature (store.origin).
+        demands: Find only code compiled on this machine, or whose signature was checked (store.origin).
 
     Attributes:
         private: Store in front of a directory on the network, or in place of one that cannot be used; None for most.
@@ -136,7 +136,7 @@ class DiskStore(Store):
         return self.private if self.is_replaced else None
 
     def is_usable(self) -> bool:
-        """Check whether the directory may be read: it is examined once, when it exists, and may be until then."""
+        """Check whether the directory may be read. It is checked once, when it exists; until then it may be read."""
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None
@@ -215,7 +215,7 @@ class DiskStore(Store):
             entry = self._read(ENTRY, key, entry_format.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 if not self._demands:
-                    self.private.take_unsigned()  # the directory may be marked
+                    self.private.take_unsigned()  # the entry may come from a marked directory
                 self.private.put(entry)
         return entry
 
@@ -247,7 +247,7 @@ class DiskStore(Store):
         except DamagedEntry as error:
             self._damaged(kind, key, str(error))
         except OSError as error:
-            if error.errno in _IRREGULAR:  # a reader leaves it there; the next put moves it to the quarantine
+            if error.errno in _IRREGULAR:  # it stays there until the next put quarantines it
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)

@@ -30,11 +30,11 @@ from .entry import (
 
 _SMALLEST = PREFIX.size + len("{}") + DIGEST_BYTES
 _LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
-LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks it: importing zstandard would take most of the time
+LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks the first: importing zstandard takes most of its time
 
 
 def encoded(entry: StoredEntry, kind: int) -> bytes:
-    """Encode an entry: `entry.encode_entry`."""
+    """Encode an entry: the work of `entry.encode_entry`."""
     key = bytes.fromhex(require_key(entry.key))
     header = json_of(entry.header).encode("ascii")
     table: list[bytes] = []
@@ -67,5 +67,5 @@ def _pack(payload: bytes) -> tuple[int, bytes]:
     except ImportError:  # a broken zstandard costs disk space, no launch
         return RAW, payload
     packed = pack(payload)
-    is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # zeros, say: a reader would refuse it
+    is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # of zeros, for example
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)

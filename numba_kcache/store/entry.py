@@ -84,7 +84,7 @@ class DamagedEntry(ValueError):
 
 
 class PayloadRecord(NamedTuple):
-    """One line of the payload table.
+    """One row of the payload table.
 
     Args:
         name: `"cubin"`, `"ptx"`, `"ltoir"`, ...
@@ -137,7 +137,7 @@ class StoredEntry(NamedTuple):
 
     Args:
         key: 64 lower-case hexadecimal digits.
-        header: JSON values. Data that every hit reads belongs here; data that only reports read belongs into a payload.
+        header: JSON values. Data that every hit reads belongs here; data that only reports read belongs in a payload.
         payloads: Bytes by name. A hit needs only the first.
     """
 
@@ -328,7 +328,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
 
     Args:
         text: The whole text.
-        is_text: Refuse unpaired surrogates; recorded paths may contain some.
+        is_text: Refuse unpaired surrogates; the paths in a manifest may contain some.
 
     Raises:
         DamagedEntry: The text is not such an object, or exceeds the limits.

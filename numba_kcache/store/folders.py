@@ -148,7 +148,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         pass
     above = names[:-1]
     try:
-        # an open directory that was removed has no folder in it, even where the filesystem does not report the removal
+        # the tree's directory may have been removed while open; not all filesystems report that, but it has no folders
         at, missing = (tree.folder(*above), [names[-1]]) if above else (-1, [])
     except FileNotFoundError:
         at = -1

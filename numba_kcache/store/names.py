@@ -1,4 +1,4 @@
-"""The names of this package's files in a tree: remove files by them, and list files of other origin.
+"""Recognise this package's files in a tree by their names, to remove them, and list all other files.
 
 Promise     Only regular files whose names match the pattern of their folder, and empty folders of this package, are
             removed; no folder is removed with its contents. Links, devices, pipes and files of other programs are left
@@ -18,7 +18,7 @@ from .origin import UNSIGNED
 from .tree import FOLDERS, SHARDS, Found, Refused, Tree
 
 MAX_QUARANTINED = 20
-"""Damaged files that are kept for inspection."""
+"""Most damaged files that are kept for inspection."""
 
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}(\.batch)?"
 PATTERNS = {

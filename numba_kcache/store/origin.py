@@ -1,7 +1,7 @@
 """Keep code whose signature nobody checked apart from sessions that demand signatures.
 
 Promise     A session that demands signatures finds no entry and no manifest that was stored in a directory after a
-            session without that demand had accepted a file of a tier or a bundle; nor one that was linked from such.
+            session without that demand had accepted a file of a tier or a bundle, and no code linked from such entries.
 Method      A session that has accepted such a file makes the empty file `unsigned` in the tree before each of its
             writes. A session that demands signatures looks for this file after each read, and uses the tree
             `<root>/signed/v1` from then on. The file stays when the tree is cleared: others may be about to write.
@@ -23,8 +23,8 @@ class SignedTree(Tree):
     """The tree for a session that demands signatures: the usual one, or `<root>/signed/v1` beside a marked one."""
 
     def base(self) -> int:
-        """As that of `Tree`, and not marked."""
-        for _ in range(3):  # another thread may just have opened the marked one again
+        """As `Tree.base`, for a folder without the mark."""
+        for _ in range(3):  # another thread may just have opened the marked folder again
             base = super().base()
             if not _is_marked(base):
                 return base
@@ -33,7 +33,7 @@ class SignedTree(Tree):
         raise Refused(f"{self.root} has a file {UNSIGNED} where only signed code may be")
 
     def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
-        """As that of `Tree`."""
+        """As `Tree.read`, from a folder without the mark."""
         names = self.names
         data = super().read(kind, key, now_ns, refresh_ns)
         self.base()  # the mark was made before the file, so it is seen after it
@@ -44,7 +44,7 @@ def mark(tree: Tree) -> None:
     """Record in a tree that it holds code whose signature was not checked.
 
     Raises:
-        OSError: It is not recorded: nothing may be written.
+        OSError: The mark was not made: the caller must not write.
     """
     with tree.opened(make="none") as folder:
         if not _is_marked(folder):

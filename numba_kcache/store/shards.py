@@ -1,6 +1,6 @@
-"""Publish, set aside and walk the files of entries and manifests in a tree, through descriptors.
+"""Publish, quarantine and list the files of entries and manifests in a tree, through descriptors.
 
-Promise     Anything but a regular file under the name of an entry is moved to the quarantine before a publish.
+Promise     If something other than a regular file has the name of an entry, a publish moves it to the quarantine first.
 Not here    The tree (tree), folders and files by any name (folders), and removing files (names).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def publish_entry(
     tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, may_retry: bool = True
 ) -> None:
-    """Publish an entry or manifest. Anything but a regular file under its name is moved to the quarantine.
+    """Publish an entry or manifest. Something other than a regular file that has its name is quarantined first.
 
     Raises:
         OSError: The file was not published.
@@ -46,10 +46,10 @@ def publish_entry(
 
 
 def mark_if_unsigned(tree: Tree) -> None:
-    """Mark a tree that takes code whose signature was not checked, before a write.
+    """Before a write, mark a tree that takes code whose signature was not checked.
 
     Raises:
-        OSError: It cannot be marked: nothing may be written.
+        OSError: The mark was not made: the caller must not write.
     """
     if tree.takes_unsigned:
         from .origin import mark
@@ -74,7 +74,7 @@ def is_irregular(folder: int, name: str) -> bool:
 
 
 def set_aside(tree: Tree, kind: int, key: str) -> bool:
-    """Move the file of an entry or manifest to the quarantine, whose oldest files beyond its limit are removed.
+    """Move the file of an entry or manifest to the quarantine, and remove the oldest files there beyond its limit.
 
     Returns:
         Whether it was moved.

@@ -72,7 +72,7 @@ def fold(folder: Folder, emit: Emit, stale_s: float) -> None:
         except BlockingIOError:
             pass
         finally:
-            unlock(lock)  # a child that was forked meanwhile has it open
+            unlock(lock)  # closing is not enough: a child forked meanwhile has the file open, too
             os.close(lock)
     except OSError as error:
         emit(trouble("counters", error))

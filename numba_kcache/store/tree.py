@@ -183,7 +183,7 @@ class Tree:
         try:
             status = os.fstat(fd)
             is_private = status.st_uid == me and not status.st_mode & 0o077
-            if not is_private:  # otherwise there is nothing to refuse
+            if not is_private:  # a private root is never refused
                 self._require_root(status, exposed)
         except BaseException:
             os.close(fd)
@@ -304,7 +304,7 @@ class Tree:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file and make missing folders. What has its name and is no regular file is quarantined first.
+        """Publish a file and make missing folders. Anything else that has its name is quarantined first.
 
         Raises:
             OSError: The file was not published.

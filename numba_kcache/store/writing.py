@@ -44,7 +44,7 @@ class Writer:
 
     @property
     def locks(self) -> KeyLocks:
-        """Turns of this node: in the tree or, where it is not local or not writable, in the private directory."""
+        """Turns of this node. Their files are in the tree or, if that is not local or writable, in the private one."""
         store, tree = self._store, self._tree
         if not store.readonly:
             self.settle()
