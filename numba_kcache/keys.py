@@ -137,12 +137,12 @@ class Component(NamedTuple):
 
 
 def component(name: str, value: Plain) -> Component:
-    """Name a value."""
+    """Make the component of one named value."""
     return components({name: value})[0]
 
 
 def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
-    """Name several values, in order."""
+    """Make the components of several named values, in order."""
     made = []
     for name, value in values.items():
         text = name.encode()

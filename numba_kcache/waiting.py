@@ -59,7 +59,7 @@ def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s
     """Wait until the call of `other` has ended; False if the caller has to do the work itself.
 
     Args:
-        marks: The owner of each work in progress, by name.
+        marks: The owner of each piece of work in progress, by name.
         name: Name of the work.
         other: The owner found in `marks` under this name.
         wait_s: Longest wait, in seconds.

@@ -203,7 +203,7 @@ def is_device_current() -> bool:
         try:
             ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
             _modules_without_driver = -1
-        except OSError:  # searched for again only after further imports: that takes longer than the look-up of a kernel
+        except OSError:  # search again only after further imports: it takes longer than the look-up of a kernel
             _modules_without_driver = len(sys.modules)
             return False
     return current_ordinal() >= 0

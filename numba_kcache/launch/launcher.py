@@ -42,7 +42,7 @@ _new = tuple.__new__  # the constructor of a named tuple takes three times as lo
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 """Called where this launcher cannot launch, with the configuration, the arguments and the driver's error code (0: the
-module was unloaded, or its device is not current). Returns True if another launcher did it, False if none can."""
+module was unloaded, or its device is not current). Returns True if another launcher launched, False if none can."""
 
 
 def _functions_of(module: Any) -> bytes:

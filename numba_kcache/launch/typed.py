@@ -39,7 +39,7 @@ class ArraySlot(Slot):
         axes: Number of axes.
         layout: `"C"`, `"F"`, or `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
         read_own: Reads a device array of Numba, if it has this type; returns None otherwise.
-        passed_as: The letters of its parameters; see above.
+        passed_as: The letters of its parameters, in order (see the Method of this module).
         is_readonly: Whether it is a type of read-only arrays.
     """
 

@@ -31,7 +31,7 @@ def built_artifact(label: str, payloads: Mapping[str, bytes], meta: Mapping[str,
         label: Its name in lists and messages.
         payloads: Bytes by name.
         meta: JSON values.
-        build_time_s: Seconds it took.
+        build_time_s: Seconds that the build took.
 
     Raises:
         ValueError: There is no payload, or too many, or a name that cannot be a file's.
@@ -106,4 +106,4 @@ def _checked(artifact: Artifact) -> Artifact:
 def is_safe_name(name: str) -> bool:
     """Check whether a payload's name can be the name of a file in any folder."""
     is_plain = name.isprintable() and name not in ("", ".", "..") and "/" not in name and "\\" not in name
-    return is_plain and len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES  # no half pair is printable
+    return is_plain and len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES  # surrogates are not printable

@@ -5,7 +5,7 @@ Promise     Where `contradiction_of` returns "", the code is for the described t
             returns text and raises nothing. Payloads of the kind `built` are not examined.
 Method      Done once for code from tiers and bundles, and before code is stored. A hit in the local store checks only
             the kernel that is launched (`artifact.misfit`).
-Not here    Whether the instructions do what the source says: that rests on the compiler, or on a signature.
+Not here    A check that the instructions do what the source says: one relies on the compiler, or on a signature.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 
 def contradiction_of(artifact: Artifact) -> str:
-    """Say how an artifact contradicts itself; "" if it does not."""
+    """Say how the description in an artifact contradicts its code; "" if it does not."""
     if artifact.kind == BUILT:  # model.built has checked its attributes against its bytes
         return ""
     try:

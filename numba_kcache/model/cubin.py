@@ -8,7 +8,7 @@ Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels ar
             shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
             `.nv.constant3`.
 Source      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
-            EIATTR_KPARAM_INFO_V2 0x45 (of kernels with more than 4,352 bytes of them), EIATTR_PARAM_CBANK 0x0a,
+            EIATTR_KPARAM_INFO_V2 0x45 (above 4,352 bytes of parameters), EIATTR_PARAM_CBANK 0x0a,
             EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11, EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10;
             STO_CUDA_ENTRY 0x10. Registers of a block: CUDA C++ Programming Guide, "Technical Specifications per
             Compute Capability".
@@ -226,7 +226,7 @@ def _records(info: bytes) -> list[tuple[int, bytes]]:
 
 
 def _safe_threads(records: list[tuple[int, bytes]], registers: int) -> int:
-    """The least of the launch bounds and of what 65,536 registers are enough for: 256 threads of any kernel."""
+    """The threads for which 65,536 registers suffice, 256 of any kernel; or the launch bounds, if they are less."""
     threads = 1024 if 0 < registers <= 64 else 256
     for attribute, value in records:
         if attribute in _LAUNCH_BOUNDS:

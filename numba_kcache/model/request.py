@@ -17,8 +17,8 @@ FILE_WORDS = {
     "assert": "a", "source_loc": "u", "__builtin_": "b", "\\": "\\", "??/": "?",
 }  # fmt: skip
 """A CUDA C++ text that may include files, or whose code may depend on its path or the time, contains one of these.
-`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued within a word. The values
-are the rarest letters: a search for the letter alone takes a thirtieth of the time, and mostly finds none."""
+`E__` covers `__LINE__` and `__FILE__`; a backslash is there because a line may be continued within a word. The value
+of each word is its rarest letter: a search for a letter takes a thirtieth of the time, and mostly finds none."""
 
 
 DEBUG_FLAGS = frozenset(("-G", "--device-debug"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def publish_entry(
     tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, may_retry: bool = True
 ) -> None:
-    """Publish an entry or manifest. Something other than a regular file that has its name is quarantined first.
+    """Publish an entry or manifest. If something that is not a regular file has its name, that is quarantined first.
 
     Raises:
         OSError: The file was not published.

@@ -304,7 +304,7 @@ class Tree:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file and make missing folders. Anything else that has its name is quarantined first.
+        """Publish a file and make missing folders. A link, folder or device that has its name is quarantined first.
 
         Raises:
             OSError: The file was not published.
