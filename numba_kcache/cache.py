@@ -22,7 +22,7 @@ from .store import IMPORTS, finish_imports
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
-if TYPE_CHECKING:  # a hit does not import them
+if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Unpack
 
     from .bundles.transfer import Moved

@@ -77,7 +77,7 @@ class CachedModule:
         except EntryError as error:
             raise AttributeError(str(error)) from error
         if name in self._kernels:
-            self.__dict__[name] = found  # so that this method is not called again for it
+            self.__dict__[name] = found  # so that this method is not called again for this name
         return found
 
     def __getitem__(self, name: str) -> Kernel:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .errors import SettingsError
 from .model import NamedTuple
 
-if TYPE_CHECKING:  # a start without tiers does not import it
+if TYPE_CHECKING:  # a start without tiers does not import this module
     from .model.tier_address import TierAddress
 
 Durability = Literal["none", "data", "full"]

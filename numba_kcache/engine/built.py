@@ -29,7 +29,7 @@ from . import Candidate, candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 
-if TYPE_CHECKING:  # a hit does not import them
+if TYPE_CHECKING:  # a hit does not import these modules
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from .session import Session

@@ -129,7 +129,7 @@ def publish(
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # long texts are cut
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
-    except (ValueError, MemoryError) as error:  # too large for a store: it runs, and the next process compiles again
+    except (ValueError, MemoryError) as error:  # too large for a store: the code runs, but is not kept
         cache.events.emit(trouble("put", f"cannot store {request.label}: {error or 'no memory'}"))
         return
     if is_stored:

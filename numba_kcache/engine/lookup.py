@@ -318,7 +318,7 @@ class Lookup:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
             self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
-            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may change it
+            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may spoil the sum
                 self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
             while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
                 self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)

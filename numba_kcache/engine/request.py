@@ -16,7 +16,7 @@ from ..keys import Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
-if TYPE_CHECKING:  # a hit does not import them
+if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
     from ..headers.folders import Folders

@@ -45,8 +45,8 @@ class Turns:
 
     Attributes:
         waits: Whether to wait for another process; False for a warm-up worker that has other kernels to build.
-        grace_s: Seconds that may still be waited in vain for others to take a turn.
-        vain_s: Seconds waited in vain for a slot among the compilers.
+        grace_s: Seconds that this process may still wait in vain for another one to take a turn.
+        vain_s: Seconds that it has waited in vain for a slot for a compiler.
         has_compiled: Whether compilers that load slowly are loaded in this process.
         has_waited: Whether this process waited for another one, which shows that several run the same program.
         helping: Threads that build other kernels while they wait.
@@ -156,7 +156,7 @@ def _build_others(session: Session, target: Target) -> Iterator[bool]:
             try:
                 with locks.slot(cores()) as has_slot:
                     is_built = has_slot and _built_ahead(session, make)
-            except Exception:  # it is raised again where this kernel is used
+            except Exception:  # the error is raised again where this kernel is used
                 has_slot, is_built = True, False
             finally:
                 turns.helping.discard(thread)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def instantiate(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
     """The kernel of a template for these values; see `Kernel.instantiate`."""
     full = kernel._definition.template_values(values)
-    key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 == 0.0, and (True,) == (1,)
+    key = tuple((type(value), value, repr(value)) for value in full.values())  # since -0.0 == 0.0 and (True,) == (1,)
     try:
         found = kernel._instances.get(key)
     except TypeError as error:

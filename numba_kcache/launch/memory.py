@@ -115,7 +115,7 @@ def element_of_typestr(typestr: str) -> tuple[str, int]:
     Raises:
         Unfit: It is not a typestr.
     """
-    order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # "<M8[ns]"
+    order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # as in "<M8[ns]"
     if order not in "<>|=" or not digits.isdecimal():
         raise Unfit(f"the typestr of its array interface is {typestr!r}", "a valid one is '<f4'")
     item_bytes = int(digits) * (4 if kind == "U" else 1)

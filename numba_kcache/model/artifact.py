@@ -354,7 +354,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                 _list_kernels(cubin[names : names + size], sections, places)
             name, at = _INFO + entry.symbol.encode() + b"\0", names - 1
             while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in sections:
-                pass  # it was the tail of a longer section name
+                pass  # that was the tail of a longer section name
             if at < 0:
                 return f"its cubin has no kernel {entry.symbol}"
             place = sections[at - names]
@@ -375,7 +375,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                     place, word = words[at + 2], words[at + 3]
                     found[place & 0xFFFF] = place >> 16, word >> 18 if head == _PARAMETER_RECORD else word & 0xFFFF
                     last = at + 4
-                elif head & 3 << 16:  # its size is not in whole words, so the next record is not aligned to a word
+                elif head & 3 << 16:  # a size not in whole words: the next record is not aligned to a word
                     from .contradiction import contradiction_of
 
                     return contradiction_of(artifact)

@@ -1,7 +1,7 @@
 """Parse a cubin: its target, its kernels, their parameters and resources, its variables.
 
-Promise     Never looks outside the bytes it is given and never trusts a length in them: whatever is not a
-            well-formed cubin is a ValueError. Needs no driver.
+Promise     Nothing is read outside the given bytes, and no length in them is trusted: bytes that are not a
+            well-formed cubin are a ValueError. No driver is needed.
 Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
             `.text.NAME` whose symbol is marked as an entry, with a `.nv.info.NAME` beside them; its records give
             parameter offsets and sizes, `.nv.info` gives registers and stack by symbol index, section sizes give

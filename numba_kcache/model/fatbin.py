@@ -1,6 +1,6 @@
 """Find the cubin for a device in a fatbin.
 
-Promise     Never reads outside the bytes it is given; a malformed fatbin counts as one without a cubin.
+Promise     Nothing is read outside the given bytes; a malformed fatbin counts as one without a cubin.
 Method      A fatbin is a header of 16 bytes, then entries, each with a header that holds its kind, its own size, the
             size of the data after it and the compute capability. Only linked, uncompressed code is used, which is how
             nvcc writes cubins.

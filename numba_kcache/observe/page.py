@@ -104,7 +104,7 @@ def _without_gaps(days: Sequence[Day]) -> list[Day]:
     for day in days:
         try:
             date = datetime.date.fromisoformat(day.date)
-        except ValueError:  # 2026-99-99, forged
+        except ValueError:  # a forged date, such as 2026-99-99
             continue
         previous = datetime.date.fromisoformat(filled[-1].date) if filled else date
         gaps = range(1, min((date - previous).days, _MOST_DAYS + 1))

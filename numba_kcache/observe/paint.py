@@ -46,7 +46,7 @@ def painted(text: str, stream: TextIO) -> str:
 
     console = Console(file=stream, highlight=False)
     width = console.width
-    if width < 1:  # COLUMNS=0
+    if width < 1:  # as with COLUMNS=0
         return text
     with console.capture() as captured:
         for line in text.split("\n"):

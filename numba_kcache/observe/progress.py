@@ -32,7 +32,7 @@ def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iter
         stream: Stream for the live line, if it is a terminal; None for standard error.
     """
     line = _Line(what, after_s, stream or sys.stderr)
-    with suppress(RuntimeError):  # no more threads: compile in silence
+    with suppress(RuntimeError):  # no more threads can be started: show nothing
         line.start()
     try:
         yield
@@ -81,7 +81,7 @@ class _Line(threading.Thread):
                 self._write("")
 
     def _write(self, text: str, end: str = "") -> None:
-        with suppress(OSError, ValueError, AttributeError):  # closed, gone, or replaced by something else
+        with suppress(OSError, ValueError, AttributeError):  # the stream is closed, gone, or something else
             assert self._stream is not None
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0 where the size is unknown
             line = f"numba_kcache: {text}"[: columns - 1] if text else ""
@@ -92,5 +92,5 @@ class _Line(threading.Thread):
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except (ValueError, AttributeError):  # closed, or replaced by something that is no file
+    except (ValueError, AttributeError):  # the stream is closed, or is not a file
         return False

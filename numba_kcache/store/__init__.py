@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
-if TYPE_CHECKING:  # a hit does not import them
+if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
     from .listing import Order

@@ -247,7 +247,7 @@ class DiskStore(Store):
         except DamagedEntry as error:
             self._damaged(kind, key, str(error))
         except OSError as error:
-            if error.errno in _IRREGULAR:  # it stays there until the next put quarantines it
+            if error.errno in _IRREGULAR:  # the file stays until a put quarantines it
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)

@@ -292,7 +292,7 @@ class KeyLocks:
                         self._folder.unlink(name)
                     return None, found, helped_s  # built; or the owner that we waited for has failed
                 if status.st_nlink:
-                    os.ftruncate(fd, 0)  # erase the mark of an owner that failed and was killed before it removed this
+                    os.ftruncate(fd, 0)  # erase the mark of an owner that was killed before it removed the file
                     held, fd = fd, -1
                     self._held.add(held)
                     return held, None, helped_s

@@ -36,7 +36,7 @@ class SignedTree(Tree):
         """As `Tree.read`, from a folder without the mark."""
         names = self.names
         data = super().read(kind, key, now_ns, refresh_ns)
-        self.base()  # the mark was made before the file, so it is seen after it
+        self.base()  # a mark is made before a file is written, so it is there after the file was read
         return data if self.names == names else self.read(kind, key, now_ns, refresh_ns)
 
 

@@ -31,7 +31,7 @@ from ..model import NamedTuple
 from . import CLOEXEC, DIRECTORY, NOCTTY, NOFOLLOW, NONBLOCK
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
-if TYPE_CHECKING:  # needed for writing only; a hit does not import it
+if TYPE_CHECKING:  # needed only to write: a hit does not import this module
     from .publish import Durability
 
 RECENCY_NS = 3600 * 10**9
