@@ -156,7 +156,7 @@ class _Watch:
     """A module finder that patches cuda.compute when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find the module with the other finders, and let its loader patch it after executing it."""
+        """Find cuda.compute with the other finders, and make its loader patch the module after executing it."""
         if name != HOME:
             return None
         from importlib.util import find_spec

@@ -112,7 +112,7 @@ class Definition:
         launch_options: Options that make its launches differ from plain ones; None for plain ones.
         is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
         resolutions: Its `Resolutions`, if it shares them with other definitions.
-        make_resolutions: Makes its `Resolutions` otherwise.
+        make_resolutions: Makes its `Resolutions`, if it has its own.
         runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
         any_variant: A variant for requests to which the variant does not matter.
         default_stream: Stream of launches without one; None if the arguments decide.
@@ -236,7 +236,7 @@ class Definition:
     # -- the user's object --------------------------------------------------------------------------
 
     def template_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Complete the values of a template by its defaults.
+        """Add to the values given for a template its defaults for the other parameters.
 
         Raises:
             OptionError: There is no such parameter, or it is no template.
@@ -280,7 +280,7 @@ class Resolutions:
         self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
-        """Resolve for a device; if the compiler does not know the device, resolve its newest PTX, and warn once."""
+        """Resolve for a device. If the compiler does not know it, resolve PTX for the newest known one; warn once."""
         choice = self.choose(device)
         try:
             return self.resolve(choice, variant, session)
@@ -393,7 +393,7 @@ class Resolutions:
 
 
 class RunsUncached(UncacheableError):
-    """The kernel cannot be cached but may run uncached, by `Resolutions.launch_by_front_end`; it was reported."""
+    """The kernel cannot be cached, which was reported, but may run uncached: by `Resolutions.launch_by_front_end`."""
 
 
 Definition.make_resolutions = Resolutions

@@ -1,6 +1,6 @@
 """Launches of one definition: bind configurations, find variants, and keep loaded kernels for each device.
 
-Promise     `kernel[config]` of a known configuration is one dict look-up. Memory is bounded, also over ever new grids.
+Promise     `kernel[config]` of a known configuration is one dict look-up. Memory is bounded, even if each grid is new.
             A kernel is loaded once for each device and variant. Before anything is queued, a launch notices that its
             module was unloaded or that another device is current, and loads or selects the right module.
 Method      The launch of a configuration is kept from its second use on. For a block, stream and shared memory that
@@ -34,7 +34,7 @@ _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 BOUND_LIMIT = 256
 """Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
 
-_lines: dict[tuple[int, int, int], LaunchShape] = {}  # by grid, block and shared memory: shared by kernels
+_lines: dict[tuple[int, int, int], LaunchShape] = {}  # by grid, block and shared memory, for all kernels
 _Row = tuple[list[bool], Dim3, BindGrid]
 """A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
 function."""
@@ -88,7 +88,7 @@ class Configurations:
                 "a launch takes [grid, block], then stream and sharedmem if need be",
                 "write kernel[blocks, threads](...), or kernel.forall(count)(...)",
             )
-        if count > 2 and not is_one_stream(config[2]):  # it may name another at the next launch
+        if count > 2 and not is_one_stream(config[2]):  # the object may name another stream later
             return self[(*config[:2], stream_handle(config[2]), *config[3:])]
         try:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen

@@ -2,7 +2,7 @@
 
 Promise     The rest contains all directives and macros that the compiler may see. An ambiguous text gives None.
 Source      NVRTC 13.5: an unterminated quote is an error, except in a branch that is skipped, where it ends with its
-            line; C++03 has no raw strings, so one with a line break in it is such an error there.
+            line. C++03 has no raw strings: the quote of one that contains a line break is unterminated there.
 """
 
 from __future__ import annotations

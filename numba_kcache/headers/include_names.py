@@ -251,7 +251,7 @@ def _spelled(tokens: Sequence[_Token]) -> str:
 
 
 def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
-    """List the names that the `__has_include` at an index may ask for; None if it uses compiler macros."""
+    """List the names that the `__has_include` at an index may ask for; {None} if its operand has compiler macros."""
     call = _call(tokens[at + 1 :])
     if call is None:
         before = [each.text for each in tokens[max(0, at - 2) : at]]

@@ -205,7 +205,7 @@ def _has_clock(data: bytes) -> bool:
 
 
 def _has_piece(data: bytes) -> bool:
-    """Check whether a text contains a piece of a clock's name as a word; one pattern for all pieces takes 4 times."""
+    """Check whether a text has a piece of a clock's name as a word; one pattern for all takes four times as long."""
     for begin in _BEGIN_CLOCK:
         for each in re.finditer(begin + rb"\w*", data) if begin in data else ():
             if each[0] in _PIECES and not re.match(rb"\w", data[each.start() - 1 : each.start()]):

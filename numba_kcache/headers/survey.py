@@ -192,7 +192,7 @@ class Survey:
         return any(header.scan.has_location for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_assert(self) -> bool:
-        """Check whether one of them may put a path into the code as text."""
+        """Check whether the source or one of the user's headers may put a path into the code as text."""
         return any(header.scan.has_assert for place, header in self.headers.items() if not self.in_tree(place))
 
     def has_line_directive(self) -> bool:

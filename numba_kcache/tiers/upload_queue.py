@@ -1,4 +1,4 @@
-"""Queue of uploads: a thread sends entries to a server while launches continue; number and bytes are bounded.
+"""Queue of uploads: a thread sends entries to a server while launches continue; its memory is bounded.
 
 Promise     `add` never waits. Tasks run one after the other, in order. The queue is bounded in number and in bytes;
             a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.

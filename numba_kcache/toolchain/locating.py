@@ -26,7 +26,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
     Args:
         name: As for `Toolchain.library`.
-        library: Identifies another library, in whose folder it is.
+        library: Identifies another library by its name: NVRTC, if its builtins are to be found.
     """
     if name == "nvrtc-builtins":
         from .loaded import builtins_of

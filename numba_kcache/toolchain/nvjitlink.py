@@ -56,9 +56,8 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
         names = dict(zip(_NAMES, (each.name for each in inputs), strict=False))
         for number, each in enumerate(inputs):
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
-            is_bare = each.kind == "object" and is_cubin(
-                data
-            )  # nvJitLink silently ignores a cubin that is passed as an object
+            # nvJitLink silently ignores a cubin that is passed as an object
+            is_bare = each.kind == "object" and is_cubin(data)
             kind = kinds["cubin" if is_bare else each.kind]
             name = _NAMES[number] if number < len(_NAMES) else "-"
             _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), name)

@@ -76,7 +76,7 @@ def run_nvrtc(
 
 
 _SOURCE_FAULTS = (5, 6, 9, 10)
-"""INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: the request's, not NVRTC's."""
+"""INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: faults of the request."""
 
 
 def reserve_precompiled() -> bool:

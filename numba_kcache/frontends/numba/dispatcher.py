@@ -3,11 +3,11 @@
 Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options, and treats arguments as Numba
             does. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
             on every device, for kernels from the cache and for those that Numba compiled.
-Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. Ours returns a
-            complete kernel, from disk or compiled just now, so that Numba compiles only kernels that must not be
-            stored. Numba calls `kernel.launch` after the callbacks of the launch configuration; our callback replaces
-            it by a function that prepares the launch and calls Numba's. A cluster is passed to Numba's code by
-            replacing the name `LaunchConfig` there.
+Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. That of
+            `DispatcherCache` returns a complete kernel, from disk or compiled just now, so that Numba compiles only
+            kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
+            configuration; a callback of this module replaces it by a function that prepares the launch and calls
+            Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
 Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
             arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;

@@ -76,8 +76,8 @@ def _unsuitable(why: str) -> ToolchainMissingError:
 def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
     """Make this thread compile as if the current device had compute capability `cc`.
 
-    Numba compiles device functions for the current device, so that without one a kernel that calls any cannot be
-    compiled at all. Other threads still see the real device.
+    Numba compiles device functions for the current device: without a device, a kernel that calls a device function
+    cannot be compiled at all. Other threads still get the real device.
     """
     from ..python.garbage import uncollected
 

@@ -108,7 +108,7 @@ class Fingerprint(NamedTuple):
     graph: Graph
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
-        """Objects whose compiled code the compiler keeps, after what they call, with their digests (`call_order`)."""
+        """Objects whose compiled code the compiler keeps, callees before callers, with their digests (`call_order`)."""
         from .call_order import kept_objects  # here: a hit compiles none
 
         return kept_objects(self.graph)
@@ -174,7 +174,7 @@ class Reader:
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
         self.registrations = dialect.registrations()
-        self.alive: list[Any] = []  # ids stay unique while these live
+        self.alive: list[Any] = []  # no other object gets their `id()` while these live
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; added, with all that it reaches, at the first call."""

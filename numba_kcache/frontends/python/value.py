@@ -72,8 +72,9 @@ class AlwaysRefused(Refused):
 class Trust(dict[str, bool]):
     """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
-    The origin of a module's spec decides, not its name: a user's `random.py`, a namespace package, a module without a
-    spec and a file that was loaded under another name are not trusted. One is made for each fingerprint.
+    The origin of a module's spec decides, not its name: a user's `random.py`, a module without a spec and a file that
+    was loaded under another name are not trusted, nor is a namespace package, unless all its folders are inside the
+    packages. A record is made for each fingerprint.
 
     Args:
         packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.

@@ -4,8 +4,8 @@ Promise     The artifact's entry is the requested one, or the only one in the so
             candidates. Its parameters are those that the compiler reports (prototype), checked against the ELF. The
             code is the same as NVRTC and nvJitLink make from source and options alone, and NVRTC runs once.
 Method      A scan finds kernels and variables (declarations), and NVRTC reports their types in the compile itself, by
-            name expressions appended to the source. Only if it rejects one, the source is compiled again without: if
-            that succeeds, the ELF gives the parameters; if not, the error is the source's, with the user's own lines.
+            name expressions appended to the source. Only if NVRTC rejects one, the source is compiled again without it:
+            if that succeeds, the ELF gives the parameters; if not, the source has an error, at the user's own lines.
 Not here    Keys, stores, includes that need tracking (headers).
 """
 

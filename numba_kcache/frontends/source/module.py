@@ -142,9 +142,8 @@ class LinkedResolutions(Resolutions):
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
-        except (
-            Exception
-        ) as error:  # stored LTO-IR may be damaged: compile again and link; if the user is at fault, that raises too
+        except Exception as error:
+            # stored LTO-IR may be damaged: compile again and link; if the user is at fault, that raises too
             if whole.source == "compiled":
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))

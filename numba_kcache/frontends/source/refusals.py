@@ -49,7 +49,7 @@ def refused_input(
 
 
 def refused_ptx(request: SourceRequest, error: LinkError) -> LinkError:
-    """Make the error for PTX that the linker refused with this one."""
+    """Make the error for PTX that the linker refused; `error` is the linker's."""
     log = remap_ptx(error.log, request.source, request.origin)
     return LinkError(error.what, excerpt(log), error.hint, log)
 
