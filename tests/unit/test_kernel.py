@@ -1,4 +1,4 @@
-"""Kernels without a GPU: compiled ahead, asked about, pickled, shared between threads and processes."""
+"""Kernels without a GPU: compiled ahead, inspected, pickled, shared between threads and processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def counts(cache: KernelCache) -> tuple[int, int, int]:
 
 
 def test_compile_stores_for_an_explicit_target(cache: KernelCache) -> None:
-    """No GPU, driver or context: an entry in the cache, and everything about the kernel can be asked."""
+    """Without GPU, driver or context the entry is stored, and all attributes of the kernel can be read."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()
 
@@ -60,7 +60,7 @@ def test_compile_stores_for_an_explicit_target(cache: KernelCache) -> None:
 
 
 def test_resources_are_the_compiler_s(cache: KernelCache) -> None:
-    """Static shared memory and the module's own constants."""
+    """The resources include static shared memory and the module's own constants."""
     source = """
 __constant__ double table[4];
 extern "C" __global__ void k(double *x) {
@@ -92,7 +92,7 @@ def add_one(x: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["cuda", "eager module", "lazy module", "numba"])
 def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: Path, kind: str) -> None:
-    """arch="compute_80": compile("sm_90") goes by way of that PTX, as a launch on such a device does."""
+    """With arch="compute_80", compile("sm_90") links the PTX of that target, as a launch on such a device does."""
 
     def kernel() -> Any:
         cache = KernelCache(tmp_path, durability="none")
@@ -127,7 +127,7 @@ def test_key_never_compiles(cache: KernelCache) -> None:
 
 
 def test_auto_without_a_device_is_said(cache: KernelCache) -> None:
-    """`arch="auto"` needs a device to ask; the hint names a target."""
+    """`arch="auto"` needs a device; the hint names a target to give."""
     if _has_device():
         pytest.skip("there is a device here")
     kernel = cached_kernel(SAXPY, cache=cache)
@@ -144,7 +144,7 @@ def _has_device() -> bool:
 
 
 def test_launch_needs_a_configuration(cache: KernelCache) -> None:
-    """As in Numba, `kernel(args)` and a wrong number of values in the brackets are errors with the correct form."""
+    """As in Numba, `kernel(args)` and a wrong number of values in the brackets are errors that show the right form."""
     kernel = cached_kernel(SAXPY, cache=cache)
     with pytest.raises(LaunchConfigError, match="it has no grid and block") as caught:
         kernel(1, 2, 3)
@@ -158,7 +158,7 @@ def test_launch_needs_a_configuration(cache: KernelCache) -> None:
 
 
 def test_refused_source_is_refused_each_time(cache: KernelCache) -> None:
-    """A failed compile stores nothing and is not remembered as done."""
+    """A failed compile stores nothing, so the next use compiles and fails again."""
     kernel = cached_kernel("nonsense", arch="sm_90", cache=cache)
     for _ in range(2):
         with pytest.raises(CompileError):
@@ -169,7 +169,7 @@ def test_refused_source_is_refused_each_time(cache: KernelCache) -> None:
 
 
 def test_wrong_entry_is_said_at_first_use(cache: KernelCache) -> None:
-    """The candidates are listed."""
+    """The error lists the candidates."""
     with pytest.raises(EntryError, match="the source has saxpy"):
         cached_kernel(SAXPY, name="axpy", arch="sm_90", cache=cache).compile()
 
@@ -211,7 +211,7 @@ def test_decorator_in_all_its_forms(cache: KernelCache) -> None:
 
 
 def test_resolution_that_is_over_holds_no_other_thread_up(cache: KernelCache) -> None:
-    """A kernel that is resolved again, in another thread, waits for nobody."""
+    """A kernel that another thread resolves again waits for no earlier resolution."""
     kernel = cached_kernel(EMPTY, arch="sm_90", cache=cache)
     kernel.compile()
     cache.clear()
@@ -224,7 +224,7 @@ def test_resolution_that_is_over_holds_no_other_thread_up(cache: KernelCache) ->
 
 
 def test_get_or_compile_is_of_that_cache(cache: KernelCache) -> None:
-    """Source, name and options; the kernel lives in the cache it was asked of."""
+    """The kernel belongs to the cache whose `get_or_compile` was called."""
     source = SAXPY + "template<class T> __global__ void axpy(T a) {}"
     kernel = cache.get_or_compile(source, "axpy<double>", arch="sm_90", fastmath=True)
     kernel.compile()
@@ -242,7 +242,7 @@ def test_kernel_is_a_class_attribute() -> None:
 
 
 def test_redefined_kernel_is_another(cache: KernelCache) -> None:
-    """A re-run notebook cell with other source: the new name launches the new code."""
+    """A notebook cell that is run again with another source: the name then launches the new code."""
     made = []
     for factor in (2, 3):
         names: dict[str, Any] = {"cached_kernel": cached_kernel, "cache": cache}
@@ -263,13 +263,13 @@ def k() -> str:
 
 @pytest.mark.parametrize("kernel", [kernels.saxpy, kernels.Model.saxpy])
 def test_importable_kernel_pickles_by_its_name(kernel: Kernel) -> None:
-    """Module level and class attribute: the very object comes back, as for functions."""
+    """Kernels of a module or class are pickled by name, as functions are: the same object comes back."""
     assert pickle.loads(pickle.dumps(kernel)) is kernel
     assert copy.deepcopy(kernel) is kernel
 
 
 def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
-    """Nested, under another name, from text or a relative file: same source, same options, same key."""
+    """Nested, renamed, from a text or a relative path: the unpickled kernel has the same source, options and key."""
 
     @cached_kernel(arch="sm_80", fastmath=True, defines={"N": 3})
     def saxpy() -> str:
@@ -314,7 +314,7 @@ def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
 
 
 def together(count: int, work: Any) -> list[BaseException]:
-    """Run `work(0..count-1)` in as many threads that start at once; what they raised."""
+    """Run `work(0..count-1)` in as many threads that start at once; return the exceptions they raised."""
     begin, failed = threading.Barrier(count), list[BaseException]()
 
     def one(number: int) -> None:
@@ -357,7 +357,7 @@ def test_threads_of_equal_kernels_compile_once(cache: KernelCache) -> None:
 
 
 def test_threads_of_different_kernels_do_not_disturb_each_other(cache: KernelCache) -> None:
-    """Each gets its own code."""
+    """Each thread gets its own kernel's code."""
     sources = [f'extern "C" __global__ void k{n}(int *x) {{ *x = {n}; }}' for n in range(8)]
     made = [cached_kernel(source, arch="sm_90", cache=cache) for source in sources]
 
@@ -392,7 +392,7 @@ print(saxpy.key(), linked.key(), *saxpy.params, sep="|")
 
 @pytest.mark.slow
 def test_second_process_compiles_nothing_and_maps_no_compiler(tmp_path: Path) -> None:
-    """Served from disk: no NVRTC, NVVM, nvJitLink or driver in its memory, and Numba not even imported."""
+    """It is served from disk: no NVRTC, NVVM, nvJitLink or driver is mapped, and Numba is not imported."""
     first, second = (in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path)).splitlines() for _ in range(2))
 
     assert first[0] == "2 0 2 True False True False False"
@@ -416,7 +416,7 @@ sys.meta_path.insert(0, Absent())
 
 @pytest.mark.slow
 def test_hit_needs_no_compiler_installed(tmp_path: Path) -> None:
-    """A process in which neither CUDA nor Numba can be imported is served all the same."""
+    """A process in which neither CUDA nor Numba can be imported gets a hit."""
     in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path))
 
     said = in_python(WITHOUT_COMPILERS, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path)).splitlines()
@@ -430,7 +430,7 @@ STAMPED = '#define NOW __DATE__\nextern "C" __global__ void k(char *x) { *x = NO
 
 
 def test_uncacheable_kernel_compiles_with_one_warning(cache: KernelCache) -> None:
-    """A source with the clock in it runs, uncached, and says so once however often it is asked."""
+    """A source that reads the time runs uncached, and warns once however often it is used."""
     kernel = cached_kernel(STAMPED, arch="sm_90", cache=cache)
     with pytest.warns(numba_kcache.KCacheWarning, match="is not cached: it uses __DATE__ or __TIME__") as caught:
         assert kernel.params[0].code == "*i1"
@@ -443,7 +443,7 @@ def test_uncacheable_kernel_compiles_with_one_warning(cache: KernelCache) -> Non
 
 
 def test_uncacheable_kernel_is_refused_where_caching_was_asked_for(cache: KernelCache) -> None:
-    """`.key()`, `.compile()`, strict=True: the reason, and nothing is compiled."""
+    """`.key()`, `.compile()` and strict=True raise the reason, and nothing is compiled."""
     loose = cached_kernel(STAMPED, arch="sm_90", cache=cache)
     strict = cached_kernel(STAMPED, arch="sm_90", cache=cache, strict=True)
 
@@ -455,7 +455,7 @@ def test_uncacheable_kernel_is_refused_where_caching_was_asked_for(cache: Kernel
 
 
 def test_depends_enter_the_key(cache: KernelCache, tmp_path: Path) -> None:
-    """Plain values and the content of files; an edited file is another key, a touched one is not."""
+    """Plain values and the contents of files count; an edited file gives another key, a touched one does not."""
     file = tmp_path / "weights.txt"
     file.write_text("1")
 
@@ -486,7 +486,7 @@ def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
 
 
 def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> None:
-    """A device that NVRTC does not know yet: PTX for the driver to finish, one warning, and nothing went wrong."""
+    """For a device that NVRTC does not know, the driver compiles NVRTC's newest PTX: one warning and no error."""
     cache = KernelCache(tmp_path / "cache")
     kernel = cached_kernel(SAXPY, cache=cache)
 
@@ -501,13 +501,14 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
 
 
 def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:
-    """An older device is an error that lists what there is."""
+    """A device older than all targets is an error that lists the targets."""
     with pytest.raises(OptionError, match="sm_75"):
         resolutions_of(cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))).for_device(Target(7, 0))
 
 
 def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Path) -> None:
-    """Names and C++ types for `inspect.signature`, help and completion; a Numba kernel's are its function's."""
+    """`inspect.signature` shows names and C++ types, for help and completion; for a Numba kernel, those of its
+    function."""
     kernel = cached_kernel(SAXPY, name="saxpy", arch="sm_90", cache=KernelCache(tmp_path, durability="none"))
     before = str(inspect.signature(kernel)), repr(kernel)
     kernel.compile()

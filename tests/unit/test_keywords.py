@@ -1,4 +1,4 @@
-"""Arguments of a launch by name: the order they are brought into, and what is said of those that cannot be."""
+"""Arguments of a launch by name: their order, and the errors for names that do not fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_named_arguments_arrive_as_those_by_position_do(native: bool) -> None:
 
 @pytest.mark.skipif(devices.native is None, reason="the module is not built")
 def test_compiled_module_makes_launches_by_name_too() -> None:
-    """Python sorts the names first."""
+    """Python puts the named arguments into order; the compiled module launches."""
     kernel = Kernel()
     kernel.bind(native=True)(2.0, None, None, 7)
     launch, before = kernel.launcher.bind(SHAPE), kernel.launcher.interpreted
@@ -76,13 +76,13 @@ def test_names_that_do_not_fit_are_refused_before_the_driver(case: str, native: 
 
 
 def test_misspelt_name_is_guessed() -> None:
-    """The name that it is most like comes first in the hint."""
+    """The hint begins with the most similar name."""
     with pytest.raises(ArgumentError, match="did you mean alpha"):
         in_order("k", (1, 2), ("alhpa", "x"), ("alpha", "x"), labels=("float alpha", "float* x"))
 
 
 def test_names_that_are_not_known_are_said_to_be_so() -> None:
-    """PTX, cubins and parameters that macros write have none: those are passed by position."""
+    """Parameters of PTX, of cubins and of macros have no known names: these must be passed by position."""
     kernel = Kernel([each._replace(name="") for each in SAXPY])
     with pytest.raises(ArgumentError, match="the names of its parameters are not known"):
         kernel.bind()(2.0, None, None, n=7)

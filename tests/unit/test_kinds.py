@@ -1,4 +1,4 @@
-"""The choice of front ends for a thing: told by the `cuda` that a function names, before any is imported."""
+"""The choice of front ends for an object: by the `cuda` module that a function names, before any Numba is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba_kcache.frontends import front_ends_for, numba_of
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """Modules of both Numbas, which need not be installed, by the name that a program gives them."""
+    """Modules of both Numbas, which need not be installed, under the names that programs give them."""
     found = {}
     for name, full in (("numba_cuda", "numba.cuda"), ("mlir_cuda", "numba_cuda_mlir.cuda")):
         module = found[name] = ModuleType(full)
@@ -23,14 +23,14 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 
 def function(text: str, **names: Any) -> Any:
-    """The function `k` that a text defines where these names are known."""
+    """Define the function `k` of a text with these global names."""
     exec(text, names)
     return names["k"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("numba_cuda", "numba"), ("mlir_cuda", "mlir")])
 def test_kernel_is_of_the_cuda_that_it_names(modules: dict[str, ModuleType], name: str, kind: str) -> None:
-    """The module, a name that was imported from it, and one in a closure, say the same."""
+    """The function may name the module, a name imported from it, or one in a closure."""
     cuda = modules[name]
 
     assert front_ends_for(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), None) == (kind,)
@@ -40,14 +40,14 @@ def test_kernel_is_of_the_cuda_that_it_names(modules: dict[str, ModuleType], nam
 
 
 def test_dispatcher_is_known_by_its_class(modules: dict[str, ModuleType]) -> None:
-    """Its methods are not called for that."""
+    """None of the dispatcher's methods is called."""
     for module, kind in (("numba.cuda.dispatcher", "numba"), ("numba_cuda_mlir.descriptor", "mlir")):
         made = type("Dispatcher", (), {"__module__": module, "py_func": None})()
         assert front_ends_for(made, None) == (kind,)
 
 
 def test_source_is_asked_first_where_nothing_tells(modules: dict[str, ModuleType]) -> None:
-    """A function that says that it returns a text is no Numba kernel, whatever it names; a kind decides alone."""
+    """A function annotated to return text is no Numba kernel, whatever it names; `kind=` alone decides."""
     cuda = modules["mlir_cuda"]
 
     assert front_ends_for(function("def k() -> str: return cuda.text", cuda=cuda), None)[0] == "source"

@@ -1,4 +1,4 @@
-"""Grid, block, shared memory and stream as users write them, and what the device lets through."""
+"""Grid, block, shared memory and stream as users write them, and the limits of the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = DeviceLimits((2**31 - 1, 65535, 65535), (1024, 1024, 64), 512, 101376, 
     (np.int64(5), (5, 1, 1)), ((np.uint8(5), 6), (5, 6, 1)), (np.int32([5, 6]).tolist(), (5, 6, 1)),
 ])  # fmt: skip
 def test_extents_are_read_as_numba_reads_them(written: Any, read: tuple[int, int, int]) -> None:
-    """An integer or one to three of them; what is missing is 1, and all come out as plain integers."""
+    """An integer or one to three of them; missing extents are 1, and the result has plain integers."""
     shape = launch_shape(written, written, np.int64(7))
 
     assert shape == (read, read, 7)
@@ -42,7 +42,7 @@ def test_extents_are_read_as_numba_reads_them(written: Any, read: tuple[int, int
      "  hint: give one to three integers")),
 ])  # fmt: skip
 def test_what_is_no_extent_is_refused(grid: Any, message: str) -> None:
-    """Floats, bools, None, text, none or too many: an error that shows what was given."""
+    """Floats, bools, None, text, no extents or too many: the error shows the value."""
     with pytest.raises(LaunchConfigError) as refused:
         launch_shape(grid, 32)
 
@@ -69,7 +69,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("shape", "message"), REFUSED)
 def test_first_offender_is_named_with_its_limit(shape: Any, message: str) -> None:
-    """A shape that the device would refuse is refused before, in the order grid, block, threads, shared memory."""
+    """A shape beyond the device's limits is refused before the launch, in the order grid, block, threads, shared
+    memory."""
     with pytest.raises(LaunchConfigError) as refused:
         check_launch(LaunchShape(*shape), LIMITS, kernel="k")
 
@@ -81,12 +82,12 @@ def test_first_offender_is_named_with_its_limit(shape: Any, message: str) -> Non
     ((1, 1, 1), (1, 1, 1), 100352),
 ])  # fmt: skip
 def test_limits_themselves_are_let_through(shape: Any) -> None:
-    """Every limit is the last value that goes."""
+    """The value of each limit is still accepted."""
     check_launch(LaunchShape(*shape), LIMITS)
 
 
 class Protocol:
-    """A stream that has the protocol alone."""
+    """A stream with nothing but the protocol's method."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, 40
@@ -113,18 +114,18 @@ def test_stream_of_any_library_has_a_handle(stream: Any, handle: int) -> None:
 
 @pytest.mark.parametrize("stream", [True, -1, 1.5, "0", object()])
 def test_what_is_no_stream_is_refused(stream: Any) -> None:
-    """A bool is no handle, and an object without one no stream."""
+    """A bool is no handle, and an object without a handle no stream."""
     with pytest.raises(LaunchConfigError, match="it is not a stream"):
         stream_handle(stream)
 
 
 def test_default_stream_has_one_order() -> None:
-    """0 and 1 name one stream, every other handle its own."""
+    """0 and 1 name one stream; every other handle is a stream of its own."""
     assert [stream_identity(handle) for handle in (0, 1, 2, 77)] == [0, 0, 2, 77]
 
 
 def test_order_is_made_with_events_on_the_device() -> None:
-    """The producer's event is recorded, then the consumer waits for it; one event serves them all."""
+    """An event is recorded on the producer's stream, and the consumer's waits for it; one event serves all pairs."""
     driver = Driver()
     waits = StreamWaits(driver)
 
@@ -135,7 +136,7 @@ def test_order_is_made_with_events_on_the_device() -> None:
 
 
 def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream under capture may refuse: an error with the stream and the driver's word."""
+    """A stream under capture may refuse an event: the error has the stream and the driver's status."""
     driver = Driver()
     names = {905: "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"}
     monkeypatch.setattr(devices.Driver, "name_of", lambda _self, code: names[code])
@@ -146,7 +147,8 @@ def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
-    """The graph gets an event of its own to wait for; between streams of one capture, and outside, it is as ever."""
+    """The graph waits for an event that is recorded outside; within one capture, and without one, the wait is as
+    usual."""
     driver = Driver()
     waits = StreamWaits(driver)
     driver.capturing = {9}

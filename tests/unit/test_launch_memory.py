@@ -27,7 +27,7 @@ def word(address: int) -> bytes:
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The current stream of both libraries, which stand in `sys.modules` meanwhile."""
+    """The current stream of CuPy and PyTorch, whose stand-ins are in `sys.modules` during a test."""
     current = {"handle": 0}
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
@@ -37,7 +37,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @PATHS
 @pytest.mark.parametrize("library", [CupyArray, Tensor])
 def test_array_of_another_library_gives_its_address(stream: Any, library: Any, native: bool) -> None:
-    """CuPy's and PyTorch's arrays are taken, the first one and the next."""
+    """The first array of a type of CuPy's or PyTorch's is accepted, and so is the next."""
     kernel = Kernel(one("*f4"))
     launch = kernel.bind(native=native)
 
@@ -66,7 +66,7 @@ def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, na
 @PATHS
 @pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "bf"), ("float16", "f2"), ("float8_e4m3fn", "e4")])
 def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code: str, native: bool) -> None:
-    """PyTorch has the types that NumPy lacks, and they are known by name."""
+    """PyTorch has types that NumPy lacks; they are recognised by name."""
     kernel = Kernel(one(f"*{code}"))
     launch = kernel.bind(native=native)
 
@@ -93,7 +93,7 @@ INVALID = {
 @PATHS
 @pytest.mark.parametrize("what", INVALID)
 def test_invalid_array_interface_is_named(stream: Any, what: str, native: bool) -> None:
-    """It is an argument's fault, said in the words of one, whoever reads it first."""
+    """The error is an ArgumentError with the same words on both paths."""
     kernel, value = Kernel(one("*f4")), Interface(ADDRESS)
     launch = kernel.bind(native=native)
     launch(value)
@@ -124,7 +124,7 @@ TENSORS = {
 @PATHS
 @pytest.mark.parametrize("case", TENSORS)
 def test_unfit_tensor_is_refused(stream: Any, case: str, native: bool) -> None:
-    """A tensor that a kernel cannot use as it lies is refused, also once tensors are recognised."""
+    """A tensor that a kernel cannot use in its layout is refused, also once its type is registered."""
     options, why = TENSORS[case]
     kernel = Kernel(one("*f4"), device_of=lambda address: 1)
     launch = kernel.bind(native=native)
@@ -152,7 +152,7 @@ def test_empty_tensor_is_a_null_pointer(stream: Any, native: bool) -> None:
 @PATHS
 @pytest.mark.parametrize("code", ["*?", "*c4", "*v2f4"])
 def test_conjugated_tensor_is_refused(stream: Any, code: str, native: bool) -> None:
-    """Lazily conjugated memory is wrong for every reader, also for one that says nothing of elements."""
+    """The memory of a lazily conjugated tensor has wrong values for every kernel, also one with untyped pointers."""
     kernel = Kernel(one(code))
     launch = kernel.bind(native=native)
     launch(Tensor(ADDRESS, "complex64"))
@@ -163,7 +163,7 @@ def test_conjugated_tensor_is_refused(stream: Any, code: str, native: bool) -> N
 
 @PATHS
 def test_transposed_tensor_lies_in_one_piece(stream: Any, native: bool) -> None:
-    """Fortran order fills its memory too."""
+    """A tensor in Fortran order is contiguous too."""
     tensor = Tensor(ADDRESS, shape=(2, 3), stride=(1, 2))
 
     assert Kernel(one("*f4")).bytes_of(tensor, native=native) == [word(ADDRESS)]
@@ -171,7 +171,7 @@ def test_transposed_tensor_lies_in_one_piece(stream: Any, native: bool) -> None:
 
 @PATHS
 def test_strided_cupy_array_is_refused(stream: Any, native: bool) -> None:
-    """Recognised or not, a view with gaps is no flat memory."""
+    """A view with gaps is not contiguous memory, whether its type is registered or not."""
     kernel = Kernel(one("*f4"))
     launch = kernel.bind(native=native)
     launch(CupyArray(ADDRESS))
@@ -182,7 +182,7 @@ def test_strided_cupy_array_is_refused(stream: Any, native: bool) -> None:
 
 @PATHS
 def test_cupy_array_of_another_device_is_refused(stream: Any, native: bool) -> None:
-    """The inline check asks the array, the other one the driver."""
+    """The inline check reads the array's device, the other check asks the driver."""
     kernel = Kernel(one("*f4"), device_of=lambda address: int(address != ADDRESS))
     launch = kernel.bind(native=native)
     for _ in range(2):
@@ -194,15 +194,16 @@ def test_cupy_array_of_another_device_is_refused(stream: Any, native: bool) -> N
 
 @PATHS
 def test_tensor_for_a_number_is_refused_without_asking_for_its_interface(stream: Any, native: bool) -> None:
-    """PyTorch's raises where gradients flow, and no AttributeError."""
+    """PyTorch's array interface raises for tensors with gradients, and the exception is no AttributeError."""
     with pytest.raises(ArgumentError, match="the parameter is an integer, not an array"):
         Kernel(one("i4")).bind(native=native)(Tensor(ADDRESS))
 
 
 def test_memory_of_the_device_of_the_launch_takes_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver says that it is here; only for memory elsewhere it is asked whether all devices reach it."""
+    """One driver call shows that memory is on this device; only for other memory a second one asks if all devices reach
+    it."""
     asked: list[int] = []
-    answers = {9: 1, 2: 2, 8: 0}  # its device, that it is a device's, that it is not managed
+    answers = {9: 1, 2: 2, 8: 0}  # its device; it is device memory; it is not managed
     driver = SimpleNamespace(cuPointerGetAttribute=lambda what, address: (asked.append(what) or 0, answers[what]))
     monkeypatch.setattr(memory, "bindings", lambda: driver)
 
@@ -216,7 +217,7 @@ def test_memory_of_the_device_of_the_launch_takes_one_question(monkeypatch: pyte
 @PATHS
 @pytest.mark.parametrize("versioned", [True, False])
 def test_dlpack_exporter_is_told_the_launch_stream(versioned: bool, native: bool) -> None:
-    """Objects that speak DLPack alone give their address and order themselves before our stream."""
+    """An object with DLPack alone gives its address, and orders its own work before the launch stream."""
     array = DlpackArray(np.arange(6, dtype="f4")[2:], versioned=versioned)
 
     for handle, told in ((0, 1), (9, 9)):
@@ -237,7 +238,7 @@ def test_dlpack_element_types_are_held_against_the_pointee(dtype: str, code: str
 
 
 def test_dlpack_capsule_is_given_back() -> None:
-    """The exporter's tensor lives until the launch is queued and no longer."""
+    """The exporter's tensor is released when the launch is queued."""
     array = np.zeros(4, "f4")
     freed = weakref.ref(array)
     exporter = DlpackArray(array)
@@ -250,7 +251,7 @@ def test_dlpack_capsule_is_given_back() -> None:
 
 
 def test_dlpack_tensor_lives_until_the_launch_is_queued() -> None:
-    """An exporter's tensor made for the occasion is there when the driver is called."""
+    """A tensor that is exported only for the launch exists when the driver is called."""
     made: list[weakref.ref[Any]] = []
 
     class Exporter(DlpackArray):
@@ -273,7 +274,7 @@ def test_dlpack_tensor_lives_until_the_launch_is_queued() -> None:
 
 
 def test_bfloat16_is_known_by_the_name_of_its_dtype() -> None:
-    """A typestr says only "two bytes" of it; what has such a dtype says so itself."""
+    """Its typestr says only "two bytes"; the array's dtype has the name."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = Interface(ADDRESS, "V2")
     array.dtype = np.dtype(ml_dtypes.bfloat16)  # type: ignore[attr-defined]
@@ -285,14 +286,14 @@ def test_bfloat16_is_known_by_the_name_of_its_dtype() -> None:
 
 
 def test_dlpack_on_the_host_is_refused() -> None:
-    """Kind 1 is host memory, whoever exports it."""
+    """Device kind 1 is host memory, whichever library exports it."""
     with pytest.raises(ArgumentError, match="its memory is on the host"):
         Kernel(one("*f4")).bytes_of(DlpackArray(np.zeros(4, "f4"), device=(1, 0)))
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [(2, True), (13, False)], ids=["device", "managed"])
 def test_dlpack_says_which_device_it_is_on(kind: int, is_refused: bool) -> None:
-    """Memory of another device is refused by the exporter's own word; managed memory is on all of them."""
+    """The exporter's device decides: another device's memory is refused; managed memory is on all devices."""
     array = DlpackArray(np.zeros(4, "f4"), device=(kind, 1))
     kernel = Kernel(one("*f4"), device_of=lambda address: None)
     if is_refused:
@@ -303,7 +304,7 @@ def test_dlpack_says_which_device_it_is_on(kind: int, is_refused: bool) -> None:
 
 
 def test_dlpack_exporter_that_refuses_is_quoted_by_its_first_line() -> None:
-    """The reason is the exporter's own, without the lines that follow it."""
+    """The reason is the first line of the exporter's own exception."""
 
     class Refusing(DlpackArray):
         def __dlpack__(self, *, stream: int, **newer: Any) -> Any:
@@ -314,7 +315,7 @@ def test_dlpack_exporter_that_refuses_is_quoted_by_its_first_line() -> None:
 
 
 def test_array_interface_without_data_is_a_null_pointer_that_may_be_written() -> None:
-    """The protocol allows no data for an array of no elements; nothing says that it is read-only."""
+    """The protocol allows `data` to be absent for an array without elements, which then is not read-only."""
     empty = Interface(shape=(0,), data=None)
 
     assert Kernel(one("*f4")).bytes_of(empty) == [word(0)]
@@ -347,7 +348,7 @@ def test_buffer_of_cuda_core_gives_handle_and_device() -> None:
 
 
 def test_readonly_dlpack_goes_to_const_only() -> None:
-    """The read-only flag of DLPack 1 is heeded."""
+    """The read-only flag of DLPack 1 is respected."""
     array = np.zeros(4, "f4")
     array.flags.writeable = False
 
@@ -357,7 +358,7 @@ def test_readonly_dlpack_goes_to_const_only() -> None:
 
 
 class Wrapper(ArgHint):  # type: ignore[misc]
-    """A copying argument of Numba's kind that notes what is asked of it."""
+    """A copying argument like Numba's that records its calls."""
 
     def __init__(self, value: Any, log: list[str]) -> None:
         super().__init__(value)
@@ -397,7 +398,7 @@ def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, nat
 
 
 def test_later_refusal_copies_nothing() -> None:
-    """A wrapper before an unfit argument is left alone."""
+    """A wrapper before an argument that is refused copies nothing."""
     log: list[str] = []
     parameters = (*one("*f4"), Parameter(8, 4, "i4", "int", "n"))
 

@@ -1,4 +1,4 @@
-"""Launch attributes of `cached_kernel`: read at decoration, and no part of the key."""
+"""Launch attributes of `cached_kernel`: read at decoration, and not in the key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_launch_attribute_that_means_nothing_is_refused_at_decoration(given: dic
 
 
 def test_launch_attribute_keeps_key() -> None:
-    """Attributes change launches and not code, so one compile serves all."""
+    """Attributes change launches and not code, so one compile serves all values."""
     plain = cached_kernel(SAXPY, arch="sm_90")
     told = cached_kernel(
         SAXPY, arch="sm_90", cooperative=True, cluster=2, max_dynamic_shared=60_000, carveout="maxshared"
@@ -63,7 +63,7 @@ def test_launch_attribute_keeps_key() -> None:
 
 
 def test_block_size_that_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's answer is in the message, and no block of 0 threads comes back."""
+    """The message has the driver's status, and no block of 0 threads is returned."""
     driver = SimpleNamespace(
         cuOccupancyMaxPotentialBlockSize=lambda *arguments: (201, 0, 0),
         name_of=lambda code: "CUDA_ERROR_INVALID_CONTEXT",

@@ -1,4 +1,4 @@
-"""Waiting for another node's build: a lease that nobody keeps alive is taken over once, and waits are bounded."""
+"""Waiting for another node's build: an abandoned lease is taken over once, and waits are bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Leases:
         self.asked = 0
 
     def ready(self) -> None:
-        """Nothing is needed."""
+        """The task needs nothing."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         self.asked += 1
@@ -44,7 +44,7 @@ class Leases:
 
 
 class Lying(Leases):
-    """Says that there is nothing, and takes no claim."""
+    """A server that always reports no entry, and accepts no claim."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         return ""
@@ -68,7 +68,7 @@ def patient(time: Time) -> Patience:
 
 
 def test_squatted_lease_is_taken_over_and_costs_a_process_a_few_seconds_in_its_life() -> None:
-    """Set by a stranger, without expiry, under each of a hundred keys."""
+    """A stranger has set a lease without expiry for each of a hundred keys."""
     tier, time = Leases(), Time()
     tier.standing_now = {f"key{number}": "a stranger" for number in range(100)}
     patience = patient(time)
@@ -80,7 +80,7 @@ def test_squatted_lease_is_taken_over_and_costs_a_process_a_few_seconds_in_its_l
 
 
 def test_one_node_takes_a_dead_lease_over_and_the_others_wait_for_it() -> None:
-    """The token changes, which is a sign of life."""
+    """The new owner's token shows the others that it is alive."""
     tier, first = Leases(), Time()
     tier.standing_now["key"] = "a stranger"
     with elected(tier, "key", lambda ask: ask(), lambda ask: ask(), now, lambda: 0, patient(first)) as election:
@@ -93,7 +93,7 @@ def test_one_node_takes_a_dead_lease_over_and_the_others_wait_for_it() -> None:
 
 
 def test_builder_that_gives_signs_of_life_is_waited_for() -> None:
-    """Each second another token: up to the whole time, which is the whole of it for the process."""
+    """The token changes each second: the node waits for the whole time, which is also the process's whole allowance."""
     tier = Leases()
     tier.standing_now["key"] = tier.standing_now["other"] = "builder.0"
 
@@ -108,7 +108,7 @@ def test_builder_that_gives_signs_of_life_is_waited_for() -> None:
 
 
 def test_server_that_takes_no_claim_is_not_waited_for() -> None:
-    """Nothing stands there, and nothing can be put there: a few seconds, once."""
+    """The server has no lease and accepts none: a few seconds are lost, once."""
     tier, time = Lying(), Time()
     patience = patient(time)
 
@@ -116,7 +116,7 @@ def test_server_that_takes_no_claim_is_not_waited_for() -> None:
 
 
 def test_server_that_makes_up_builders_is_not_waited_for() -> None:
-    """Another token at each look is no sign of life: a builder's tokens follow each other."""
+    """Random tokens are no sign of life: each token of a builder is derived from the one before."""
     tier = Leases()
     tier.standing_now["key"] = "0.0"
     time = Time(lambda: tier.standing_now.update(key=f"{time.now_s:.3f}"))

@@ -1,4 +1,4 @@
-"""Which build of which compiler this is: read from the file itself, remembered while nothing has changed."""
+"""The build of each compiler: read from its file, and remembered while nothing has changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
 
 
 class Records(dict[str, Record]):
-    """A place for records that counts how often one was saved."""
+    """Stored records, with the number of times that one was saved."""
 
     saves = 0
 
@@ -51,13 +51,13 @@ class Records(dict[str, Record]):
         return Toolchain(self.variants, self.save)
 
     def variants(self, name: str) -> list[dict[str, Any]]:
-        """The manifest that a record is in."""
+        """The manifest with the record."""
         return [{"key": "toolchain", "record": self[name]}] if name in self else []
 
 
 @pytest.fixture
 def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Made-up libraries; asking where one is counts under its name in `asked`."""
+    """Made-up libraries; each search for one is counted under its name in `asked`."""
     files = {}
     for name in NAMES:
         files[name] = tmp_path / f"lib{name}.so.13"
@@ -70,7 +70,7 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def test_record_is_that_of_its_own_variant() -> None:
-    """A manifest of this name may hold others, such as one that a tier or a bundle has added."""
+    """The manifest may have variants of others, such as one from a tier or a bundle."""
     variants: list[dict[str, Any]] = [
         {"key": "ab" * 32, "record": {"row": 1}},
         {"key": "toolchain", "record": {"row": 2}},
@@ -87,7 +87,7 @@ def never(*_args: object) -> Any:
 def test_record_answers_without_a_look_at_the_libraries(
     located: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second process with the same record loads nothing and hashes nothing."""
+    """A second process with the record loads and hashes no library."""
     records = Records()
     found = [records.toolchain().library(name) for name in NAMES]
     monkeypatch.setattr(locating, "locate", never)
@@ -113,7 +113,7 @@ def touch(path: Path) -> None:
 
 
 def replace_in_place(path: Path) -> None:
-    """Another file of the same size and time: only its inode tells."""
+    """Write another file of the same size and time: only the inode differs."""
     stat = path.stat()
     other = path.with_suffix(".new")
     other.write_bytes(b"x" * stat.st_size)
@@ -136,7 +136,7 @@ def remove(path: Path) -> None:
 def test_change_of_any_file_or_folder_makes_the_record_void(
     located: dict[str, Path], change: Callable[[Path], None]
 ) -> None:
-    """Size, mtime, inode, and the folders in which packages get installed."""
+    """Size, mtime and inode of files count, and the folders in which packages are installed."""
     records = Records()
     for name in NAMES:
         records.toolchain().library(name)
@@ -161,7 +161,8 @@ def test_library_that_is_gone_is_not_remembered(located: dict[str, Path]) -> Non
 
 
 def test_absence_is_not_remembered(located: dict[str, Path]) -> None:
-    """A library that is installed later is found by the next process, also one installed beside nothing watched."""
+    """A library that is installed later is found by the next process, also in a folder that the record does not
+    watch."""
     records = Records()
     path = located.pop("nvrtc")
     assert records.toolchain().library("nvrtc") is None
@@ -174,7 +175,7 @@ def test_absence_is_not_remembered(located: dict[str, Path]) -> None:
 def test_record_made_elsewhere_is_not_read(
     located: dict[str, Path], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Variables and interpreter decide where libraries are found: they name the record."""
+    """Environment variables and interpreter decide where libraries are found, so they are in the record's name."""
     records = Records()
     records.toolchain().library("nvrtc")
     monkeypatch.setenv(variable, "/elsewhere")
@@ -183,7 +184,7 @@ def test_record_made_elsewhere_is_not_read(
 
 
 def test_each_question_looks_at_the_files_again(located: dict[str, Path]) -> None:
-    """An upgrade under a running process counts at once: no build is remembered beyond its file's identity."""
+    """An upgrade under a running process counts at once: a build is remembered only with its file's identity."""
     toolchain = Records().toolchain()
     before = toolchain.identify(("nvrtc",), ())
     grow(located["nvrtc"])
@@ -243,7 +244,7 @@ def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")
 @pytest.mark.parametrize("name", NAMES)
 def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> None:
-    """A mapped library says the same build as the file that it was mapped from."""
+    """A mapped library has the same build as the file that it was mapped from."""
     loaded.load_compilers(NAMES)
 
     assert libraries.mapped([name]) == [name]
@@ -252,7 +253,7 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
 
 
 def test_library_that_is_mapped_is_found_each_time() -> None:
-    """A failed search under one name does not mean that later searches fail."""
+    """A search that failed under one name does not make later searches fail."""
     loaded.load_compilers(("nvrtc",))
 
     assert [mapped(("nvrtc", "nvrtc-builtins")) for _ in range(3)] == [["nvrtc", "nvrtc-builtins"]] * 3
@@ -275,7 +276,7 @@ print(mapped(("nvrtc", "nvvm", "nvJitLink")), [each for each in asked if each an
 def test_library_is_found_by_its_soname_and_others_are_not_searched_for(
     tmp_path: Path, real: dict[str, Library]
 ) -> None:
-    """A renamed copy counts, as the bindings find it; for a library that is not loaded no file is looked for."""
+    """A renamed copy counts, as it does for the bindings; no file is searched for a library that is not mapped."""
     renamed = shutil.copy(real["nvrtc"].path, tmp_path / "renamed.so")
 
     def said(*words: str) -> str:
@@ -402,7 +403,8 @@ def test_source_that_includes_nothing_is_compiled_without_a_look_for_headers(
 
 
 def test_header_tree_is_the_topmost_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CCCL's folder is in the toolkit's, whose tree has it; one whose name only begins alike is a tree of its own."""
+    """CCCL's folder lies in the toolkit's and belongs to its tree; a folder whose name only begins alike has its own
+    tree."""
     folders = ("/kit/include/cccl", "/kit/include", "/kit/include2", "/kit/include", "/other/cccl/")
     monkeypatch.setattr(Toolchain, "include_dirs", lambda self: folders)
 
@@ -413,7 +415,7 @@ def test_header_tree_is_the_topmost_folder(monkeypatch: pytest.MonkeyPatch) -> N
 def test_imported_package_has_the_version_that_it_says(
     monkeypatch: pytest.MonkeyPatch, said: str, version: str
 ) -> None:
-    """Installed may be another by now; a spelling that is not that of metadata is made so."""
+    """The installed version may differ by now; the spelling is normalised to that of metadata."""
     import numba
 
     monkeypatch.setattr(numba, "__version__", said)
@@ -466,7 +468,7 @@ except ToolchainMissingError as error:
 def test_missing_package_names_the_extra_to_install(
     tmp_path: Path, blocked: tuple[str, ...], options: dict[str, Any], says: str
 ) -> None:
-    """Without the bindings a key can still be had; compiling says what to install."""
+    """Without the bindings a key can be derived; a compile raises an error that says what to install."""
     code = WITHOUT.format(blocked=blocked, source=EMPTY, options=options)
     said = in_python(code, NUMBA_KCACHE_DIR=str(tmp_path))
 
@@ -503,7 +505,7 @@ print([process_session().toolchain.library(name) for name in {names!r}])
 
 
 def test_missing_library_is_none(tmp_path: Path) -> None:
-    """The bindings are there, the library is not: None, and no exception."""
+    """With the bindings but without the library the result is None, not an exception."""
     names = ("nvrtc", "nvJitLink", "nvvm")
 
     assert in_python(ABSENT.format(names=names), NUMBA_KCACHE_DIR=str(tmp_path)).strip() == "[None, None, None]"

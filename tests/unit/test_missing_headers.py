@@ -1,4 +1,4 @@
-"""Hints on what to write or install where a header, or a name of one, is missing."""
+"""Hints for a missing header or name: what to write or to install."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log_of(name: str, asker: str = "k.cu", quotes: str = "<>") -> str:
     ],
 )
 def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, header: str, works: str) -> None:
-    """The header that the hint names is found without an option and compiles."""
+    """The header in the hint is found without an option, and compiles."""
     error = refused(tmp_path, f"#include <{header}>\n{KERNEL}")
 
     assert f"#include <{works}>" in error.hint
@@ -56,7 +56,7 @@ def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, heade
      ("unistd.h", "host"), ("cublas_v2.h", "host")],
 )  # fmt: skip
 def test_header_of_the_host_is_to_be_left_out(tmp_path: Path, header: str, word: str) -> None:
-    """The names that it would bring are built in, or are not for devices."""
+    """Its names are built in, or are not for device code."""
     hint = hint_of(log_of(header), [], [cccl(tmp_path)])
 
     assert hint.startswith("leave the line out")
@@ -64,7 +64,7 @@ def test_header_of_the_host_is_to_be_left_out(tmp_path: Path, header: str, word:
 
 
 def cccl(folder: Path) -> str:
-    """A toolkit's folder with CCCL, as far as is looked for."""
+    """A toolkit's folder with the part of CCCL that is looked for."""
     (folder / "cuda" / "std").mkdir(parents=True)
     (folder / "cuda" / "std" / "cstdint").write_text("")
     return str(folder)
@@ -82,13 +82,13 @@ def cccl(folder: Path) -> str:
     ],
 )
 def test_header_of_nvidia_is_answered_by_its_package(header: str, package: str, package_12: str) -> None:
-    """The package of the CUDA whose headers are installed."""
+    """The hint names the package for the CUDA version whose headers are installed."""
     assert hint_of(log_of(header), [], [CU13]).partition(",")[0] == f"pip install {package}"
     assert hint_of(log_of(header), [], [CU12]).partition(",")[0] == f"pip install {package_12}"
 
 
 def test_own_header_is_answered_by_where_it_was_looked_for(tmp_path: Path) -> None:
-    """The folder of the kernel's file, and those of `include_dirs`; one that is not there is said to be none."""
+    """The hint lists the folder of the kernel's file and those of `include_dirs`, and marks a missing folder."""
     (tmp_path / "inc").mkdir()
     error = refused(tmp_path, f'#include "mine.h"\n{KERNEL}', include_dirs=[tmp_path / "inc", tmp_path / "no"])
 
@@ -98,7 +98,7 @@ def test_own_header_is_answered_by_where_it_was_looked_for(tmp_path: Path) -> No
 
 
 def test_header_in_quotes_is_looked_for_beside_the_one_that_asks() -> None:
-    """A header's own folder is named first; with angles it is not searched."""
+    """The includer's folder is listed first; for angle brackets it is not searched."""
     assert "in /lib/deep, /own and" in hint_of(log_of("x.h", "/lib/deep/a.h", '""'), ["/own"], [CU13]).replace(
         " (there is no such folder)", ""
     )
@@ -115,16 +115,16 @@ def test_header_in_quotes_is_looked_for_beside_the_one_that_asks() -> None:
     ],
 )
 def test_name_of_a_header_is_answered_by_that(tmp_path: Path, statement: str, hint: str) -> None:
-    """A name that host compilers have without asking."""
+    """For a name that host compilers know without an include, the hint names the header."""
     assert hint in refused(tmp_path, KERNEL.replace("*x = 1;", statement)).hint
 
 
 @pytest.mark.slow
 def test_thrust_is_answered_by_what_compiles(tmp_path: Path) -> None:
-    """`thrust/complex.h` is for nvcc."""
+    """`thrust/complex.h` needs nvcc; the hint names a header that NVRTC compiles."""
     assert "cuda/std/complex" in refused(tmp_path, f"#include <thrust/complex.h>\n{KERNEL}").hint
 
 
 def test_other_errors_have_no_hint() -> None:
-    """A syntax error is no matter of headers."""
+    """A syntax error has nothing to do with headers."""
     assert hint_of('k.cu(1): error: expected a ";"\n  x\n   ^\n', ["/own"], [CU13]) == ""

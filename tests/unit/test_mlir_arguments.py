@@ -1,4 +1,4 @@
-"""Arguments of numba-cuda-mlir's kernels: both paths of a launch hand the driver the same, on the same stream."""
+"""Arguments of numba-cuda-mlir's kernels: both launch paths pass the same bytes to the driver, on the same stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def native(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    surface()  # its imports look for the true ones
+    surface()  # its imports need the real modules
     current = {"handle": 0}
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
@@ -90,12 +90,13 @@ def array(element: str = "float32", axes: int = 1, layout: str = "C", readonly: 
 
 
 def values(address: int, *rest: int) -> bytes:
-    """An array of numba-cuda-mlir's: the address twice, the offset, extents, strides in elements."""
+    """The parameters for an array of numba-cuda-mlir: the address twice, the offset, extents, and strides in
+    elements."""
     return struct.pack(f"<3Q{len(rest)}q", address, address, 0, *rest)
 
 
 class Chosen(CupyArray):
-    """A class derived from CuPy's array, with an interface that names no stream."""
+    """A subclass of CuPy's array whose interface names no stream."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def test_arrays_of_any_library_have_the_same_parameters(libraries: dict[str, int
 
 @pytest.mark.parametrize("kind", [CupyArray, Chosen], ids=["CuPy", "of a class of its own"])
 def test_launch_without_a_stream_goes_to_that_of_its_arrays(libraries: dict[str, int], native: bool, kind: Any) -> None:
-    """The stream that is current now counts, and not that of the launch before."""
+    """The library's current stream counts, not the stream of the launch before."""
     typed = Typed(array(), native=native)
 
     for handle in (0, 7, 0, 9):
@@ -127,7 +128,7 @@ def test_launch_without_a_stream_goes_to_that_of_its_arrays(libraries: dict[str,
 
 
 def test_launch_on_a_stream_waits_for_that_of_its_arrays(libraries: dict[str, int], native: bool) -> None:
-    """The device waits, and the launch stays on the given stream."""
+    """The device waits, and the launch is on the given stream."""
     typed = Typed(array(), native=native, stream=5)
     libraries["handle"] = 7
 
@@ -138,7 +139,7 @@ def test_launch_on_a_stream_waits_for_that_of_its_arrays(libraries: dict[str, in
 
 
 def test_order_of_foreign_arrays_is_part_of_their_type(libraries: dict[str, int], native: bool) -> None:
-    """Arrays in C order, in Fortran's and in neither are of three types."""
+    """Arrays in C order, in Fortran order and in neither have three types."""
     orders = {"C": None, "F": (4, 8), "A": (24, 8)}
     for layout in orders:
         typed = Typed(array(axes=2, layout=layout), native=native)
@@ -163,7 +164,7 @@ def test_strides_that_are_said_count_as_they_are(libraries: dict[str, int], nati
 
 
 def test_other_elements_axes_and_permissions_are_other_types(libraries: dict[str, int], native: bool) -> None:
-    """Each is handed on, with nothing queued; a read-only array goes to a kernel of its type."""
+    """Each is passed to the dispatcher without a launch; a read-only array goes to a kernel of its type."""
     typed = Typed(array(), native=native)
     for other in (
         Interface(ADDRESS, "f8", shape=(4,)), Interface(ADDRESS, shape=(2, 2)), CupyArray(ADDRESS, "i4"),
@@ -190,7 +191,7 @@ def test_complex_number_is_one_parameter(native: bool) -> None:
 
 
 def test_numbers_go_by_the_type_of_the_kernel(native: bool) -> None:
-    """A number of another class is handed on."""
+    """A number of another class is passed to the dispatcher."""
     types = surface().types
     typed = Typed(types.int64, types.float16, types.boolean, native=native)
 
@@ -214,7 +215,7 @@ def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
 
 
 def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None:
-    """The type of `*args` has one for each argument, and the launch that many slots."""
+    """The type of `*args` has a member for each argument, and the launch a slot for each."""
     types = surface().types
     fast = Kernel([Parameter(0, 8, "?"), Parameter(8, 4, "?")])
     refused: list[Any] = []
@@ -237,7 +238,7 @@ def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None
 def test_copy_of_a_host_array_has_the_strides_of_what_was_allocated(
     native: bool, monkeypatch: pytest.MonkeyPatch, strides: Any
 ) -> None:
-    """A library that gives none has laid it out in C order."""
+    """A library that gives no strides has allocated in C order."""
     allocated = SimpleNamespace(strides=strides, gpu_data=None)
 
     def copied(value: Any, call: Any) -> Any:
@@ -253,7 +254,7 @@ def test_copy_of_a_host_array_has_the_strides_of_what_was_allocated(
 
 
 def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel gets the address of the copy; a record of another type is handed on."""
+    """The kernel gets the address of the copy; a record of another type is passed to the dispatcher."""
     made = np.zeros(2, [("a", "f4"), ("b", "i8")])
     other = np.zeros(1, [("a", "f8")])
     copies: list[Any] = []
@@ -283,7 +284,7 @@ def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_n
 
 @pytest.mark.parametrize("layout", ["C", "F", "A"])
 def test_own_arrays_go_by_the_type_that_they_keep(native: bool, layout: str) -> None:
-    """Arrays of every layout pass their strides; another layout than the compiled one goes to the dispatcher."""
+    """Arrays of every layout pass their strides; a layout other than the compiled one goes to the dispatcher."""
     typed = Typed(array(axes=2, layout=layout), native=native)
     arrays = {"C": own(strides=(12, 4)), "F": own(strides=(4, 8)), "A": own(strides=(24, 8))}
 
@@ -297,6 +298,6 @@ def test_own_arrays_go_by_the_type_that_they_keep(native: bool, layout: str) -> 
 
 
 def own(strides: tuple[int, ...]) -> Any:
-    """An array of numba-cuda-mlir's of two rows of three."""
+    """An array of numba-cuda-mlir with two rows of three."""
     memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_void_p(ADDRESS), size=1 << 20)
     return surface().DeviceNDArray((2, 3), strides, np.dtype("f4"), 0, memory)

@@ -1,4 +1,4 @@
-"""numba-cuda-mlir's own dispatchers over this cache: what they give back is what was served."""
+"""numba-cuda-mlir's own dispatchers over this cache: they return the code that the cache served."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def dispatcher() -> Any:
 
 
 def test_dispatcher_is_of_the_kernel_s_function(dispatcher: Any) -> None:
-    """One for as long as the kernel lives."""
+    """There is one dispatcher for as long as the kernel lives."""
     assert dispatcher.py_func is function
     assert dispatcher_of(dispatcher.resolutions) is dispatcher
 
 
 def test_signature_that_is_served_is_not_compiled(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`compile` gives what was served."""
+    """`compile` returns the served code."""
     served = object()
     monkeypatch.setattr(mlir_dispatcher, "served", lambda *wanted: served)
 
@@ -47,7 +47,7 @@ def test_signature_that_is_served_is_not_compiled(dispatcher: Any, monkeypatch: 
 
 
 def test_error_in_linked_code_is_raised_by_a_cached_kernel(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to numba-cuda-mlir to raise, as it is where the program has its decorator alone."""
+    """The error comes from the cache; for a kernel with only numba-cuda-mlir's decorator it is left to that."""
     asked: list[bool] = []
     monkeypatch.setattr(mlir_dispatcher, "served_launch", lambda *wanted: (asked.append(wanted[-1]), "found")[1])
 
@@ -58,7 +58,7 @@ def test_error_in_linked_code_is_raised_by_a_cached_kernel(dispatcher: Any, monk
 def test_kernel_that_is_not_cached_is_compiled_as_ever_while_the_cache_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`compile` gives what numba-cuda-mlir's own gives."""
+    """`compile` returns the result of numba-cuda-mlir's own."""
     made = object()
     monkeypatch.setattr(surface().MLIRDispatcher, "_compile_public", lambda self, sig, **more: made)
     numba_kcache.install()
@@ -91,7 +91,7 @@ def test_callbacks_of_linked_files_come_back_with_the_code(links: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", [True, False])
 def test_ptx_is_kept_where_it_is_asked_for(tmp_path: Any, keeps: bool) -> None:
-    """The very text that was assembled, also in the next process."""
+    """The PTX is the text that was assembled, also in the next process."""
     for _ in range(2):
         kernel = cached_kernel(
             mlir_cuda.jit(function), signature=SIGNATURE, arch="sm_90", keep_ptx=keeps,

@@ -39,7 +39,7 @@ def test_installed_version_has_every_part() -> None:
 
 
 def test_other_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version whose insides nobody looked at is refused, also where every name is there."""
+    """A version that was never examined is refused, even if every name exists."""
     for version in ("0.5.3", "0.7.0", "1.0.0"):
         monkeypatch.setattr(numba_cuda_mlir, "__version__", version)
         internals.surface.cache_clear()
@@ -59,7 +59,7 @@ def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> N
 
 
 def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that takes something else is not called."""
+    """A function with other parameters is not called."""
     monkeypatch.setattr(internals, "PARAMETERS", {"optimize": ("nothing_of_the_kind",)})
 
     with pytest.raises(ToolchainMissingError, match="optimize takes no nothing_of_the_kind"):
@@ -67,7 +67,7 @@ def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_assumed_host_is_this_threads_alone() -> None:
-    """A compile for a target that is not here changes nothing for other threads, nor afterwards."""
+    """A compile for an absent target changes nothing for other threads, nor afterwards."""
     import threading
 
     from numba_cuda_mlir import tools
@@ -89,7 +89,7 @@ def test_assumed_host_is_this_threads_alone() -> None:
 
 
 def test_planner_shows() -> None:
-    """A kernel may be cached only where none is registered."""
+    """A registered planner is noticed: a kernel may be cached only without one."""
     registry = internals.surface()._planner_registry
 
     assert not internals.has_planners()
@@ -101,7 +101,7 @@ def test_planner_shows() -> None:
 
 
 def test_every_module_with_registries_is_known() -> None:
-    """In versions with a list, no other module loaded by a compile has registries."""
+    """In versions with such a list, a compile loads no other module with registries."""
     internals.surface().mlir_target.ensure_initialized()
     everywhere = internals.registries_among([each for each in sys.modules if each.startswith(f"{internals.PACKAGE}.")])
 
@@ -110,7 +110,7 @@ def test_every_module_with_registries_is_known() -> None:
 
 
 def test_compile_that_a_program_replaced_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compile that was replaced is told, since its product is in no key."""
+    """A replaced compile function is noticed, since the code it makes is in no key."""
     from numba_cuda_mlir import mlir_compiler
 
     assert not internals.has_another_compile()

@@ -22,7 +22,7 @@ def text(content: str, name: str = "device.cu") -> LinkInput:
 
 
 def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toolkit's in its order, then the setting's; none of the text's own."""
+    """The toolkit's folders in its order, then the setting's; the text's own folder is not among them."""
     from numba_cuda_mlir.numba_cuda.core import config
 
     class Seen(Exception):
@@ -46,7 +46,7 @@ def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: p
 
 
 def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
-    """Unless its lines are compiled in, which name it."""
+    """An exception is a text with line tables, whose code contains its path."""
     assert link.linked_headers([text("int x;\n")], has_lines=False) == ()
     assert len(link.linked_headers([text("int x;\n")], has_lines=True)) == 1
     assert link.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) == ()
@@ -57,6 +57,6 @@ def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
     [("const char *t = __TIME__;\n", "a.cu", "__TIME__"), ('#include "b.h"\n', "own/a.cu", "folder in its name")],
 )
 def test_what_no_key_can_hold_is_refused(content: str, name: str, why: str) -> None:
-    """The time of the compile, and a folder that is only in a name."""
+    """The text reads the time of the compile, or its name contains a folder."""
     with pytest.raises(Refused, match=why):
         link.linked_headers([text(content, name)], has_lines=False)

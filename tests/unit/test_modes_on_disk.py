@@ -1,4 +1,4 @@
-"""What each mode does to the files of a cache, told from the files."""
+"""The effect of each mode on the files of a cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = dict[str, tuple[int, int, bytes]]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A cache in which one kernel is stored, last used long ago, so that any use would show."""
+    """A cache with one kernel that was last used long ago, so that any use shows."""
     use(tmp_path / "cache", EMPTY)
     for path in (tmp_path / "cache").rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def use(directory: Path, source: str, **settings: Any) -> str:
-    """Resolve a kernel in its own cache, as another process would; the key of its entry."""
+    """Resolve a kernel in a new cache object, as another process would; return the key of its entry."""
     cache = KernelCache(directory, durability="none", **settings)
     kernel = cached_kernel(source, arch="sm_90", cache=cache)
     kernel.compile()
@@ -52,7 +52,7 @@ def entry_file(directory: Path, key: str) -> Path:
 
 @pytest.mark.parametrize("mode", ["readonly", "frozen", "off"])
 def test_mode_that_does_not_write_leaves_every_byte_and_time(directory: Path, mode: str) -> None:
-    """A hit, a miss, a report: same files, same bytes, same inodes, same recency, nothing new."""
+    """After a hit, a miss and a report, all files have the same bytes, inodes and times, and none is new."""
     before = files(directory)
     use(directory, EMPTY, mode=mode)
     with pytest.raises(FrozenCacheError) if mode == "frozen" else nullcontext():
@@ -63,7 +63,7 @@ def test_mode_that_does_not_write_leaves_every_byte_and_time(directory: Path, mo
 
 @pytest.mark.parametrize("mode", ["readonly", "frozen"])
 def test_mode_that_does_not_write_leaves_damage_where_it_is(directory: Path, mode: str) -> None:
-    """No quarantine, no repair: a damaged entry is a miss, and the file stays as it was found."""
+    """A damaged entry is a miss; its file is neither moved nor repaired."""
     path = next(iter((directory / "v1" / "entries").rglob("*/*")))
     path.write_bytes(path.read_bytes()[:-1])
     before = files(directory)
@@ -98,7 +98,7 @@ def test_readwrite_renews_recency_alone(directory: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["refresh", "verify"])
 def test_mode_that_compiles_always_replaces_the_file(directory: Path, mode: str) -> None:
-    """The same name, another file, whole; no second entry, no private file and no lock left."""
+    """The entry's file is replaced by a whole one; no second entry, private file or lock is left."""
     before = files(directory, "entries")
     key = use(directory, EMPTY, mode=mode)
     after = files(directory, "entries")
@@ -111,7 +111,8 @@ def test_mode_that_compiles_always_replaces_the_file(directory: Path, mode: str)
 
 @pytest.mark.parametrize("mode", ["refresh", "verify"])
 def test_mode_that_compiles_always_heals_a_damaged_file(directory: Path, mode: str) -> None:
-    """The builder's look at the key finds the damage, says so once, and the compile puts a whole file in its place."""
+    """The look-up before the build finds the damage and reports it once; the compile writes a whole file in its
+    place."""
     (path,) = [path for path in (directory / "v1" / "entries").rglob("*") if path.is_file()]
     path.write_bytes(b"")
     with pytest.warns(KCacheWarning, match="damaged"):

@@ -82,7 +82,7 @@ def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, l
 def test_linker_s_words_are_kept_with_a_kernel_that_is_linked_alone(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`log` of a kernel of a lazy module is what nvJitLink said when it was linked, also in the next process."""
+    """`log` of a lazy module's kernel has the output of nvJitLink at its link, also in the next process."""
     link = nvjitlink.link
 
     def talking(*arguments: Any) -> tuple[bytes, str]:
@@ -96,7 +96,7 @@ def test_linker_s_words_are_kept_with_a_kernel_that_is_linked_alone(
 
 @each_way
 def test_kernel_of_a_header_beside_a_header_is_found(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
-    """A macro that makes it is read where the compiler finds it, beside the header that includes it."""
+    """The macro that makes it is read from the file that the compiler includes, beside the including header."""
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "outer.h").write_text('#include "inner.h"\n')
     (tmp_path / "first" / "inner.h").write_text('#define MAKE(name) extern "C" __global__ void name(float *x) {}\n')
@@ -106,7 +106,7 @@ def test_kernel_of_a_header_beside_a_header_is_found(cache: KernelCache, tmp_pat
 
 
 def test_module_knows_its_kernels_before_any_is_used(cache: KernelCache) -> None:
-    """`in` compiles it to know, where `names` does not say; what is no text is in none."""
+    """`in` compiles the module if `names` does not list the kernel; an object that is no text is in no module."""
     names = list(module(cache))
     fresh = module(cache)
 
@@ -116,7 +116,8 @@ def test_module_knows_its_kernels_before_any_is_used(cache: KernelCache) -> None
 
 
 def test_name_that_was_guessed_is_gone_when_the_kernels_are_known(cache: KernelCache) -> None:
-    """Nothing is compiled for an attribute, so any name gives a kernel at first; it is not kept as one."""
+    """An attribute compiles nothing, so at first any name gives a kernel object; a wrong name is dropped after the
+    compile."""
     fresh = module(cache)
     guessed = fresh.nowhere
     name = next(iter(fresh))
@@ -129,7 +130,7 @@ def test_name_that_was_guessed_is_gone_when_the_kernels_are_known(cache: KernelC
 
 @each_way
 def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy: bool) -> None:
-    """Commas and nested brackets included; spaces do not matter, nor does the bare name where it is alone."""
+    """Commas and nested brackets are allowed; spaces do not matter; a bare name is enough if it is unique."""
     source = SOURCE.replace("counter;", "counter; template<class T> __global__ void one(T) {}")
     found = module(cache, source, names=[*NAMES, "one<long long>"], lazy=lazy)
 
@@ -144,7 +145,7 @@ def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy
 
 @each_way
 def test_overloads_and_namespaces_are_told_apart(cache: KernelCache, lazy: bool) -> None:
-    """Kernels of one name go by the types of their parameters too; a bare name that means several is none."""
+    """Kernels with one name are distinguished by their parameter types; an ambiguous bare name is an error."""
     source = """
 __global__ void f(int x) {}
 __global__ void f(float *x) {}
@@ -162,7 +163,7 @@ namespace q { __global__ void f(double x) {} __global__ void g(short x) {} }"""
 
 
 def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
-    """They have all attributes of these; each name gives the same object every time."""
+    """They have all attributes of cached kernels; each name gives the same object every time."""
     kernel = module(cache).axpy_float
 
     assert isinstance(kernel, Kernel)
@@ -178,7 +179,7 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 
 @each_way
 def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
-    """This holds with arch="auto" after a compile for a named target."""
+    """After a compile for a named target, attributes can be read, also with arch="auto"."""
     found = cached_module(SOURCE, lazy=lazy, cache=cache)
     found.cubin("sm_80")
     found.axpy_float.compile("sm_80")
@@ -214,7 +215,7 @@ def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: Kerne
 
 @each_way
 def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy: bool) -> None:
-    """The LTO-IR once, each kernel once, whoever comes first; the kernel objects are the same."""
+    """The LTO-IR and each kernel are built once, and all threads get the same kernel objects."""
     found = module(cache, lazy=lazy)
     together = threading.Barrier(8)
 
@@ -240,7 +241,7 @@ def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None
 
 
 def test_lto_or_direct_code_is_in_the_key(cache: KernelCache) -> None:
-    """The names, their order, and being a module are keyed too; a kernel of a lazy module has its own key."""
+    """The key also has the names, their order, and that it is a module; a kernel of a lazy module has its own key."""
     single = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     modules = [
         module(cache, SAXPY), module(cache, SAXPY, lazy=True), module(cache, SAXPY, names=["saxpy"]),
@@ -257,7 +258,7 @@ def test_lto_or_direct_code_is_in_the_key(cache: KernelCache) -> None:
 @each_way
 @pytest.mark.parametrize("word", ["__FILE__", "__BASE_FILE__"])
 def test_name_of_a_module_s_file_is_in_the_key(cache: KernelCache, tmp_path: Path, lazy: bool, word: str) -> None:
-    """NVRTC calls the source after it: the name may be in the code, or in the names of what is static."""
+    """NVRTC gets the file's name for the source: it may be in the code, or in mangled names of static functions."""
     sizes = []
     for name in ("a.cu", "another.cu"):
         (tmp_path / name).write_text(f'extern "C" __global__ void k(int *x) {{ *x = sizeof({word}); }}')
@@ -267,7 +268,7 @@ def test_name_of_a_module_s_file_is_in_the_key(cache: KernelCache, tmp_path: Pat
 
 
 def test_kernel_of_a_lazy_module_is_stored_under_the_key_it_tells(cache: KernelCache) -> None:
-    """key() before the compile names the entry that the compile stores."""
+    """The compile stores the entry under the key that key() returned before."""
     kernel = module(cache, lazy=True).axpy_float
     wanted = kernel.key()
     kernel.compile()
@@ -294,7 +295,7 @@ def test_every_option_of_the_source_reaches_lazy_kernels(cache: KernelCache) -> 
 @pytest.mark.slow
 @each_way
 def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
-    """An edited header is compiled again; the one before is found again when it comes back."""
+    """An edited header causes a compile; the earlier code is found again when the header is restored."""
     header = tmp_path / "scale.h"
     source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
 
@@ -311,7 +312,7 @@ def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, 
 @pytest.mark.slow
 @each_way
 def test_second_process_compiles_nothing(tmp_path: Path, lazy: bool) -> None:
-    """Everything a launch must know comes from the store: parameters, types, variables, templates."""
+    """The store has all that a launch needs: parameters, types, variables, templates."""
     code = f"""
 from numba_kcache import KernelCache, cached_module
 cache = KernelCache({str(tmp_path)!r})
@@ -325,7 +326,7 @@ print([[str(each) for each in m[name].params] for name in m], cache.info("proces
 
 
 def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCache) -> None:
-    """A kernel that was linked before is there; one that was not is an error that names it."""
+    """A kernel that was linked before is a hit; any other is an error that names it."""
     module(cache, lazy=True).axpy_float.compile()
     frozen = KernelCache(cache.directory, mode="frozen")
 
@@ -338,7 +339,7 @@ def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCac
 
 @each_way
 def test_miss_is_explained_by_what_the_kernel_is_made_from(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
-    """A changed header or option of the source is the reason, also for a kernel that is linked by itself."""
+    """The reason is a changed header or option of the source, also for a kernel of a lazy module."""
     header = tmp_path / "scale.h"
     header.write_text("#define SCALE 2\n")
     source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
@@ -381,7 +382,7 @@ def test_variables_and_their_types_are_kept(cache: KernelCache) -> None:
 
 
 def test_kernel_that_writes_to_a_variable_is_not_linked_by_itself(cache: KernelCache) -> None:
-    """Another kernel would not see what it wrote. Constants, and what is not used, are no hindrance."""
+    """Other kernels would not see the write. Constants and unused variables do not prevent linking."""
     found = module(cache, lazy=True)
     found.axpy_float.compile()
 
@@ -391,7 +392,7 @@ def test_kernel_that_writes_to_a_variable_is_not_linked_by_itself(cache: KernelC
 
 
 def test_local_state_of_a_function_is_not_duplicated_either(cache: KernelCache) -> None:
-    """A static variable of a function that two kernels call is one variable."""
+    """A static variable of a function that two kernels call must exist once."""
     source = """
 __device__ int next() { static __device__ int n = 7; return n++; }
 extern "C" __global__ void a(int *x) { x[0] = next(); }
@@ -401,7 +402,8 @@ extern "C" __global__ void b(int *x) { x[0] = next(); }"""
 
 
 def test_what_the_compiler_keeps_in_variables_is_no_state(cache: KernelCache) -> None:
-    """Texts of printf and assert, tables of sine, virtual tables: kernels that have them can be linked alone."""
+    """The compiler makes variables for texts of printf and assert, tables of sine and virtual tables: kernels with
+    these can be linked alone."""
     source = r"""
 struct Base { __device__ virtual float f(float x) { return sinf(x); } };
 struct Other : Base { __device__ float f(float x) override { return x; } };
@@ -432,7 +434,7 @@ extern "C" __global__ void k(int *x) { x[0] = cooperative_groups::this_thread_bl
 
 
 def test_variables_that_are_called_like_a_namespace_of_the_toolkit_are_the_user_s(cache: KernelCache) -> None:
-    """A namespace of the toolkit's is told by what it holds, also in names of variables that a file keeps to itself."""
+    """A toolkit's namespace is recognised by its members, also in mangled names of a file's static variables."""
     source = """
 static __device__ int cuda, cub;
 namespace a { namespace cuda { __device__ int own; } }
@@ -446,7 +448,7 @@ extern "C" __global__ void k(int *x) { x[0] = cuda + cub + a::cuda::own + cudas:
 
 
 def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:
-    """Each kernel has a copy: there is not one variable to hand out."""
+    """Each kernel has its own copy, so there is no single variable to return."""
     with pytest.raises(OptionError, match="the module is lazy") as caught:
         module(cache, lazy=True).symbol("coeffs")
     assert "leave out lazy=True" in caught.value.hint
@@ -456,7 +458,7 @@ def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:
 
 
 def test_kernel_whose_name_is_part_of_others_is_linked_alone(cache: KernelCache) -> None:
-    """nvJitLink's -kernels-used looks for the text anywhere in a name."""
+    """nvJitLink's -kernels-used matches its text anywhere in a name."""
     kernels = ["axpy", "axpy_arg", "my_axpy"]
     source = "\n".join(f'extern "C" __global__ void {name}(float *x) {{ x[0] += {len(name)}; }}' for name in kernels)
     found = module(cache, source + "\nnamespace q { __global__ void axpy(int) {} }", lazy=True)
@@ -469,7 +471,7 @@ def test_kernel_whose_name_is_part_of_others_is_linked_alone(cache: KernelCache)
 def test_linker_that_knows_no_lists_of_patterns_still_serves(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plain name is tried where the exact one leaves the kernel out."""
+    """If the exact pattern matches no kernel, the plain name is tried."""
     from numba_kcache.frontends.source import module_build
 
     monkeypatch.setattr(module_build, "KERNELS_USED", ("no such {}", "{}"))
@@ -509,7 +511,7 @@ def test_module_without_kernels_is_said(cache: KernelCache) -> None:
 
 
 def test_fault_of_the_source_is_the_compiler_s_word(cache: KernelCache) -> None:
-    """The compiler's error is raised with and without names, at each use."""
+    """The compiler's error is raised at each use, with and without `names`."""
     broken = SOURCE + "\nint f() { return nonsense; }"
     for options in ({}, {"names": NAMES}, {"lazy": True}):
         with pytest.raises(CompileError, match="nonsense"):
@@ -539,7 +541,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_option_that_means_nothing_is_refused_at_once(cache: KernelCache, case: str) -> None:
-    """Before anything is compiled."""
+    """The error is raised before anything is compiled."""
     options, why = REFUSED[case]
     with pytest.raises(OptionError, match=why):
         module(cache, **options)
@@ -584,7 +586,7 @@ def test_module_of_a_function_is_asked_once_and_not_before_its_use(cache: Kernel
 
 
 def test_module_of_a_path(cache: KernelCache, tmp_path: Path) -> None:
-    """A .cu file."""
+    """A module may be given as the path of a .cu file."""
     (tmp_path / "many.cu").write_text(SOURCE)
 
     assert len(module(cache, tmp_path / "many.cu", lazy=True)) == 3
@@ -592,7 +594,7 @@ def test_module_of_a_path(cache: KernelCache, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output", ["ptx", "cubin", "ltoir"])
 def test_module_of_what_a_compiler_made(cache: KernelCache, output: str) -> None:
-    """PTX, a cubin, LTO-IR: only sizes of parameters are known."""
+    """For PTX, a cubin or LTO-IR only the sizes of parameters are known."""
     code = compiled(SOURCE, output, "sm_90", *(["-dlto"] if output == "ltoir" else []))
     found = module(cache, code.rstrip(b"\0") if output == "ptx" else code)
 
@@ -601,14 +603,14 @@ def test_module_of_what_a_compiler_made(cache: KernelCache, output: str) -> None
 
 
 def test_lazy_module_of_ltoir(cache: KernelCache) -> None:
-    """The LTO-IR was compiled before."""
+    """A lazy module accepts LTO-IR that was compiled before."""
     found = module(cache, compiled(SAXPY + 'extern "C" __global__ void k() {}', "ltoir", "sm_90", "-dlto"), lazy=True)
 
     assert [each.symbol for each in read_cubin(found.saxpy.cubin()).kernels] == ["saxpy"]
 
 
 def test_module_for_a_virtual_target_keeps_its_ptx(cache: KernelCache) -> None:
-    """Eager alone: what a device newer than the compiler is given."""
+    """Only an eager module can be PTX, which serves devices newer than the compiler."""
     found = module(cache, names=NAMES)
     found.compile("compute_90")
 
@@ -616,7 +618,7 @@ def test_module_for_a_virtual_target_keeps_its_ptx(cache: KernelCache) -> None:
 
 
 def test_link_inputs_serve_an_eager_module(cache: KernelCache, tmp_path: Path) -> None:
-    """A function that another file defines."""
+    """Its kernels may call a function of a linked file."""
     (tmp_path / "f.cu").write_text("__device__ int f(int x) { return x + 1; }")
     source = '__device__ int f(int); extern "C" __global__ void k(int *x) { x[0] = f(x[0]); }'
 

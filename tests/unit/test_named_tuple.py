@@ -1,4 +1,4 @@
-"""`model.NamedTuple` makes what `typing.NamedTuple` makes, and compiles no annotation."""
+"""`model.NamedTuple` makes the classes that `typing.NamedTuple` makes, and evaluates no annotation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_class_of_any_number_of_fields_is_made(count: int) -> None:
 
 
 def test_annotation_is_not_looked_at() -> None:
-    """One that is no expression, which typing would refuse."""
+    """An annotation may be no expression, which typing would refuse."""
     body: dict[str, Any] = {
         "__annotations__": {"first": "no expression"},
         "__module__": __name__,

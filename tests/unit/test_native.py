@@ -1,4 +1,4 @@
-"""The compiled launch module beside the interpreted path: the same bytes at the driver, the same words, all memory."""
+"""The compiled launch module compared with the interpreted path: the same bytes, the same errors, no leaked memory."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _capsule_of = ctypes.PyDLL(None).PyCapsule_New
 _capsule_of.restype, _capsule_of.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_kept: list[Any] = []  # types are known for as long as the process
+_kept: list[Any] = []  # types stay registered while the process runs
 
 
 class Exporter:
-    """Speaks DLPack alone, and poses as memory of the device."""
+    """An object with DLPack alone, whose memory seems to be on the device."""
 
     def __init__(self, array: Any, device: tuple[int, int] = (2, 0)) -> None:
         self._array, self._device = array, device
@@ -92,7 +92,8 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 def both(parameters: Any, argument: Any, **options: Any) -> list[Any]:
-    """Outcome of an argument on the interpreted path, and through the module: bytes or words; and who launched."""
+    """Outcomes of an argument on the interpreted path and in the module, as bytes or an error, and which of them
+    launched."""
     outcomes: list[Any] = []
     for native in (False, True):
         kernel = Kernel(parameters, **options)
@@ -105,7 +106,7 @@ def both(parameters: Any, argument: Any, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("what", VALUES)
 def test_common_memory_and_values_go_through_the_module(what: str) -> None:
-    """Each with the bytes of the interpreted path, which is not asked."""
+    """Each has the bytes of the interpreted path, which is not called."""
     code, value = VALUES[what]
 
     interpreted, compiled, asked = both(one(code, size=8), value)
@@ -116,7 +117,7 @@ def test_common_memory_and_values_go_through_the_module(what: str) -> None:
 
 
 def test_dlpack_exporter_goes_through_the_module() -> None:
-    """The address of its tensor; one of another element type is refused in the words of the interpreted path."""
+    """The address of its tensor arrives; another element type has the error of the interpreted path."""
     interpreted, compiled, asked = both(one("*f4"), Exporter(MEMORY))
     assert (compiled, asked) == (interpreted, 0)
     assert compiled == [MEMORY.ctypes.data.to_bytes(8, "little")]
@@ -128,7 +129,7 @@ def test_dlpack_exporter_goes_through_the_module() -> None:
 
 @pytest.mark.slow
 def test_every_pair_of_a_value_and_a_parameter_has_one_outcome() -> None:
-    """Bytes or words, whichever path: each value above for each kind of parameter."""
+    """Each value above for each kind of parameter gives the same bytes or the same error on both paths."""
     codes = [*SCALAR_SIZES, "v2f4", "o", "?", *(f"*{code}" for code in ("f4", "i4", "u1", "?", "v4f4")), "*kf4"]
     for code in codes:
         for name, (_, value) in VALUES.items():
@@ -138,7 +139,7 @@ def test_every_pair_of_a_value_and_a_parameter_has_one_outcome() -> None:
 
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_several(ordinal: int) -> None:
-    """The driver says where it is, to the module too; what is elsewhere is refused."""
+    """The driver gives the memory's device, to the module too; memory elsewhere is refused."""
     for value in (Interface(ADDRESS), ctypes.c_void_p(ADDRESS), np.uintp(ADDRESS)):
         interpreted, compiled, asked = both(one("*f4"), value, device_of=lambda _address: ordinal)
 
@@ -148,7 +149,7 @@ def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_sever
 
 
 def test_launch_under_capture_notes_that_the_module_stays() -> None:
-    """Both paths note it, and not before the launch."""
+    """Both paths mark the loaded module as needed by a graph, and not before the launch."""
     for native in (False, True):
         kernel = Kernel(one("i4"), stream=9)
         launch = kernel.bind(native=native)
@@ -160,7 +161,7 @@ def test_launch_under_capture_notes_that_the_module_stays() -> None:
 
 
 def test_keyboard_interrupt_of_an_argument_passes() -> None:
-    """An exception that ends a program is no reason to ask the argument again."""
+    """After an exception that ends programs, the argument is not read a second time."""
 
     class Interrupting(Interface):
         is_ending = False
@@ -187,7 +188,7 @@ def test_keyboard_interrupt_of_an_argument_passes() -> None:
 
 @pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 def test_argument_whose_type_cannot_be_registered_is_launched(native: bool) -> None:
-    """A class may have no hash, and answer anything to what only makes later launches faster."""
+    """A class may be unhashable, or give odd attributes to the registration, which only speeds up later launches."""
 
     class Comparing(type):
         def __eq__(self, other: object) -> bool:
@@ -206,7 +207,7 @@ def test_argument_whose_type_cannot_be_registered_is_launched(native: bool) -> N
 
 
 def test_module_launches_a_kernel_at_once_whose_parameters_it_knows_of_another() -> None:
-    """The same bytes, for another function; what fits no parameter is refused as ever."""
+    """The same bytes reach another function; an argument that fits no parameter is refused as usual."""
     kernel, array = Kernel(), Numba().array(ADDRESS)
     first = kernel.launcher_at(function=77)
     for _ in range(4):
@@ -243,8 +244,8 @@ class _Exchange(ctypes.Structure):
 
 @pytest.mark.parametrize("is_in_c", [False, True], ids=["method", "function"])
 def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
-    """Lazy negation is detected by the method, and by the C function, which gets the handle behind the object's
-    head."""
+    """A pending negation is detected by the method, and by the C function, which gets the tensor's handle behind the
+    head of the Python object."""
 
     class Negatable(ctypes.Structure):
         _fields_ = (("handle", ctypes.c_size_t),)
@@ -281,7 +282,7 @@ def test_tensor_that_is_negated_on_paper_is_handed_on(is_in_c: bool) -> None:
 
     assert kernel.launcher.interpreted == asked + 1
     negated[0], address[0] = False, 0
-    with pytest.raises(ArgumentError):  # its storage was freed: the interpreted path tells whether it is empty
+    with pytest.raises(ArgumentError):  # its storage was freed: the interpreted path checks if it is empty
         launch(value)
 
     assert kernel.launcher.interpreted == asked + 2
@@ -335,7 +336,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 def test_numba_kernel_takes_arrays_of_cupy_as_its_own(libraries: dict[str, int], native: bool) -> None:
-    """The same parameter bytes; what is of another type is handed on."""
+    """The parameters have the same bytes; an array of another type is passed to the dispatcher."""
     numba, kind = Numba(), types.Array(types.float32, 1, "C")
     typed = Typed(kind, types.float64, native=native)
 
@@ -359,7 +360,7 @@ def test_numba_kernel_takes_arrays_of_cupy_as_its_own(libraries: dict[str, int],
     [((4,), (4,)), ((1,), (64,)), ((3, 4), (16, 4)), ((1, 4), (9, 4)), ((3, 1), (4, 40)), ((), ())],
 )
 def test_extents_and_strides_of_numbas_arrays_arrive_as_they_say(shape: Any, strides: Any) -> None:
-    """Strides of single extents, which may be arbitrary in C order, are passed unchanged on both paths."""
+    """Strides of axes with one item, which may have any value in C order, are passed unchanged on both paths."""
     kind, array = types.Array(types.float32, len(shape), "C"), Numba().array(ADDRESS, shape=shape, strides=strides)
     for native in (False, True):
         typed = Typed(kind, native=native)
@@ -375,7 +376,7 @@ def test_extents_and_strides_of_numbas_arrays_arrive_as_they_say(shape: Any, str
 
 @pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 def test_arrays_of_large_records_are_launched(native: bool) -> None:
-    """An item may have more bytes than all parameters of a kernel, and more than 16 bits count."""
+    """An item may be larger than all parameters of a kernel: its size takes more than 16 bits."""
     dtype = np.dtype([("a", "f8", (20_000,)), ("b", "i4")], align=True)
     kind, array = types.Array(from_dtype(dtype), 1, "C"), Numba().array(ADDRESS, dtype, shape=(3,))
     typed = Typed(kind, native=native)
@@ -421,7 +422,7 @@ def test_array_of_another_stream_is_waited_for_by_a_numba_kernel_too(libraries: 
 
 
 def test_driver_functions_answer_alike_from_c_and_from_ctypes() -> None:
-    """Without a driver there are none; every name has a pattern in both."""
+    """Without a driver both have no functions; every name has a signature in both."""
     from numba_kcache.launch import by_ctypes
 
     assert devices.native.function("cuNoSuchFunction", "n") is None

@@ -1,4 +1,4 @@
-"""The build of the compiled launch module: what goes into a wheel, and what is said where it cannot be built."""
+"""The build of the compiled launch module: the contents of a wheel, and the message where it cannot be built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fake_driver import ROOT, needs_fake_driver
 
 
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[str]]:
-    """The build hook over a copy of the source, and what it says."""
+    """The build hook over a copy of the source, and its output."""
     spec = importlib.util.spec_from_file_location("native_build", ROOT / ".ci/native_build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -57,7 +57,7 @@ def test_module_is_added_to_a_wheel_and_left_beside_its_source(
 
 
 def test_module_is_left_out_in_a_line_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The wheel is then one for any platform, and nothing is left behind."""
+    """One line says so; the wheel is then for any platform, and no file is left behind."""
     monkeypatch.setenv("CC", str(tmp_path / "no-such-cc"))
     build, said = hook(monkeypatch, tmp_path)
     data: dict[str, Any] = {"force_include": {}}

@@ -1,4 +1,4 @@
-"""The reasons of a miss: in its event, by explain() and from a frozen cache, and never at a hit's cost."""
+"""The reasons of a miss: in its event, by explain(), and in the error of a frozen cache; a hit computes none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __g
 
 
 class Program:
-    """A user's program: each call is a new process's look at the same cache."""
+    """A user's program: each call looks at the same cache as a new process would."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -43,7 +43,7 @@ class Program:
     def kernel(
         self, source: str = SAXPY, *, cache: Any = None, settings: Any = (), toolchain: Any = None, **options: Any
     ) -> Any:
-        """The kernel, in a cache that has nothing in memory; in one of `settings`, or the one that is given."""
+        """The kernel in a cache with nothing in memory, or in the given one."""
         cache = cache or self.cache(**dict(settings))
         if toolchain is not None:
             cache.session.toolchain = toolchain
@@ -54,7 +54,7 @@ class Program:
         return self.kernel(INCLUDES, include_dirs=[self.root / "first", self.root / "second"], **options)
 
     def files(self) -> dict[str, tuple[int, int, bytes]]:
-        """Everything that the store consists of; counts of caches that are done may come at any time."""
+        """Every file of the store except the counters, which earlier caches may write at any time."""
         paths = [path for path in sorted((self.root / "cache").rglob("*")) if path.is_file()]
         paths = [path for path in paths if path.parent.name != "statistics"]
         return {str(each): (each.stat().st_ino, each.stat().st_mtime_ns, each.read_bytes()) for each in paths}
@@ -69,11 +69,11 @@ def told(explanation: Explanation) -> list[tuple[ReasonKind, str, str | None, st
     return [(each.kind, each.name, each.old, each.new) for each in explanation.reasons]
 
 
-# -- what is said ------------------------------------------------------------------------------------------------
+# -- the reasons --------------------------------------------------------------------------------------------------
 
 
 def test_kernel_that_was_never_stored_says_so(program: Program) -> None:
-    """Nothing to compare with."""
+    """There is no entry to compare with."""
     assert told(program.kernel().explain()) == [(ReasonKind.NEVER_STORED, "", None, None)]
 
 
@@ -113,7 +113,7 @@ def test_miss_names_every_difference_from_the_nearest_entry(program: Program) ->
 
 @pytest.mark.slow
 def test_source_line_is_that_of_the_user_s_file(program: Program, tmp_path: Path) -> None:
-    """A file of Python, and a file that is the source."""
+    """The source is in a Python file, or is a file of its own."""
     (tmp_path / "k.cu").write_text(SAXPY)
     program.kernel(SAXPY)  # decorating alone stores nothing
     cached_kernel(tmp_path / "k.cu", arch="sm_90", cache=program.cache()).compile()
@@ -144,7 +144,7 @@ def test_source_line_is_that_of_the_user_s_file(program: Program, tmp_path: Path
 def test_header_is_named_with_what_became_of_it(
     program: Program, change: str, kind: ReasonKind, name: str, values: str | None
 ) -> None:
-    """Changed, gone, shadowed, or asked for; the key is not known before it is compiled."""
+    """The header was changed, removed, shadowed, or newly included; then the key is known only after the compile."""
     program.including().compile()
     if change == "remove":
         (program.root / name).unlink()
@@ -194,14 +194,15 @@ def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) 
 
 
 def test_history_holds_no_digest_of_each_function() -> None:
-    """A Numba kernel may call hundreds; the components of every kernel are told apart, and those in one."""
+    """A Numba kernel may reach hundreds of functions: the history has digests only of components that every kernel
+    has."""
     parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
 
     assert set(digests_of(parts, PYTHON_KINDS)) == {"function", "versions"}
 
 
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
-    """Another number of include folders."""
+    """The number of include folders differs."""
     program.including().compile()
     kernel = program.kernel(INCLUDES, include_dirs=[program.root / "second"])
 
@@ -209,7 +210,7 @@ def test_folders_searched_otherwise_are_named(program: Program) -> None:
 
 
 def test_other_compiler_and_version_are_named(program: Program) -> None:
-    """Old and new build; with toolchain="any" they are no reason."""
+    """The reason has the old and the new build; with toolchain="any" a compiler is no reason."""
     program.kernel().compile()
     other = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {**VERSIONS, "numba": "99"})
     found = program.kernel(toolchain=other).explain()
@@ -227,7 +228,7 @@ def test_other_compiler_and_version_are_named(program: Program) -> None:
 
 @pytest.mark.parametrize("including", [False, True])
 def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, including: bool) -> None:
-    """Evicted; damaged and still there; damaged, met by this process and compiled again."""
+    """The entry was evicted; is damaged; or was found damaged by this process and compiled again."""
     kernel = program.including() if including else program.kernel()
     kernel.compile()
     (entry,) = program.cache().entries()
@@ -248,7 +249,7 @@ def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, i
 
 
 def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
-    """The values of an evicted entry are lost; the names of differing components are known."""
+    """The values of an evicted entry are lost; the names of its differing components are known."""
     program.kernel(fastmath=True).compile()
     for entry in program.cache().entries():
         program.cache().session.store.remove(entry.key)
@@ -281,7 +282,7 @@ def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
 
 
 def test_lines_of_the_source_are_looked_for_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One search, which takes a millisecond in a file of some hundred lines, serves all entries that are compared."""
+    """One search of the user's file, of a millisecond for some hundred lines, serves all compared entries."""
     for number in range(1, 5):
         program.kernel(SAXPY.replace("a *", f"{number} * a *")).compile()
     looked, real = [], linecache.getlines
@@ -294,7 +295,7 @@ def test_lines_of_the_source_are_looked_for_once(program: Program, monkeypatch: 
 
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
 def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
-    """The mode alone is named, also where the entry is stored."""
+    """The mode is the only reason, even if the entry is stored."""
     program.kernel().compile()
 
     found = program.kernel(settings={"mode": mode}).explain()
@@ -303,7 +304,7 @@ def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> N
 
 
 def test_kernel_that_cannot_be_keyed_says_why(program: Program) -> None:
-    """The explanation has the reason of the warning."""
+    """The explanation has the reason that the warning gives."""
     found = program.kernel('extern "C" __global__ void k(int *o) { *o = __TIME__[0]; }').explain()
 
     assert (found.outcome, told(found)) == (
@@ -324,7 +325,7 @@ for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
 
 @pytest.mark.slow
 def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
-    """Both are `__main__`: programs differ by file, or by working directory at a prompt; moved lines do not matter."""
+    """Both are `__main__`: programs differ by file or, at a prompt, by working directory; moved lines do not matter."""
 
     def reasons(folder: str, source: str, *, head: str = "", is_typed: bool = False) -> list[str]:
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -348,7 +349,7 @@ def name_in(file: str, text: str = EMPTY, *, name: str = "", label: str = "m.k",
 
 @pytest.mark.parametrize("label", ["__main__.k", "__mp_main__.k", "<run_path>.k", "train.k", "train:7", "train:9"])
 def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) -> None:
-    """Run as a script, by a pool or by `runpy`, or imported; a line is no name."""
+    """The file is run as a script, by a pool or by `runpy`, or imported; line numbers are not in the name."""
     assert name_in("/app/train.py", label=label) == name_in("/app/train.py")
 
 
@@ -376,7 +377,7 @@ def test_module_of_a_package_has_one_history_in_all_checkouts(tmp_path: Path) ->
 
 
 def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt in a folder that was removed meanwhile: the kernel compiles and is stored."""
+    """A prompt whose working directory was removed: the kernel compiles and is stored."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -386,7 +387,7 @@ def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_other_target_alone_is_a_reason(program: Program) -> None:
-    """The nearest entry is the one for the same target, where there is one."""
+    """The nearest entry is one for the same target, if there is one."""
     program.kernel().compile()
     program.kernel(arch="sm_80", fastmath=True).compile()
 
@@ -405,13 +406,13 @@ def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) ->
     assert {each.name for each in found.reasons} == {"fastmath", "std", "max_registers"}
 
 
-# -- where it is said --------------------------------------------------------------------------------------------
+# -- where the reasons appear ---------------------------------------------------------------------------------
 
 
 def test_reason_stands_in_event_and_log_line_of_every_compile(
     program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The event has values and text, the log line text; the kind is counted."""
+    """The event has the values and the text, the log line the text; the kind of reason is counted."""
     caches = program.cache(), program.cache(), program.cache(mode="refresh")
     options: tuple[dict[str, Any], ...] = {}, {"fastmath": True}, {}
     kernels = [program.kernel(cache=each, **more) for each, more in zip(caches, options, strict=True)]
@@ -434,12 +435,13 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
     assert len(logged) == 3
     assert all(text in line for text, line in zip(texts, logged, strict=True))
     for cache in caches:
-        cache.info()  # its counts are written now, not whenever it is collected
+        cache.info()  # writes its counts now, not when the cache is garbage-collected
     assert program.cache().history().reasons == {"never_stored": 1, "options": 1, "mode": 1}
 
 
 def test_frozen_cache_names_kernel_target_and_difference(program: Program) -> None:
-    """The error says what is missing, and how it differs from what is there; compilers are no reason there."""
+    """The error has what is missing and how it differs from the stored entries; compilers are no reason in a frozen
+    cache."""
     program.kernel(defines={"A": 1}).compile()
     frozen = program.kernel(defines={"A": 2}, settings={"mode": "frozen"}, toolchain=MadeUpToolchain({}, VERSIONS))
 
@@ -448,7 +450,8 @@ def test_frozen_cache_names_kernel_target_and_difference(program: Program) -> No
 
 
 def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
-    """The answer is what it is, and what changed from its relatives to it; a few digits of the key do."""
+    """The explanation describes the entry and its differences from its relatives; the first digits of the key are
+    enough."""
     program.kernel().compile()
     (key,) = [each.key for each in program.cache().entries()]
     program.kernel(fastmath=True).compile()
@@ -465,7 +468,7 @@ def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
 
 
 def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> None:
-    """Both texts are in the cache, without their file."""
+    """Both texts are in the cache, so the source files are not needed."""
     program.kernel().compile()
     program.kernel(SAXPY.replace("a * x", "a + x"), fastmath=True).compile()
     (newer,) = [entry for entry in program.cache().entries()
@@ -480,7 +483,7 @@ def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> 
 
 
 def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
-    """The explanation has the damage."""
+    """The explanation says that the entry is damaged."""
     kernel = program.kernel()
     kernel.compile()
     cache = program.cache()
@@ -494,7 +497,7 @@ def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
 
 
 def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
-    """A function of the process's cache looks where the kernel looks."""
+    """`numba_kcache.explain` looks in the cache that the kernel uses."""
     kernel = program.kernel()
     kernel.compile()
 
@@ -505,15 +508,15 @@ def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
         kernel.explain(signature="int")
 
 
-# -- what it must not do -----------------------------------------------------------------------------------------
+# -- side effects -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> None:
-    """No event, no file, no time of use, nothing moved to quarantine, nothing counted."""
+    """No event, no file, no time of use, no quarantine, no count."""
     program.kernel().compile()
     program.including().compile()
-    gc.collect()  # the caches that compiled write what they learned when they are gone: now, not among the looks
+    gc.collect()  # collected caches write what they learned: now, not between the two listings
     caches = [program.cache() for _ in range(4)]
     kernels = (
         program.kernel(cache=caches[0]),
@@ -540,7 +543,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
 
 
 def test_explaining_in_an_empty_cache_makes_no_directory(program: Program) -> None:
-    """The identities of the compilers are not stored either."""
+    """The identities of compilers are not stored either."""
     program.including().explain()
 
     assert not (program.root / "cache").exists()
@@ -563,7 +566,7 @@ print(cache.info("process").hits, *files, *loaded)
 
 @pytest.mark.slow
 def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_explanations(program: Program) -> None:
-    """A warm start goes without histories, reasons and words; it opens two files of the store."""
+    """A warm start imports no module of explanations, and opens two files of the store."""
     directory = str(program.root / "cache")
 
     assert in_python(HIT, directory, SAXPY).split()[0] == "0"
@@ -602,7 +605,7 @@ def test_forged_or_torn_history_costs_an_explanation_alone(
 
 
 def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Program) -> None:
-    """A report that is not there, or says something else."""
+    """The entry's report is missing, or has another form."""
     program.kernel().compile()
     store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
@@ -638,7 +641,7 @@ def test_failure_while_explaining_does_not_reach_the_compile(program: Program, m
 
 
 def test_code_has_no_source_to_keep(program: Program) -> None:
-    """A compiler's product is known by its digest."""
+    """Compiled code is compared by its digest."""
     made = program.kernel()
     made.compile()
     kernel = cached_kernel(made.cubin(), name="saxpy", arch="sm_90", cache=program.cache())
@@ -649,7 +652,7 @@ def test_code_has_no_source_to_keep(program: Program) -> None:
 
 
 def test_large_source_is_not_kept(program: Program) -> None:
-    """Up to a limit the text is there to show lines; beyond it the digest says that it changed."""
+    """Up to a limit the text is stored, so that a reason can show the line; above it only the digest is compared."""
     large = SAXPY + "\n//" + "x" * SOURCE_LIMIT_BYTES
     program.kernel(large).compile()
     (entry,) = program.cache().entries()
@@ -668,7 +671,7 @@ def test_large_source_is_not_kept(program: Program) -> None:
 
 
 def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches and bundles travel; the system and the Python are told."""
+    """Entries travel with caches and bundles: they name the system and the version of Python, and no host."""
     monkeypatch.setattr("platform.node", lambda: "hunters-workstation")
     program.kernel().compile()
     (entry,) = program.cache().entries()
@@ -683,7 +686,8 @@ def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch:
 def test_secret_is_nowhere_in_store_event_log_or_text(
     program: Program, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A variable that the compilers read, text in `depends`: that it changed is told, and not what it is."""
+    """For a variable that compilers read, and for text in `depends`, the reason says that it changed and not its
+    value."""
     heard: list[Event] = []
     said = ""
     for number in (1, 2):
