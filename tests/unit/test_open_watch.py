@@ -1,4 +1,4 @@
-"""Headers that nobody opened while the compiler ran are no dependency; whatever is in doubt is one."""
+"""Headers that the compiler certainly did not open are no dependency; where that is uncertain, a header is one."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_header_that_is_opened_by_another_path_counts_as_read(tmp_path: Path) ->
 
 
 def test_header_that_another_process_opens_counts_as_read(tmp_path: Path) -> None:
-    """NVRTC is in this process, but a backup is not: one dependency too many."""
+    """NVRTC runs in this process, but a backup may open the header too: that costs one dependency too many."""
     assert not is_unread(branches(tmp_path), lambda: os.system(f"cat {tmp_path}/second/unread.h >/dev/null"))
 
 
 @pytest.mark.parametrize("way", ["replaced", "edited", "touched", "deleted"])
 def test_header_that_is_not_the_same_afterwards_counts_as_read(tmp_path: Path, way: str) -> None:
-    """The watch is on the file that was there: a new one in its place would be opened unseen."""
+    """The watch is on the first file, so that an opening of the file in its place would not be seen."""
     project = branches(tmp_path)
     path = tmp_path / "second/unread.h"
     new = project.write("second/new", '#include "more.h"\n')
@@ -104,14 +104,14 @@ class Libc:
         return -1 if self._wrong == "init" else int(self._real.inotify_init1(flags))
 
     def inotify_add_watch(self, fd: int, path: bytes, mask: int) -> int:
-        if self._wrong == "silent":  # a file system that tells of nothing
+        if self._wrong == "silent":  # a file system that reports no events
             path, mask = b"/", 0x2
         return -1 if self._wrong == "add" else int(self._real.inotify_add_watch(fd, path, mask))
 
 
 @pytest.mark.parametrize("wrong", ["init", "add", "silent", "absent"])
 def test_where_there_is_no_watch_all_count_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    """Another system, no more watches, or a file system that tells nothing: the scanner's."""
+    """On another system, without free watches, or on a file system without events, the scanner alone decides."""
     real = ctypes.CDLL(None)
 
     def library(*_arguments: object, **_options: object) -> object:
@@ -124,12 +124,12 @@ def test_where_there_is_no_watch_all_count_as_read(tmp_path: Path, monkeypatch: 
 
 
 def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
-    """The queue of the kernel is bounded; what did not fit into it is not known."""
+    """The kernel's queue is bounded: events that did not fit are lost."""
     project = branches(tmp_path)
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
     def flood() -> None:
-        for _ in range(limit // 2 + 8):  # two in turn: equal events in a row are told once
+        for _ in range(limit // 2 + 8):  # two files in turn: the kernel merges equal events in a row
             for name in ("header.h", "more.h"):
                 os.close(os.open(tmp_path / "second" / name, os.O_RDONLY))
 
@@ -137,7 +137,7 @@ def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
 
 
 def test_watch_that_cannot_be_read_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error while the events are read may have lost some: the watch is not whole, and all count as read."""
+    """An error while events are read may have lost some, so all headers count as read."""
     header = branches(tmp_path).root / "second/unread.h"
 
     def failing(fd: int, size: int) -> bytes:
@@ -153,7 +153,7 @@ def test_watch_that_cannot_be_read_is_not_believed(tmp_path: Path, monkeypatch: 
 
 
 def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
-    """The source cannot have been compiled without it."""
+    """A compile must have opened that header."""
     project = branches(tmp_path)
     survey = Survey(project.source, project.search, now_ns=later_ns())
 
@@ -187,11 +187,11 @@ def test_tree_is_watched_by_folder(tmp_path: Path) -> None:
 
 
 def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> None:
-    """Should it have been opened all the same, the watch and the survey contradict each other: the scanner decides."""
+    """If it was opened all the same, watch and survey contradict each other, and the scanner decides."""
     project = branches(tmp_path)
     survey = Survey(project.source, project.search, now_ns=later_ns())
 
-    headers = learned(survey, {UNREAD}.__contains__)  # not more.h, which it includes
+    headers = learned(survey, {UNREAD}.__contains__)  # more.h, which unread.h includes, counts as opened
 
     assert isinstance(headers, HeaderSet)
     assert {file.place.rest for file in headers.files} == {"header.h", "more.h", "unread.h"}
@@ -199,7 +199,7 @@ def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("how", ["watch", "mirror"])
 def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, how: str) -> None:
-    """The include in the branch not taken asks for nothing."""
+    """An include in a branch that is not taken searches for no file."""
     project = branches(tmp_path)
     project.how = how
     headers = project.learn()
@@ -211,7 +211,7 @@ def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, how: s
 
 
 def test_watch_on_nothing_opens_nothing() -> None:
-    """Ending a watch takes the kernel milliseconds, and most texts give one of the two watches no tree."""
+    """Closing a watch takes the kernel milliseconds, and for most texts one of the two watches has no folder."""
     before = os.listdir("/proc/self/fd")
     watch = OpenWatch(())
 

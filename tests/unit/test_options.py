@@ -1,4 +1,4 @@
-"""Compile options: what is taken, what is refused, and how each refusal reads."""
+"""Compile options: the values that are accepted, those that are refused, and each error text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_nothing_given_is_the_default() -> None:
     ],
 )
 def test_option_is_taken(given: dict[str, Any], field: str, value: object) -> None:
-    """Each option's valid values arrive as they were meant, in the order they were given."""
+    """Each option's valid values arrive with their meaning and in their order."""
     assert getattr(cuda(**given), field) == value
 
 
@@ -115,7 +115,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("name", "value", "says", "hints"), REFUSALS, ids=lambda each: str(each)[:24])
 def test_refusal_names_option_value_and_reason(name: str, value: object, says: str, hints: str) -> None:
-    """An option that cannot mean anything is refused at decoration, in so many words."""
+    """A meaningless option is refused at decoration, with its value and the reason."""
     with pytest.raises(OptionError) as caught:
         cuda(**{name: value})
 
@@ -126,7 +126,7 @@ def test_refusal_names_option_value_and_reason(name: str, value: object, says: s
 
 @pytest.mark.parametrize("name", ["fastmath", "std", "defines", "include_dirs", "lto", "options"])
 def test_ptx_does_not_take_source_options(name: str) -> None:
-    """PTX is not compiled from source: an option that would do nothing is an error that lists those that do."""
+    """PTX is not compiled from source: an option without effect is an error that lists the effective ones."""
     with pytest.raises(OptionError, match="kind 'ptx' does not take it") as caught:
         compile_options("ptx", {name: None}, "")
 

@@ -1,4 +1,4 @@
-"""Painted text: the same letters, lines that fit, colours by what they say."""
+"""Coloured terminal text: the same letters, lines that fit, colours by meaning."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_third_column_that_starts_late_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The column needs a third of the width; otherwise the line continues under the column before it."""
+    """The third column needs a third of the width; otherwise the line continues under the column before it."""
     monkeypatch.setenv("COLUMNS", "60")
 
     assert shown("  options of a.kernel  04a8ff19a83d  debug false, device false")[1].split("\n") == [
@@ -91,5 +91,5 @@ def test_colours_are_by_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_elsewhere_a_text_stays_as_it_is() -> None:
-    """In a file or a pipe no line is wrapped."""
+    """In a file or a pipe no line is wrapped, and none is coloured."""
     assert painted("fine   " + "x" * 200, io.StringIO()) == "fine   " + "x" * 200

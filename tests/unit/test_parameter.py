@@ -1,4 +1,4 @@
-"""The vocabulary of parameter codes: closed, and each with its size."""
+"""The codes of parameter types: a closed set, each code with its size."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_every_word_of_the_grammar_is_a_code() -> None:
      "v4?", "v4o", "x", "int", "*k*f4", "v4v4f4", "f4\0"],
 )  # fmt: skip
 def test_anything_else_is_not(text: str) -> None:
-    """Near misses: a store may not introduce a word that nothing packs."""
+    """Near misses of codes: a stored entry cannot introduce a code that no launch can pack."""
     assert text not in CODE_SIZES
 
 
 def test_all_short_words_are_as_the_grammar_says() -> None:
-    """Every word of up to three letters over the alphabet of the codes, held against the list."""
+    """Every word of up to three letters over the alphabet of the codes, compared with the list."""
     alphabet = "*k?ov1248biufce45"
     words = ("".join(letters) for size in (1, 2, 3) for letters in itertools.product(alphabet, repeat=size))
 

@@ -1,4 +1,4 @@
-"""Precompiled headers of a worker: the same code as without, and never of headers that changed."""
+"""Precompiled headers of a worker: the same code as without them, and never stale headers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(json.dumps(found))
 
 
 def compiled(folder: Path, how: str, work: str) -> list[list[object]]:
-    """Digest of the code, log and how many were compiled again, after each kernel of a process."""
+    """Digest of the code, log, and number of kernels compiled a second time, after each kernel of a process."""
     (folder / "pch").mkdir(exist_ok=True)
     if how != "again":
         (folder / "mine.h").write_text("#define N 1\n")
@@ -64,7 +64,8 @@ for number, begin in enumerate(("#define WITH\\n", "")):
 
 @pytest.mark.slow
 def test_precompiled_headers_change_no_code_or_log(tmp_path: Path) -> None:
-    """Debug code, line tables, standards, templates, places and warnings; all are hits of a process without."""
+    """Debug code, line tables, standards, templates, places and warnings; a process without precompiled headers gets
+    hits for all."""
     found = compiled(tmp_path, "precompiled", VARIETY)
 
     assert found == compiled(tmp_path, "plain", VARIETY)
@@ -85,11 +86,11 @@ compiled(text % 3)
 
 @pytest.mark.slow
 def test_edited_header_is_read_again(tmp_path: Path) -> None:
-    """NVRTC itself would not look at it behind a precompiled one."""
+    """NVRTC itself does not check a header that is in a precompiled one."""
     found = compiled(tmp_path, "precompiled", EDITED)
 
     assert found == compiled(tmp_path, "plain", EDITED)
-    assert len({digest for digest, *_ in found}) == 4  # N + 1 is another number
+    assert len({digest for digest, *_ in found}) == 4  # each edit changes the code
 
 
 def test_precompiled_headers_are_left_alone_once_a_file_is_another(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_precompiled_headers_are_left_alone_once_a_file_is_another(tmp_path: Pat
 
 
 def test_file_that_may_have_been_written_meanwhile_is_never_taken_as_it_was(tmp_path: Path) -> None:
-    """Its bytes may have changed with the same stat."""
+    """Its bytes may have changed while its stat is the same."""
     (tmp_path / "tree").mkdir()
     (header := tmp_path / "tree" / "a.h").write_text("1")
     made = Precompiled()
@@ -133,7 +134,7 @@ def test_file_that_may_have_been_written_meanwhile_is_never_taken_as_it_was(tmp_
 
 
 def test_texts_that_begin_otherwise_share_nothing(tmp_path: Path) -> None:
-    """Another macro or option may have other headers included: what was read for one is not what the other reads."""
+    """Under another macro or option, other headers may be included: texts share only equal beginnings."""
     made = Precompiled()
     made.root = str(tmp_path)
 
@@ -145,7 +146,7 @@ def test_texts_that_begin_otherwise_share_nothing(tmp_path: Path) -> None:
 
 
 def test_forked_process_makes_no_new_ones(tmp_path: Path) -> None:
-    """It does not remove those of its parent either."""
+    """It does not remove its parent's either."""
     made = Precompiled()
     made.root = str(tmp_path)
     folder = made.folder("mirror", "#include <a.h>")
@@ -160,7 +161,7 @@ def test_forked_process_makes_no_new_ones(tmp_path: Path) -> None:
 
 
 def test_lists_of_includes_are_bounded(tmp_path: Path) -> None:
-    """Each takes hundreds of megabytes."""
+    """The precompiled headers of each list take hundreds of megabytes."""
     made = Precompiled()
     made.root = str(tmp_path)
     watch = OpenWatch(())

@@ -1,4 +1,4 @@
-"""Parameters as the compiler itself spells them: real names from NVRTC, read and held against the cubin."""
+"""Parameter types as the compiler writes them: real mangled names from NVRTC, compared with the cubin."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_scalar_by_value() -> None:
 
 
 def test_every_scalar_behind_a_pointer() -> None:
-    """Pointers to them, and pointers to const."""
+    """A kernel can take pointers to all of these types, const or not."""
     codes = list(SCALARS.values())
 
     assert [code for code, _ in described("", ", ".join(f"{name} *p{i}" for i, name in enumerate(SCALARS)))] == [
@@ -99,7 +99,8 @@ def test_every_scalar_behind_a_pointer() -> None:
     ],
 )
 def test_parameter_is_read(parameter: str, code: str, c_type: str | None) -> None:
-    """Qualifiers, references, arrays, structs, templates, typedefs and vectors: what can be passed and its name."""
+    """Qualifiers, references, arrays, structs, templates, typedefs and vectors: parameters that can be passed, and
+    their names."""
     declarations = """
 struct Box { double a; char b; };
 namespace ns { template<class T, int N> struct Pair { T a[N]; }; }
@@ -185,7 +186,7 @@ def test_disagreement_with_the_layout_is_untyped(lowered: str | None, layout: li
     """If name and cubin do not agree, only offsets and sizes are reported: a wrong type would pack wrong bytes."""
     found, typed = read_parameters(lowered, layout)
 
-    if lowered == "_Z1kRPf":  # a reference cannot have 4 bytes; whatever it is called, it is no pointer
+    if lowered == "_Z1kRPf":  # a reference cannot have 4 bytes, so this is no pointer
         assert not any(each.code.startswith("*") for each in found)
         return
     assert not typed, why
@@ -193,7 +194,7 @@ def test_disagreement_with_the_layout_is_untyped(lowered: str | None, layout: li
 
 
 def test_agreement_with_the_layout_is_typed() -> None:
-    """The counter-example: the same layout and a name that fits."""
+    """The counter-example: the same layout with a matching name."""
     found, typed = read_parameters("_Z1kfPKf", LAYOUT)
 
     assert typed
@@ -211,7 +212,7 @@ def test_agreement_with_the_layout_is_typed() -> None:
     ],
 )
 def test_symbol_is_named_as_the_source_does(symbol: str, name: str) -> None:
-    """Symbols in lists of candidates are demangled; unreadable ones are unchanged."""
+    """Symbols in lists of candidates are demangled; those that cannot be are unchanged."""
     assert kernel_name(symbol) == name
 
 
@@ -248,7 +249,7 @@ def test_variable_is_read(kind: str) -> None:
 
 @pytest.mark.parametrize("lowered", ["", "v", "_Z", "_Z1kv", "_Z22numba_kcache_prototypeI", "_Z1xIA_iE", "_Z1xILi3EE"])
 def test_what_tells_no_type_is_no_type(lowered: str) -> None:
-    """Names that the demangler does not know, and names of something else."""
+    """Names that the demangler does not know, and names of other things than variables."""
     assert read_variable(lowered, 4) == ("o", (), False)
 
 
@@ -270,7 +271,8 @@ def test_variable_is_named_as_the_source_does(symbol: str, name: str) -> None:
 
 
 def test_numbers_and_pointers_are_read_as_by_the_demangler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random lists of them, with the back references of the mangling; of anything else nothing is read without it."""
+    """Random lists of these types, with the back references of mangling, are read as the demangler reads them; other
+    types are left to it."""
     chance, letters = random.Random(19), "wbcahstijlmxyfd"
     start = f"_Z{len(prototype.PROBE)}{prototype.PROBE}IFv"
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""A front end that is not Numba: its objects reach the fingerprint of a Python function by a dialect alone."""
+"""A front end other than Numba's: only its dialect brings its objects into the fingerprint of a function."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Writer:
 
 @dataclass(eq=False)
 class Declared:
-    """A function that the toy finds among what is linked."""
+    """An external function that the toy finds in linked code."""
 
     declaration: External
 
@@ -128,7 +128,8 @@ def test_function_behind_a_dispatcher_counts_with_its_options() -> None:
 
 
 def test_functions_that_the_compiler_keeps_are_those_of_the_dialect() -> None:
-    """Dispatchers and definitions of intrinsics, with a digest each; a plain function is part of its caller."""
+    """These are dispatchers and definitions of intrinsics, each with a digest; a plain function is part of its
+    caller."""
     callee, writer = Decorated(ONE), Writer(TWO)
     found = taken(Decorated(function(CALL, g=(callee, writer, TWO))))
 
@@ -169,7 +170,7 @@ def test_types_and_external_functions_count_by_their_declarations(tmp_path: Path
 def test_packages_of_the_dialect_are_pinned_from_their_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function of theirs counts by its name; the same function of anybody else, and what others add, by its code."""
+    """A function of the packages counts by name; an equal function elsewhere, or one that others add, by its code."""
     monkeypatch.syspath_prepend(str(tmp_path))
     digests = {}
     for package in ("toolkit", "stranger"):
@@ -188,7 +189,8 @@ def test_packages_of_the_dialect_are_pinned_from_their_folder_alone(
 
 
 def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
-    """A type that lives in one process cannot be vouched for; options that hold objects can."""
+    """With `depends=` the user can vouch for options that hold objects, but not for a type that lives in one
+    process."""
     hooked = Decorated(ONE, {"hooks": [object()]})
     refused = fingerprint(hooked, Toy(), with_lines=False)
     held = fingerprint(function(CALL, g=Scalar(-1)), Toy(), with_lines=False, depends=["1"])

@@ -1,4 +1,4 @@
-"""What changes the fingerprint of a Numba kernel, what does not, and what refuses one."""
+"""The fingerprint of a Numba kernel: changes that it must show, changes that it must not, and kernels it refuses."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_own_cells_are_not_mistaken_for_those_of_the_outer_function() -> None:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_change_changes_digest_and_is_named(tmp_path: Path, what: str) -> None:
-    """Every captured thing counts, and the components name it: what a later difference shows."""
+    """Every captured object counts, and the components name it for a later explanation."""
     module, old, new, label = CHANGES[what]
     assert old in PROGRAM[module]
     before = taken(tmp_path, PROGRAM)
@@ -142,7 +142,7 @@ def test_change_changes_digest_and_is_named(tmp_path: Path, what: str) -> None:
 
 
 def test_difference_shows_old_and_new_value(tmp_path: Path) -> None:
-    """A component of a small value holds it in clear."""
+    """A component of a small value holds the value itself."""
     after = taken(tmp_path, {**PROGRAM, "helpers": HELPERS.replace("2.0", "3.0")})
 
     values = {each.name: each.value for each in after.components}
@@ -151,7 +151,7 @@ def test_difference_shows_old_and_new_value(tmp_path: Path) -> None:
 
 
 def test_unread_names_comments_and_lines_keep_digest(tmp_path: Path) -> None:
-    """Numba's stamp of the file's time and size throws all kernels away; here only content counts."""
+    """Numba discards all kernels of a file whose time or size changes; here only content counts."""
     before = taken(tmp_path, PROGRAM)
     moved = {name: f"# comment\n\nUNREAD = {len(name)}\n{text}# the end\n" for name, text in PROGRAM.items()}
     spaced = {**moved, "kernels": moved["kernels"].replace("        i = cuda", "\n        # here\n        i =   cuda")}
@@ -160,7 +160,7 @@ def test_unread_names_comments_and_lines_keep_digest(tmp_path: Path) -> None:
 
 
 def test_checkout_path_and_touch_keep_digest(tmp_path: Path) -> None:
-    """The same files elsewhere, with other times, are the same kernel."""
+    """The same files under another path, with other times, are the same kernel."""
     other = tmp_path / "other" / "checkout"
     other.mkdir(parents=True)
 
@@ -187,7 +187,8 @@ def test_lines_count_where_they_are_compiled_in(tmp_path: Path) -> None:
 
 
 def test_absent_linker_keeps_digest_of_device_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numba sets their `lto` by whether nvJitLink is installed, and tells no compiler; shipped caches lack it."""
+    """Numba sets their `lto` by whether nvJitLink is installed, and no compiler reads it; a shipped cache may be used
+    without nvJitLink."""
     before = taken(tmp_path, PROGRAM)
     monkeypatch.setattr("numba.cuda.decorators._have_nvjitlink", lambda: False)
 
@@ -200,7 +201,7 @@ def test_absent_linker_keeps_digest_of_device_functions(tmp_path: Path, monkeypa
     [("0", "sys"), ("1", "numba.cuda.extending, numpy.ma, numba_kcache"), ("4711", "numba_kcache.doctor, numba.typed")],
 )
 def test_hash_seed_process_and_import_order_keep_digest(tmp_path: Path, seed: str, imports: str) -> None:
-    """Sets and dicts of another process come in another order, and modules; the digest does not see it."""
+    """In another process sets, dicts and modules come in another order, which does not affect the digest."""
     source = KERNELS.replace("N = 3", "NAMES = frozenset(['ab', 'cd', 'ef']); N = 3").replace(
         "if i < out", "if 'ab' in {'x', 'y', 'zz'} or 'ab' in NAMES or i < out"
     )
@@ -217,7 +218,7 @@ def test_hash_seed_process_and_import_order_keep_digest(tmp_path: Path, seed: st
 
 
 def test_global_set_later_is_seen_at_the_next_reading(tmp_path: Path) -> None:
-    """Values are those at the time of asking, not of decorating: two signatures may be compiled with two values."""
+    """Values are read at each request, not at decoration: two signatures may be compiled with two values."""
     with imported(tmp_path, PROGRAM) as module:
         first = fingerprint(module.kernel, numba_dialect, with_lines=False)
         module.N = 8
@@ -229,7 +230,7 @@ def test_global_set_later_is_seen_at_the_next_reading(tmp_path: Path) -> None:
 
 
 def test_global_from_environment_changes_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file, two values of a variable that it reads: Numba's cache serves the first one's code to both."""
+    """One file reads two values of a variable: Numba's cache serves the first one's code to both."""
     source = KERNELS.replace("N = 3", "import os; N = int(os.environ['TILE'])")
     digests = set()
     for tile in ("8", "16"):
@@ -240,7 +241,7 @@ def test_global_from_environment_changes_digest(tmp_path: Path, monkeypatch: pyt
 
 
 def test_same_size_edit_with_restored_time_changes_digest(tmp_path: Path) -> None:
-    """git-restore-mtime, rsync -t and image layers do that: size and time say nothing."""
+    """git-restore-mtime, rsync -t and image layers restore times, so size and time do not show an edit."""
     before = taken(tmp_path, PROGRAM)
     path = tmp_path / "deeper.py"
     stat = path.stat()
@@ -279,7 +280,7 @@ def test_functions_from_stdin_and_notebooks_are_captured() -> None:
 
 
 def test_link_file_counts_by_content(tmp_path: Path) -> None:
-    """The bytes count, not the path; the linker gets the digested bytes."""
+    """The bytes count, not the path; the linker gets the bytes that were digested."""
 
     def body(x):  # type: ignore[no-untyped-def]
         x[0] = 1
@@ -323,7 +324,8 @@ def test_declared_device_function_counts_with_what_it_links(tmp_path: Path) -> N
 
 
 def test_files_numba_appends_while_compiling_do_not_count() -> None:
-    """Numba appends reshape_funcs.cu to the user's own list: the second signature must not look like another kernel."""
+    """Numba appends reshape_funcs.cu to the user's own list, which must not make the second signature another
+    kernel."""
 
     def body(x):  # type: ignore[no-untyped-def]
         x[0] = 1
@@ -350,7 +352,7 @@ def test_user_module_that_hides_a_standard_one_is_walked(tmp_path: Path) -> None
 
 
 def test_recursion_and_mutual_calls_end(tmp_path: Path) -> None:
-    """A function that calls itself, or its caller, is met once."""
+    """A function that calls itself, or its caller, is read once."""
     source = """
 from numba import cuda
 @cuda.jit(device=True)
@@ -370,7 +372,7 @@ def kernel(x):
 
 
 def test_swapped_roles_change_digest(tmp_path: Path) -> None:
-    """Two functions with each other's globals are another program, although the set of parts is the same."""
+    """Two functions with each other's globals are another program, although the set of parts is equal."""
     source = """
 from numba import cuda
 A, B = 1, 2
@@ -385,12 +387,13 @@ def kernel(x):
 
 
 def test_device_functions_have_digests_of_their_own(tmp_path: Path) -> None:
-    """The values that a device function reaches decide if an overload compiled earlier may be used again."""
+    """A digest covers the values that a device function reaches: it decides if an overload compiled earlier can be
+    used."""
     before = taken(tmp_path, PROGRAM).device_functions()
     after = taken(tmp_path, {**PROGRAM, "helpers": HELPERS.replace("2.0", "3.0")}).device_functions()
 
     names = [dispatcher.py_func.__name__ for dispatcher, _digest in before]
-    assert names == ["shifted", "scaled", "halved"]  # after what each calls
+    assert names == ["shifted", "scaled", "halved"]  # callees before callers
     assert [old[1] == new[1] for old, new in zip(before, after, strict=True)] == [True, False, True]
 
 
@@ -418,13 +421,14 @@ REFUSED = {
     "list that holds itself": _CYCLE,
     "subclass of int": type("Count", (int,), {})(3),
     "tuple with an unknown object": (1, (2, object())),
-    "Numba type of a process": None,  # filled below: needs a dispatcher
+    "Numba type of a process": None,  # set below, since it needs a dispatcher
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_captured_is_refused_by_name(what: str) -> None:
-    """Left out, it would make two kernels one; so it runs uncached, with the culprit named."""
+    """Left out of the key, it would make two kernels equal; so the kernel runs uncached, and the reason names the
+    object."""
     value = REFUSED[what] if what != "Numba type of a process" else cuda.jit(_plain, device=True)._numba_type_
     space = {"cuda": cuda, "CULPRIT": value, "__name__": "app"}
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT\n", space)
@@ -441,7 +445,8 @@ HELD = {"device array", "ctypes pointer", "ctypes function", "Numba type of a pr
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
-    """The user says what it holds, and the digest is of that; an address of this process nobody can vouch for."""
+    """The user vouches for the object, and the digest has the declared value; for an address in this process nobody can
+    vouch."""
     value = REFUSED[what] if what != "Numba type of a process" else cuda.jit(_plain, device=True)._numba_type_
     space = {"cuda": cuda, "CULPRIT": value, "OTHER": 1, "__name__": "app"}
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT + OTHER\n", space)
@@ -458,7 +463,7 @@ def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
     assert isinstance(two, Fingerprint)
     assert one.digest == again.digest != two.digest
     assert {each.value for each in one.components if each.name == "global CULPRIT of app"} == {"covered by depends="}
-    space["OTHER"] = 2  # what can be read counts all the same
+    space["OTHER"] = 2  # readable values count all the same
     changed = taken("version 1")
     assert isinstance(changed, Fingerprint)
     assert changed.digest != one.digest
@@ -494,7 +499,8 @@ def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> Non
 
 
 def test_depends_counts_values_functions_and_files(tmp_path: Path) -> None:
-    """Values that no name in the kernel leads to can be named; a file counts by content, relative to the kernel's."""
+    """It takes values that no name in the kernel leads to; a file counts by content, its path relative to the
+    kernel's."""
     (tmp_path / "table.bin").write_bytes(b"1")
     with imported(tmp_path, PROGRAM) as module:
         digests = set()
@@ -534,7 +540,7 @@ def test_explicit_signature_of_a_device_function_counts(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_reading_loads_no_compiler() -> None:
-    """A warm start must not pay for Numba's registries (300 ms), nor a plain function for Numba itself."""
+    """A warm start must not load Numba's registries (300 ms), nor, for a plain function, Numba itself."""
     script = """
 import sys
 from numba_kcache.frontends.numba import dialect as numba_dialect
@@ -627,20 +633,20 @@ def kernel(x):
     ],
 )
 def test_registered_implementation_changes_digest(one_folder: Path, old: str, new: str) -> None:
-    """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it means."""
+    """`@overload` and its like, and `@intrinsic`: no name in the kernel leads to the implementation."""
     assert old in REGISTERED
     assert elsewhere(one_folder, REGISTERED.replace(old, new)) != elsewhere(one_folder, REGISTERED)
 
 
 @pytest.fixture(scope="module")
 def one_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for all edits: the digest without an edit is asked for once."""
+    """A folder for all edits, so that the digest without an edit is computed once."""
     return tmp_path_factory.mktemp("registered")
 
 
 @functools.cache
 def elsewhere(folder: Path, source: str) -> str:
-    """The digest that another process finds: registrations cannot be taken back."""
+    """The digest in another process, since registrations cannot be undone."""
     script = (
         "from pathlib import Path; from tests.unit.test_python_function import taken\n"
         f"print(taken(Path({str(folder)!r}), {{'kernels': {source!r}}}).digest)"
@@ -677,7 +683,7 @@ def digest_of(function: object) -> str:
 
 
 def test_exception_table_counts() -> None:
-    """The instructions that a handler covers stand in no instruction (3.11 on)."""
+    """From Python 3.11 on, no instruction shows which instructions a handler covers."""
 
     def kernel(x):  # type: ignore[no-untyped-def]
         try:
@@ -694,7 +700,7 @@ def test_exception_table_counts() -> None:
 
 
 def test_names_beyond_the_256th_are_read() -> None:
-    """Their index needs EXTENDED_ARG: ignoring it would capture another global."""
+    """Their index needs EXTENDED_ARG: without it another global would be captured."""
     names = [f"name{number}" for number in range(600)]
     body = "".join(f"    x[0] += {name}\n" for name in names)
     space = dict.fromkeys(names, 0)
@@ -725,7 +731,7 @@ def test_borrowed_name_is_not_believed() -> None:
 
 
 def test_pinned_function_under_another_name_counts() -> None:
-    """The object behind a name decides, also if it is a function of the standard library."""
+    """The object decides, not the name, also for a function of the standard library."""
     digests = set()
     for imported_name in ("sqrt", "sin"):
         space: dict[str, object] = {}
@@ -744,7 +750,7 @@ class _Hostile:
 
 
 def test_objects_that_raise_when_looked_at_do_not_reach_the_caller() -> None:
-    """A launch runs uncached; the cache must not fail it."""
+    """The kernel runs uncached: the object's exception must not fail the launch."""
     space = {"CULPRIT": _Hostile(), "__name__": "app"}
     exec("def kernel(x):\n    x[0] = CULPRIT\n", space)
 
@@ -762,7 +768,7 @@ def test_kernel_that_calls_one_thousand_functions_deep_is_no_error() -> None:
 
 
 def test_user_source_named_like_numbas_own_counts() -> None:
-    """Only the very object that Numba appends is skipped, not what bears its name."""
+    """Only the very object that Numba appends is skipped, not another of that name."""
 
     def body(x):  # type: ignore[no-untyped-def]
         x[0] = 1
@@ -773,7 +779,7 @@ def test_user_source_named_like_numbas_own_counts() -> None:
 
 
 def test_names_that_the_body_of_an_inner_class_reads_count() -> None:
-    """Typing code may define classes; their bodies read names by other instructions."""
+    """Code of overloads may define classes, whose bodies read names by other instructions."""
     digests = set()
     for value in (1, 2):
         space: dict[str, Any] = {"K": value}
@@ -853,7 +859,7 @@ SAME = {
 
 @pytest.mark.parametrize("what", SAME)
 def test_docstrings_and_names_of_locals_keep_digest(tmp_path: Path, what: str) -> None:
-    """They are in the code only with debug information."""
+    """Only debug information contains them."""
     old, new = SAME[what]
     assert old in KERNELS
     before = taken(tmp_path, PROGRAM)
@@ -862,7 +868,7 @@ def test_docstrings_and_names_of_locals_keep_digest(tmp_path: Path, what: str) -
 
 
 def test_names_of_parameters_count_and_names_of_locals_with_lines() -> None:
-    """A call may use the former; debug information has the latter."""
+    """A call may use names of parameters; debug information has names of locals."""
 
     def digests(*bodies: str, with_lines: bool) -> int:
         found = set()
@@ -883,7 +889,7 @@ def test_names_of_parameters_count_and_names_of_locals_with_lines() -> None:
 
 
 def test_constants_count_by_their_use() -> None:
-    """Two that change places are another program; one beyond the 256th is read whole."""
+    """Two constants that change places are another program; one beyond the 256th is read whole."""
 
     def body(*values: object) -> Any:
         space: dict[str, Any] = {}
@@ -898,7 +904,7 @@ def test_constants_count_by_their_use() -> None:
 
 
 def digests_in_two_folders(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Digest one function of a file, with lines, from two working directories."""
+    """Digest a function of a file, with lines, in two working directories."""
     space: dict[str, Any] = {}
     exec(compile("def f(x): x[0] = 1", file, "exec"), space)
     digests = set()
@@ -912,7 +918,7 @@ def digests_in_two_folders(file: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_working_directory_keeps_digest_with_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compilers write down the file's own place, however the program was started."""
+    """The compilers write the file's own path, whatever the working directory is."""
     one = digests_in_two_folders(f"{tmp_path}/kernels.py", tmp_path, monkeypatch)
     other = digests_in_two_folders(f"{tmp_path}/a/../kernels.py", tmp_path, monkeypatch)
 
@@ -923,12 +929,12 @@ def test_working_directory_keeps_digest_with_lines(tmp_path: Path, monkeypatch: 
 def test_working_directory_counts_with_lines_where_the_file_is_relative(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compilers complete such a name by it."""
+    """The compilers make a relative path absolute with it."""
     assert len(digests_in_two_folders(file, tmp_path, monkeypatch)) == 2
 
 
 def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code never changes: another signature reads globals again, and not one function; lines are another reading."""
+    """Code objects do not change: another signature reads only globals again; a reading with lines is separate."""
     names = ("one", "two", "three")
     functions = "".join(f"@cuda.jit(device=True)\ndef f{n}(x):\n    return x * K + {n}\n" for n in range(4))
     program = dict.fromkeys(names, f"from numba import cuda\nK = 1.5\n{functions}")
@@ -952,7 +958,7 @@ def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: py
 
 
 def test_memory_of_a_function_goes_with_it() -> None:
-    """Programs that make kernels all the time do not grow by what was read of them."""
+    """In a program that keeps making kernels, memory for functions that are gone is freed."""
     before = len(python_code.readings)
     for n in range(50):
         space: dict[str, Any] = {}

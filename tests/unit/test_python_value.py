@@ -1,4 +1,4 @@
-"""Trust by identity: what a program changed in modules that versions pin is read, or refused with the reason."""
+"""Trust by identity: a program's changes to modules pinned by version are read, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ PATCHES = {
 
 @pytest.mark.parametrize("what", PATCHES)
 def test_patched_name_of_a_trusted_module_invalidates_key(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The present object of the name counts, whatever stood there at the start; set back, it is the same again."""
+    """The name's present object counts, whatever it was at the start; after it is set back, the key is the first
+    again."""
     module, name, value, body = PATCHES[what]
     before = read(body)
     with monkeypatch.context() as patch:
@@ -77,7 +78,7 @@ def test_patched_name_of_a_trusted_module_invalidates_key(what: str, monkeypatch
 
 
 def test_swapped_functions_of_c_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two functions of C under each other's names cannot be told from others."""
+    """Two functions of C that swapped their names cannot be distinguished from others."""
     exp, sin = math.exp, math.sin
     monkeypatch.setattr(math, "exp", sin)
     monkeypatch.setattr(math, "sin", exp)
@@ -113,7 +114,7 @@ def test_function_added_to_a_trusted_module_counts_by_code(lies: bool, monkeypat
 
 
 def test_attribute_added_to_a_trusted_class_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data and functions, behind the class's own name."""
+    """Added data and functions count, although the class keeps its name."""
     from numba.cuda import types
 
     digests = set()
@@ -125,7 +126,7 @@ def test_attribute_added_to_a_trusted_class_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_enum_that_a_program_runs_into_a_trusted_module_counts_by_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class claims to be from the module and is in it, but no version identifies it."""
+    """The class claims to be from the module and is in it, but the module's version does not identify it."""
     digests = set()
     for number in (1, 2):
         space = {"__name__": "math"}
@@ -164,7 +165,7 @@ IMPOSTORS: dict[str, tuple[str, Callable[[str, Path], ModuleType]]] = {
 
 @pytest.mark.parametrize("what", IMPOSTORS)
 def test_impostor_of_a_trusted_module_is_read(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name in `sys.modules` is no proof: the functions and values of such a module count by content."""
+    """A name in `sys.modules` proves nothing: functions and values of such a module count by content."""
     name, load = IMPOSTORS[what]
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -185,7 +186,7 @@ def test_impostor_of_a_trusted_module_is_read(what: str, tmp_path: Path, monkeyp
 
 
 def test_modules_of_interpreter_numba_and_numpy_are_trusted() -> None:
-    """Built in, frozen, of files and of extension modules; not what is installed beside them."""
+    """These are built in, frozen, in files or extension modules; packages installed beside them are not trusted."""
     for name in ("math", "builtins", "os", "_operator", "collections", "numba", "numba.cuda", "numba.cuda.stubs",
                  "numpy", "numba.core.types", "llvmlite.ir"):  # fmt: skip
         __import__(name)
@@ -228,7 +229,7 @@ STATE = {
 @pytest.mark.parametrize("where", ["inside", "outside"])
 @pytest.mark.parametrize("what", STATE)
 def test_state_of_a_trusted_module_is_refused_with_the_reason(what: str, where: str) -> None:
-    """Typing code that asks for it makes other code in another process; `depends=` declares it."""
+    """Code of overloads that reads such state gives other code in another process; `depends=` declares it."""
     lines = STATE[what].split("\n")
     space: dict[str, Any] = {"__name__": "app", "np": np, "cuda": cuda}
     if where == "outside":
@@ -257,7 +258,8 @@ def test_state_of_a_trusted_module_is_refused_with_the_reason(what: str, where: 
     ],
 )
 def test_what_a_function_says_of_itself_counts_where_it_is_read(said: str, change: Callable[[Any], None]) -> None:
-    """Typing code may read it, of a function, a dispatcher or a class; a kernel that only calls them keeps its key."""
+    """Code of overloads may read attributes of a function, dispatcher or class; a kernel that only calls them keeps its
+    key."""
 
     def digests(text: str) -> tuple[str, str]:
         found = []
@@ -283,7 +285,7 @@ def test_what_a_function_says_of_itself_counts_where_it_is_read(said: str, chang
 
 
 def _described(doc: str, *, name: str = "f", line: int = 1) -> dict[str, Any]:
-    """A function, a class with a method, and more, which differ in what they say of themselves alone."""
+    """A function, a class with a method, and more, which differ only in their metadata."""
     space: dict[str, Any] = {"__name__": "app"}
     text = f"""def f(x):
     {doc!r}
@@ -336,7 +338,7 @@ INDIRECT = {
 
 @pytest.mark.parametrize("how", INDIRECT)
 def test_what_a_function_says_of_itself_counts_however_it_is_asked_for(how: str) -> None:
-    """A docstring counts if any code names `__doc__`: as text, for a method, or for the value of a variable."""
+    """A docstring counts if any code names `__doc__`: as text, for a method, or as the value of a variable."""
 
     def of(doc: str) -> str:
         space = _described(doc)
@@ -355,7 +357,7 @@ def test_what_a_function_says_of_itself_counts_however_it_is_asked_for(how: str)
     ],
 )
 def test_name_and_lines_count_where_code_names_them(text: str, change: dict[str, Any]) -> None:
-    """The same for what else a function knows of itself; without such words it keeps its key."""
+    """This holds for a function's other metadata; a kernel whose code names none of it keeps its key."""
     one, other = (digest(read(f"x[0] = len(str({text}))", **_described("1", **each))) for each in ({}, change))
     kept, same = (digest(read("x[0] = f(x[0]) + D().m()", **_described("1", **each))) for each in ({}, change))
 
@@ -374,7 +376,7 @@ class T:
 
 @pytest.mark.parametrize("text", ["getattr(f, 'kind', 1)", "f(x[0]) + C().p", "hasattr(x, 'shape')", "D().m()", NESTED])
 def test_docstrings_keep_key_where_no_code_asks_for_them(text: str) -> None:
-    """Code that takes attributes by plain texts, as typing code does, names none of them."""
+    """Code that reads attributes by plain text, as overloads do, names none of them."""
     one, other = (digest(read(f"x[0] = {text}", **_described(doc))) for doc in ("1", "2"))
 
     assert one == other
@@ -397,7 +399,7 @@ def test_attributes_put_on_functions_count_however_code_asks_for_them(text: str)
 
 @pytest.mark.parametrize("text", ["getattr(f, '__globals__')['K']", "h.__globals__['K']"])
 def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
-    """Any of them may be meant: `depends=` declares them."""
+    """The code may mean any global: `depends=` declares them."""
     space = _described("1")
 
     found = read(f"h = f\nx[0] = {text}", **space)
@@ -439,7 +441,7 @@ def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> Non
 
 
 def test_name_that_leads_to_another_of_two_known_classes_counts() -> None:
-    """Each class is read once; a further name for one of them is told from a name for the other."""
+    """Each class is read once; a further name must show which of the two classes it leads to."""
     space: dict[str, Any] = {"__name__": "app"}
     exec("class C:\n    'short'\nclass D:\n    'longer'\n", space)
     space["D"].__name__ = space["D"].__qualname__ = "C"
@@ -471,7 +473,7 @@ def test_version_of_python_counts_with_each_of_its_parts() -> None:
 
 
 def test_defaults_of_a_named_tuple_count() -> None:
-    """Numba fills in what a call leaves out."""
+    """Numba fills in the fields that a call leaves out."""
     digests = set()
     for default in (1, 2):
         kind = collections.namedtuple("Point", "x y", defaults=(default,))
@@ -482,7 +484,7 @@ def test_defaults_of_a_named_tuple_count() -> None:
 
 @pytest.mark.parametrize("what", ["array", "record", "nested"])
 def test_padding_of_records_keeps_key(what: str) -> None:
-    """Bytes between the fields of a record are no value: NumPy leaves there what the memory held before."""
+    """Bytes between the fields of a record are no value: NumPy leaves earlier memory there."""
     inner = np.dtype([("a", "i1"), ("b", "f8")], align=True)
     kind = np.dtype([("c", "i2"), ("d", inner, (2,))], align=True) if what == "nested" else inner
 

@@ -1,4 +1,4 @@
-"""From two lists of components to reasons, and from reasons to words: every difference, each with a next step."""
+"""From two lists of components to reasons and their texts: every difference, each with a next step."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ CHANGES: dict[str, tuple[Any, Any, list[tuple[ReasonKind, str, str | None, str |
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_part_that_differs_is_in_a_reason(name: str) -> None:
-    """Each option, library, variable and position with old and new value, and nothing that is the same."""
+    """Each option, library, variable and position has its old and new value; equal ones are left out."""
     old, new, expected = CHANGES[name]
     common = {"kind_of_nothing": 0}
 
@@ -110,7 +110,7 @@ def test_component_that_is_too_large_or_absent_is_told_by_digest(name: str) -> N
 )
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_whatever_a_store_gives_back_is_compared(name: str, old: Any) -> None:
-    """A report that was forged, or comes from another version, costs an explanation and never an error."""
+    """A forged report, or one of another version, may spoil the explanation, but raises no error."""
     found = compare([(name, "0" * 64, old)], records(**{name: "x"}))
 
     assert found
@@ -118,7 +118,7 @@ def test_whatever_a_store_gives_back_is_compared(name: str, old: Any) -> None:
 
 
 def test_function_is_named_as_a_whole_only_where_no_part_of_it_differs() -> None:
-    """Numba's `function` holds all functions and values; each of those tells more."""
+    """Numba's `function` covers all functions and values, each of which says more than the whole."""
     old = [("function", "1", "a"), ("global N of m", "2", 3), ("kernel m.k", "3", "m.py:1")]
     new = [("function", "9", "b"), ("global N of m", "8", 4), ("kernel m.k", "3", "m.py:7")]
 
@@ -137,7 +137,7 @@ def test_function_is_named_as_a_whole_only_where_no_part_of_it_differs() -> None
     ],
 )  # fmt: skip
 def test_part_is_known_by_how_its_name_starts(name: str, kind: ReasonKind) -> None:
-    """A name of another version is still told, as something unknown."""
+    """A name from another version is reported as unknown."""
     assert kind_of(name, NUMBA_KINDS) is kind
 
 
@@ -188,7 +188,7 @@ def test_each_kind_has_words_and_a_next_step(kind: ReasonKind) -> None:
 
 
 def test_words_say_old_new_and_place() -> None:
-    """The form of one, and of many in a log line."""
+    """The text of one reason, and of several in a log line."""
     source = Reason(ReasonKind.SOURCE_CHANGED, "source", "", "a = 1;", "a = 2;", "/k.py:3")
     option = Reason(ReasonKind.OPTIONS, "options", "fastmath", None, "true")
 

@@ -1,4 +1,4 @@
-"""The script that releases: which changes it dates, and what it refuses to release."""
+"""The release script: the changes that it dates, and what it refuses to release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def release() -> ModuleType:
 
 
 def test_changes_are_dated_below_an_empty_section(release: ModuleType) -> None:
-    """The unreleased part is the version's, on its day; what comes next has a place."""
+    """The unreleased part becomes the version's, with the date; an empty section for the next changes is above it."""
     changes = release.dated(UNRELEASED, "0.1.0", "2026-11-22")
 
     assert changes == UNRELEASED.replace(
@@ -36,7 +36,7 @@ def test_changes_are_dated_below_an_empty_section(release: ModuleType) -> None:
 
 
 def test_nothing_is_released_twice_or_empty(release: ModuleType) -> None:
-    """A section without changes, and a version that is there, are refused."""
+    """A section without changes, and a version that exists, are refused."""
     changes = release.dated(UNRELEASED, "0.1.0", "2026-11-22")
 
     with pytest.raises(SystemExit, match="no changes"):
@@ -52,7 +52,7 @@ def test_nothing_is_released_twice_or_empty(release: ModuleType) -> None:
 def test_section_that_is_not_the_code_s_is_refused(
     release: ModuleType, version: str, schema: str, store_format: str, problem: str
 ) -> None:
-    """Each release says which key schema and store format it has, and that is what the code has."""
+    """Each release states its key schema and store format, which must be those of the code."""
     changes = release.dated(UNRELEASED, "0.1.0", "2026-11-22")
 
     assert problem in release.problem_of(changes, version, schema, store_format)

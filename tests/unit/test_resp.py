@@ -1,4 +1,4 @@
-"""The address of a server of Redis's protocol, as a URL gives it."""
+"""Redis's protocol: the server's address in a URL, and answers above the limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = "0" * 64
     ],
 )
 def test_url_names_server_database_and_user(url: str, server: Server) -> None:
-    """Parts that are left out have Redis's defaults; quoted letters reach the server unquoted."""
+    """Omitted parts have Redis's defaults; percent-encoded letters reach the server decoded."""
     assert server_of(url) == server
 
 
@@ -40,7 +40,7 @@ def test_url_without_host_port_or_database_that_can_be_read_is_refused(url: str)
 
 @pytest.fixture
 def dishonest() -> Iterator[str]:
-    """A server that answers each command with the beginning of four gigabytes, and sends 16 MiB of them."""
+    """A server that announces four gigabytes in answer to each command, and sends 16 MiB of them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def work() -> None:
@@ -50,7 +50,7 @@ def dishonest() -> Iterator[str]:
                     client.recv(1 << 16)
                     client.sendall(b"$4000000000\r\n" + bytes(16 << 20))
             except OSError:
-                pass  # the client hung up, or the test is over
+                pass  # the client closed the connection, or the test is over
 
         threading.Thread(target=work, daemon=True).start()
         yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"

@@ -1,4 +1,4 @@
-"""From a request to an artifact: every mode, every trouble with the store, and what is counted and said."""
+"""From a request to an artifact: every mode, every trouble with the store, the counts and the events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def counts(cache: KernelCache) -> tuple[int, int, int]:
 
 
 def heard(cache: KernelCache) -> list[Event]:
-    """Events that the cache tells from now on."""
+    """The cache's events from now on."""
     events: list[Event] = []
     cache.subscribe(events.append)
     return events
@@ -75,7 +75,7 @@ def test_resolved_kernel_counts_nothing_more(directory: Path) -> None:
 
 
 def test_second_kernel_object_is_served_from_memory(directory: Path) -> None:
-    """Same key, same process: nothing is read, and it is the same bytes."""
+    """Same key, same process: no file is read, and the bytes are the same object."""
     cache = open_cache(directory)
     first = compiled(cache)
     for path in directory.rglob("entries/*/*"):
@@ -128,7 +128,7 @@ def test_second_cache_is_served_from_disk(directory: Path) -> None:
 
 
 def test_resolution_tells_what_it_did(directory: Path) -> None:
-    """MISS, COMPILE_BEGIN, COMPILE_END, STORED; then HIT with its source."""
+    """It emits MISS, COMPILE_BEGIN, COMPILE_END and STORED; a second cache emits HIT with its source."""
     cache = open_cache(directory)
     events = heard(cache)
     kernel = compiled(cache)
@@ -144,7 +144,7 @@ def test_resolution_tells_what_it_did(directory: Path) -> None:
 
 
 def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
-    """COMPILE_FAILED with the error; the next attempt compiles again."""
+    """It emits COMPILE_FAILED with the error; the next attempt compiles again."""
     cache = open_cache(directory)
     events = heard(cache)
     with pytest.raises(numba_kcache.CompileError):
@@ -165,7 +165,7 @@ def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
 def test_code_that_contradicts_its_description_is_used_but_not_stored(
     directory: Path, monkeypatch: pytest.MonkeyPatch, source: str, wrong: dict[str, Any], reason: str
 ) -> None:
-    """Code that is not what its description says stays in this process: one warning, one error counted."""
+    """Such code stays in this process: one warning, one counted error."""
     other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
     build = compiling.build
 
@@ -189,7 +189,7 @@ def test_code_that_contradicts_its_description_is_used_but_not_stored(
 
 
 def test_other_compiler_is_another_entry(directory: Path) -> None:
-    """After an upgrade nothing old is served; the old entry stays for whoever still has that compiler."""
+    """After an upgrade old code is not served; the old entry stays for processes with the earlier compiler."""
     first = open_cache(directory)
     key = compiled(first).key()
     second = open_cache(directory)
@@ -202,10 +202,10 @@ def test_other_compiler_is_another_entry(directory: Path) -> None:
 
 
 def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> None:
-    """toolchain="any": the family's manifest leads to what another compiler made."""
+    """toolchain="any": the family's manifest leads to the entry of another compiler."""
     cubin = compiled(open_cache(directory)).cubin()
     for given in (COMPILERS, {}):
-        cache = open_cache(directory, toolchain="any" if given else "exact")  # none at all: whatever is there
+        cache = open_cache(directory, toolchain="any" if given else "exact")  # no compiler at all: any stored code
         cache.session.toolchain = MadeUpToolchain(given, VERSIONS)  # type: ignore[assignment]
 
         assert compiled(cache).cubin() == cubin
@@ -236,7 +236,7 @@ def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_off_keeps_nothing_on_disk(directory: Path) -> None:
-    """mode="off": each kernel object compiles, nothing is written, nothing is read."""
+    """mode="off": each kernel object compiles, and no file is written or read."""
     compiled(open_cache(directory / "used"))
     for name in ("used", "fresh"):
         cache = open_cache(directory / name, mode="off")
@@ -257,7 +257,7 @@ def test_readonly_reads_and_never_writes(directory: Path) -> None:
 
     writer = open_cache(directory)
     compiled(writer)
-    writer.info()  # its counts are written now, not whenever it is collected
+    writer.info()  # writes its counts now, not when it is garbage-collected
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     cache = open_cache(directory, mode="readonly")
     compiled(cache)
@@ -269,7 +269,7 @@ def test_readonly_reads_and_never_writes(directory: Path) -> None:
 
 
 def test_frozen_serves_and_refuses(directory: Path) -> None:
-    """A miss is an error that names kernel and target; no compiler is asked."""
+    """A miss is an error with kernel and target; no compiler is loaded."""
     compiled(open_cache(directory))
     cache = open_cache(directory, mode="frozen")
     compiled(cache)
@@ -282,7 +282,7 @@ def test_frozen_serves_and_refuses(directory: Path) -> None:
 
 
 def test_refresh_compiles_and_overwrites(directory: Path) -> None:
-    """mode="refresh": the stored entry is replaced, and served to the next."""
+    """mode="refresh": the stored entry is replaced, and the next process gets the new one."""
     key = compiled(open_cache(directory)).key()
     path = file_of(open_cache(directory).session.store, key)  # type: ignore[arg-type]
     before = path.stat().st_ino
@@ -297,7 +297,7 @@ def test_refresh_compiles_and_overwrites(directory: Path) -> None:
 
 
 def test_verify_compares_what_is_stored(directory: Path) -> None:
-    """mode="verify": the same code passes in silence, other code is told once as trouble."""
+    """mode="verify": equal code passes silently, other code is reported once as trouble."""
     cache = open_cache(directory)
     kernel = compiled(cache)
     made = cache.session.memory[kernel.key()]
@@ -339,7 +339,8 @@ except FrozenCacheError:
 def test_user_without_a_home_gets_a_private_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """HOME unset and nobody in the password file, as in containers: one warning says where, the next finds it."""
+    """HOME is unset and the user is not in the password file, as in containers: one warning names the directory, which
+    the next process finds."""
     for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
@@ -362,7 +363,7 @@ def test_user_without_a_home_gets_a_private_directory(
 
 
 def test_home_of_the_password_file_is_used_without_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HOME unset alone changes nothing."""
+    """With HOME unset, the password file has the home."""
     for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
@@ -374,7 +375,7 @@ def test_home_of_the_password_file_is_used_without_home(tmp_path: Path, monkeypa
 def test_directory_that_cannot_be_used_costs_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Three kernels work; one warning, a count in errors, and nothing else. To compile ahead is an error each time."""
+    """Three kernels work, with one warning and a count in errors. Compiling ahead is an error each time."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path / "no such folder"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder either"))
     (tmp_path / "file").write_text("")
@@ -473,7 +474,7 @@ print("done")
 
 
 def test_clear_makes_everything_resolve_again(directory: Path) -> None:
-    """Entries go, and kernels that were resolved compile again at their next use."""
+    """Entries are removed, and resolved kernels compile again at their next use."""
     cache = open_cache(directory)
     kernel = compiled(cache)
     compiled(cache, OTHER)
@@ -487,7 +488,7 @@ def test_clear_makes_everything_resolve_again(directory: Path) -> None:
 
 
 def test_prune_removes_the_least_recently_used(directory: Path) -> None:
-    """Down to a size; the count of what went is the answer and in info()."""
+    """It goes down to a size; the number of removed entries is returned, and shown by info()."""
     cache = open_cache(directory)
     for source in (SAXPY, OTHER, EMPTY):
         compiled(cache, source)
@@ -543,7 +544,8 @@ if len(sys.argv) > 3:
 
 @pytest.mark.slow
 def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) -> None:
-    """The collection may happen during an import, or under a lock: the next cache, or the exit, saves the counts."""
+    """A collection may happen during an import, or under a lock, so its counts are saved by the next cache, or at
+    exit."""
     first = in_python(COLLECTED, str(tmp_path), SAXPY)
     second = in_python(COLLECTED, str(tmp_path), OTHER, "and ask")
 
@@ -551,7 +553,7 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
 
 
 def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
-    """The old cache cannot save its counts; the new cache works."""
+    """The first cache's counts cannot be saved; the next cache works."""
     trouble = functools.partial(divmod, 1, 0)
     session.collected.append(trouble)
 
@@ -560,7 +562,7 @@ def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) 
 
 
 def test_lifetime_counts_what_is_not_saved_yet(directory: Path) -> None:
-    """A process that asks in the middle of its work finds its own counts among those of all."""
+    """A process's lifetime counts include its own that are not saved yet."""
     cache = open_cache(directory)
     compiled(cache)
     compiled(cache, OTHER)
@@ -585,7 +587,7 @@ def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
 
 
 def test_info_is_a_value_that_prints_as_a_table(directory: Path) -> None:
-    """Every figure of the contract, as attribute, in the dict, in text and as HTML."""
+    """Every documented figure is an attribute, and is in the dict, the text and the HTML."""
     cache = open_cache(directory, max_size_bytes="10MB")
     compiled(cache)
     compiled(cache)
@@ -614,7 +616,7 @@ def test_html_escapes_the_directory(tmp_path: Path) -> None:
 
 
 def test_empty_cache_has_no_rates(directory: Path) -> None:
-    """Nothing is divided by nothing."""
+    """Without look-ups there is no rate."""
     info = open_cache(directory).info()
 
     assert (info.hit_rate, info.avg_compile_time_s, info.avg_load_time_s, info.entries) == (0, 0, 0, 0)
@@ -622,7 +624,7 @@ def test_empty_cache_has_no_rates(directory: Path) -> None:
 
 
 def test_unknown_scope_is_refused(directory: Path) -> None:
-    """Two scopes, no others."""
+    """There are two scopes."""
     with pytest.raises(SettingsError, match="cannot use scope='today'"):
         open_cache(directory).info("today")
 
@@ -645,7 +647,7 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 
 
 def test_process_cache_is_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels without cache= share it; a KernelCache of one's own is apart."""
+    """Kernels without cache= share it; a KernelCache of the user's is separate."""
     cached_kernel(EMPTY, arch="sm_90").compile()
     cached_kernel(EMPTY, arch="sm_90").compile()
 

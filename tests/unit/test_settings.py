@@ -1,4 +1,4 @@
-"""Settings: where each comes from, what it may be, and how a refusal reads."""
+"""Settings: the origin of each, its valid values, and the error texts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ READ = [
 
 @pytest.mark.parametrize(("name", "variable", "text", "value"), READ)
 def test_setting_is_read_from_both_places(name: str, variable: str, text: str, value: object) -> None:
-    """The same text means the same in the environment and in configure()."""
+    """A text means the same in the environment and in configure()."""
     assert getattr(read_settings({}, {variable: text}), name) == value
     assert getattr(read_settings({name: text}, {}), name) == value
 
@@ -84,7 +84,7 @@ def test_every_setting_is_tried_above() -> None:
     ],
 )
 def test_configure_takes_python_values(given: dict[str, Any], name: str, value: object) -> None:
-    """Paths, numbers and flags as they are."""
+    """Paths, numbers and flags are accepted as Python objects."""
     assert getattr(read_settings(given, {}), name) == value
 
 
@@ -141,7 +141,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "variable", "value", "why"), REFUSED)
 def test_refusal_names_setting_value_and_origin(name: str, variable: str, value: object, why: str) -> None:
-    """Who set what where, why it cannot be, and what to write."""
+    """The error has the setting, its value and origin, the reason, and what to write."""
     with pytest.raises(SettingsError) as caught:
         read_settings({name: value}, {})
     assert str(caught.value).startswith(f"cannot use {name} = {value!r} from configure(): {why}")
@@ -172,7 +172,7 @@ def test_unknown_setting_lists_the_known() -> None:
 
 
 def test_bad_variable_is_told_at_the_first_use_of_the_cache() -> None:
-    """`import numba_kcache` works whatever the environment holds; using it says what is wrong."""
+    """`import numba_kcache` works with any environment; the first use raises the error."""
     code = """
 import numba_kcache
 try:
@@ -201,7 +201,7 @@ def test_configure_none_takes_a_setting_back(tmp_path: Path) -> None:
 
 
 def test_default_directory_is_platformdirs_user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG_CACHE_HOME on Linux; None where even that leads nowhere."""
+    """It follows XDG_CACHE_HOME on Linux, and is None where no home is known."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     assert default_directory() == str(tmp_path / "numba_kcache")
@@ -217,7 +217,7 @@ def test_variables_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.name)
 def test_example_of_a_hint_is_a_value_that_works(setting: Setting) -> None:
-    """The example in the error about a wrong value is read as the same, as a keyword and as a variable."""
+    """The example in an error is accepted, with the same value as keyword and as variable."""
     hints = []
     for overrides, environ in (({setting.name: object()}, {}), ({}, {setting.variable: "\0"})):
         with pytest.raises(SettingsError) as caught:
@@ -227,5 +227,5 @@ def test_example_of_a_hint_is_a_value_that_works(setting: Setting) -> None:
     variable, _, text = hints[1].partition("=")
 
     assert (keyword, variable) == (setting.name, setting.variable)
-    if setting.name != "trusted_keys":  # which has a place to fill in
+    if setting.name != "trusted_keys":  # whose example has a placeholder
         assert read_settings({keyword: ast.literal_eval(value)}, {}) == read_settings({}, {variable: text})

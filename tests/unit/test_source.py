@@ -1,4 +1,4 @@
-"""Each kind of object that a user wraps, and the source that it yields."""
+"""Each kind of object that a user wraps, and the source text taken from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def annotated_by_text(x: int = 1) -> Any:
     raise AssertionError("called at decoration")
 
 
-annotated_by_text.__annotations__["return"] = "'str'"  # as `-> "str"` reads under the future import
+annotated_by_text.__annotations__["return"] = "'str'"  # `-> "str"` under the future import of annotations
 
 
 def constant():  # type: ignore[no-untyped-def]
@@ -88,7 +88,7 @@ def nested():  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("function", [annotated, annotated_by_text, constant, formatted, called, branches])
 def test_function_that_returns_source_is_recognised(function: Any) -> None:
-    """The annotation shows it, or a return of a value without parameters; the function is not called."""
+    """By its annotation, or by a returned value of a function without parameters; the function is not called."""
     assert returns_source(function)
 
 
@@ -97,7 +97,7 @@ def test_function_that_returns_source_is_recognised(function: Any) -> None:
     [numba_with_parameters, numba_without_parameters, numba_bare_return, returns_none, annotated_none, nested, raises],
 )
 def test_other_functions_are_numba_kernels(function: Any) -> None:
-    """Nothing returned, or None; an inner function's return is not its own."""
+    """Such a function returns nothing or None; a return in an inner function is not its own."""
     assert not returns_source(function)
 
 
@@ -115,7 +115,7 @@ def with_keyword(*, n=3):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("function", [with_parameter, with_parameter_formatted, with_keyword])
 def test_unannotated_template_is_refused_with_the_annotation(function: Any) -> None:
-    """It could be a mistaken Numba kernel: the message names the annotation."""
+    """It may be a Numba kernel written wrongly: the message shows the annotation to add."""
     with pytest.raises(OptionError, match="it has parameters and returns a string") as caught:
         cached_kernel(function)
 
@@ -123,7 +123,7 @@ def test_unannotated_template_is_refused_with_the_annotation(function: Any) -> N
 
 
 def test_decorating_never_calls_the_function() -> None:
-    """Name, repr and documentation do not call it either."""
+    """Reading name, repr and documentation does not call it either."""
     calls = []
 
     @cached_kernel(arch="sm_90")
@@ -141,7 +141,7 @@ def test_decorating_never_calls_the_function() -> None:
 
 
 def test_kind_overrules_what_would_be_inferred() -> None:
-    """`kind="cuda"` takes a function whose return says nothing."""
+    """`kind="cuda"` accepts a function whose return gives no hint."""
 
     def anything(n=1):  # type: ignore[no-untyped-def]
         return str(EMPTY) if n else None
@@ -156,7 +156,7 @@ def test_kind_overrules_what_would_be_inferred() -> None:
     [(None, "it returned NoneType, not str"), (3, "it returned int, not str"), (["x"], "it returned list, not str")],
 )
 def test_function_that_returns_no_text(returned: Any, says: str) -> None:
-    """Said at first use, with the function's name."""
+    """The error comes at the first use, with the function's name."""
 
     def k() -> str:
         return returned  # type: ignore[no-any-return]
@@ -176,7 +176,7 @@ def test_function_that_returns_bytes() -> None:
 
 
 def test_function_that_raises() -> None:
-    """The function's own exception is raised, with a note about the caller; the next use calls it again."""
+    """Its own exception is raised, with a note; the next use calls the function again."""
     trouble = [RuntimeError("no source today")]
 
     def k() -> str:
@@ -210,7 +210,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret;
     ],
 )
 def test_text_is_ptx_where_it_has_the_directive(text: str | bytes, kind: str) -> None:
-    """`.version N.M` at the start of a line; nowhere else."""
+    """`.version N.M` at the start of a line makes a text PTX; elsewhere it does not."""
     definition = define_text(text, None, 1)
 
     assert definition.kind == kind
@@ -219,7 +219,7 @@ def test_text_is_ptx_where_it_has_the_directive(text: str | bytes, kind: str) ->
 
 @pytest.mark.parametrize("text", ["kernel.cu", "  kernels/saxpy.ptx\n", "/abs/k.cu", b"kernel.cu"])
 def test_one_line_that_names_a_file_is_refused(text: str | bytes) -> None:
-    """A path in a str is a mistake that NVRTC would explain badly."""
+    """A path given as str is a mistake for which NVRTC's message would be misleading."""
     with pytest.raises(OptionError, match="it is a path") as caught:
         cached_kernel(text)
 
@@ -265,7 +265,7 @@ def test_bytes_of_another_encoding_are_taken() -> None:
 
 
 def test_tuple_of_compile_ptx_is_taken() -> None:
-    """(ptx, restype) as `numba.cuda.compile_ptx` returns it, whatever the return type is."""
+    """(ptx, restype) as `numba.cuda.compile_ptx` returns it is accepted, with any return type."""
     ptx = compiled(EMPTY, "ptx").decode().rstrip("\0")
 
     for given in ((ptx, None), (ptx.encode(), object())):
@@ -276,7 +276,7 @@ def test_tuple_of_compile_ptx_is_taken() -> None:
 
 @pytest.mark.parametrize("thing", [3, None, [EMPTY], {"a": 1}, (EMPTY,), (1, 2), len, SimpleNamespace(), int, os])
 def test_anything_else_is_refused(thing: Any) -> None:
-    """An object that is no source is told what would be one. None is the decorator's own form."""
+    """The error lists the objects that are accepted. None stands for the decorator's form with options."""
     if thing is None:
         assert callable(cached_kernel(None))
         return
@@ -285,7 +285,7 @@ def test_anything_else_is_refused(thing: Any) -> None:
 
 
 def test_path_is_read_at_first_use(tmp_path: Path) -> None:
-    """`.cu` and `.ptx`; the entry's name is guessed from the file's."""
+    """For `.cu` and `.ptx` files; the file's name is the first guess for the kernel's."""
     (tmp_path / "k.cu").write_text("broken at decoration")
     kernel = cached_kernel(tmp_path / "k.cu")
     (tmp_path / "k.cu").write_text(EMPTY + '\nextern "C" __global__ void other(int a) {}')
@@ -298,7 +298,7 @@ def test_path_is_read_at_first_use(tmp_path: Path) -> None:
 
 
 def test_relative_path_starts_at_the_caller_s_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defining file's folder, not the working directory; that only where there is no file."""
+    """It starts in the defining file's folder; where there is no file, in the working directory."""
     (tmp_path / "module").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "module" / "k.cu").write_text(EMPTY)
@@ -321,13 +321,13 @@ def test_relative_path_starts_at_the_caller_s_file(tmp_path: Path, monkeypatch: 
     [("k.txt", r"\.txt is not one of \.cu, \.ptx"), ("k", "no suffix is not"), ("gone.cu", "there is no file")],
 )
 def test_path_that_is_no_source(tmp_path: Path, name: str, says: str) -> None:
-    """Suffix and existence are looked at at decoration."""
+    """Suffix and existence are checked at decoration."""
     with pytest.raises(OptionError, match=says):
         cached_kernel(tmp_path / name)
 
 
 def test_file_that_is_no_text_is_refused_at_first_use(tmp_path: Path) -> None:
-    """A NUL at which the compiler would stop, or gone since: the file is named."""
+    """The file has a NUL, at which the compiler would stop, or was removed: the error names it."""
     (tmp_path / "k.cu").write_bytes(b"int a;\n\0")
     kernel = cached_kernel(tmp_path / "k.cu")
     with pytest.raises(OptionError, match=r"cannot use .*k\.cu"):
@@ -338,7 +338,7 @@ def test_file_that_is_no_text_is_refused_at_first_use(tmp_path: Path) -> None:
 
 
 def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
-    """include_dirs of a `.cu` file start at its folder."""
+    """Relative include_dirs of a `.cu` file start in its folder."""
     (tmp_path / "k.cu").write_text(EMPTY)
 
     kernel = cached_kernel(tmp_path / "k.cu", include_dirs=["include"])
@@ -372,7 +372,7 @@ def test_option_is_refused_at_decoration(options: dict[str, Any], says: str) -> 
 
 
 def test_link_inputs_are_read_in_order(tmp_path: Path) -> None:
-    """Paths of every suffix, relative ones from the base folder, as bytes with kind and folder."""
+    """Paths of every suffix, relative to the base folder, are read as bytes with kind and folder."""
     for name in ("a.cu", "b.ptx", "c.ltoir", "d.o", "e.a", "f.fatbin", "g.cubin"):
         (tmp_path / name).write_bytes(name.encode())
 
@@ -386,7 +386,8 @@ def test_link_inputs_are_read_in_order(tmp_path: Path) -> None:
 
 
 def test_linkable_code_of_numba_is_read() -> None:
-    """`numba.cuda`'s objects by their kind and data; callbacks would not run and are refused."""
+    """`numba.cuda`'s objects are read by kind and data; those with callbacks are refused, since nothing would call
+    them."""
     from numba import cuda
 
     kinds = {cuda.CUSource: "cu", cuda.PTXSource: "ptx", cuda.Archive: "library", cuda.Cubin: "cubin",
@@ -418,7 +419,8 @@ def test_link_input_is_refused(links: Any, says: str) -> None:
 
 
 def test_counters_are_renumbered_by_first_appearance() -> None:
-    """Each the same everywhere; in Numba's names alone, which have the compiler's flags behind the counter."""
+    """Equal counters get equal numbers; only Numba's names change, in which a tag with the compiler's flags follows the
+    counter."""
     one, other, entry = "_ZN1fB3v12B4cw51E", "_ZN1gB2v1B4cw51E", ".entry k()"
 
     assert normalised_ptx(f"{entry} {one} {other} {one}") == f"{entry} _ZN1fB#0B4cw51E _ZN1gB#1B4cw51E _ZN1fB#0B4cw51E"
@@ -432,12 +434,12 @@ def test_counters_are_renumbered_by_first_appearance() -> None:
     ],
 )  # fmt: skip
 def test_names_of_the_user_s_are_not_renumbered(text: str) -> None:
-    """Names that only look like it, strings, and texts with several kernels or none."""
+    """Names that only look alike, strings, and texts with several kernels or none stay unchanged."""
     assert normalised_ptx(text) == text
 
 
 def test_names_that_differ_by_a_counter_change_the_key(tmp_path: Path) -> None:
-    """A name that was written, or asked for, is that name: another kernel may have the other."""
+    """A name that the user gives with its counter is meant exactly: another kernel may have the other."""
     made = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry NAME() { ret; }\n"
     names = "kB2v1", "kB2v2", "_ZN1kB2v1B4cw51Ev", "_ZN1kB2v2B4cw51Ev"
     texts = [made.replace("NAME", name) for name in names]
@@ -455,7 +457,7 @@ def test_names_that_differ_by_a_counter_change_the_key(tmp_path: Path) -> None:
 
 
 def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:
-    """`compile_ptx` twice in one process: other text, one key, and each keeps its real names."""
+    """`compile_ptx` twice in one process gives two texts with one key; each keeps its real names."""
     from numba import cuda, types
 
     def fill(out, value):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""From a request to an artifact: what the options do to the code, what is linked, and how refusals read."""
+"""From a request to an artifact: the effect of options on the code, linking, and the error texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ extern "C" __global__ void k(float *x) {
 
 
 def test_artifact_holds_cubin_ptx_entry_and_time() -> None:
-    """Everything that a launch, an explanation and a statistic will want."""
+    """It has all that a launch, an explanation and the statistics need."""
     artifact = build()
     (entry,) = artifact.entries
 
@@ -54,7 +54,7 @@ def test_artifact_holds_cubin_ptx_entry_and_time() -> None:
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", "sm_120a"])
 def test_target_is_built_exactly(target: str) -> None:
-    """The cubin is for the very target, suffix included: never a PTX for the driver to compile."""
+    """The cubin is for exactly the target, suffix included; the driver is never left to compile PTX."""
     artifact = build(EMPTY, target=target, keep_ptx=True)
 
     assert read_cubin(artifact.cubin).sm == int(target[3:].rstrip("a"))
@@ -73,7 +73,7 @@ def test_fastmath_reaches_the_code() -> None:
 
 
 def test_defines_reach_the_code() -> None:
-    """Numbers, text, nothing, and macros with parameters."""
+    """Macros may have numbers, text, no value, or parameters."""
     source = """
 #ifndef FLAG
 #error no flag
@@ -95,7 +95,7 @@ def test_std_reaches_the_code() -> None:
 
 
 def test_max_registers_reaches_the_code() -> None:
-    """A limit that the kernel would exceed is kept."""
+    """A kernel that would need more registers keeps to the limit."""
     free = build(HUNGRY).entries[0]
     held = build(HUNGRY, max_registers=32).entries[0]
 
@@ -106,7 +106,7 @@ def test_max_registers_reaches_the_code() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"lto": True}, {"through": "compute_80"}])
 def test_every_level_is_linked(how: dict[str, Any]) -> None:
-    """nvJitLink has two levels of its own, 0 and 3; those between are ptxas's."""
+    """nvJitLink itself accepts levels 0 and 3; those between are passed to ptxas."""
     codes = [build(HUNGRY, opt=level, **how).cubin for level in range(4)]
 
     assert len(set(codes)) > 2
@@ -114,7 +114,7 @@ def test_every_level_is_linked(how: dict[str, Any]) -> None:
 
 
 def test_opt_reaches_the_code() -> None:
-    """ptxas at level 0 makes other code than at 3; 3 is the default."""
+    """ptxas makes other code at level 0 than at 3, the default."""
     assert build(SAXPY, opt=0).cubin != build(SAXPY).cubin
     assert build(SAXPY, opt=3).cubin == build(SAXPY).cubin
 
@@ -134,7 +134,7 @@ def test_lineinfo_and_debug_reach_the_code(tmp_path: Path) -> None:
 
 
 def test_line_numbers_are_the_source_s_where_no_line_table_is_wanted(tmp_path: Path) -> None:
-    """`__LINE__` is code: moving a kernel down in its file must not change it."""
+    """`__LINE__` is in the code: moving a kernel down in its file must not change it."""
     source = 'extern "C" __global__ void k(int *x) { *x = __LINE__ + 7000; }'
     path = tmp_path / "user.py"
     path.write_text("\n" * 50 + source)
@@ -227,13 +227,13 @@ def test_toolkit_headers_are_on_the_path() -> None:
 
 
 def test_keep_ptx_is_a_choice() -> None:
-    """Without it the artifact is the cubin alone; a virtual target keeps it, having nothing else."""
+    """Without it the artifact has the cubin only; that of a virtual target always has its PTX."""
     assert build(SAXPY, keep_ptx=False).ptx == b""
     assert build(SAXPY, target="compute_80", keep_ptx=False).ptx != b""
 
 
 def test_warnings_are_kept_in_the_log() -> None:
-    """A compile that passes with warnings says them."""
+    """A compile that succeeds with warnings has them in its log."""
     assert "never referenced" in build('extern "C" __global__ void k() { int unused; }').log
 
 
@@ -241,7 +241,7 @@ def test_warnings_are_kept_in_the_log() -> None:
 
 
 def test_virtual_target_is_ptx_with_its_parameters() -> None:
-    """`compute_80`: no cubin, but types and resources are known; threads of a block are for the driver to say."""
+    """`compute_80`: no cubin, but types and resources are known; the driver decides about threads of a block."""
     artifact = build(SAXPY, target="compute_80")
     assert [build(SAXPY, target=each).entries[0].safe_threads for each in ("compute_80", "sm_80")] == [0, 1024]
 
@@ -252,7 +252,7 @@ def test_virtual_target_is_ptx_with_its_parameters() -> None:
 
 
 def test_ptx_of_an_older_target_is_linked_for_the_device() -> None:
-    """arch="compute_80" on an sm_90: code of 8.0, a cubin of 9.0."""
+    """arch="compute_80" on an sm_90: PTX of 8.0, linked to a cubin of 9.0."""
     artifact = build(SAXPY, through="compute_80")
 
     assert b".target sm_80" in artifact.ptx
@@ -278,7 +278,7 @@ def test_ptx_source_is_linked() -> None:
 
 
 def test_lto_makes_a_cubin() -> None:
-    """Link-time optimisation goes through LTO-IR, and the types stay known."""
+    """Link-time optimisation goes through LTO-IR, and parameter types stay known."""
     artifact = build(SAXPY, lto=True)
 
     assert is_cubin(artifact.cubin)
@@ -342,7 +342,7 @@ def test_lto_links_device_code_across_files(inputs: dict[str, Path], suffix: str
 
 
 def test_linked_source_has_the_kernel_s_options() -> None:
-    """Defines of the kernel hold in the CUDA C++ that is linked to it."""
+    """CUDA C++ that is linked is compiled with the kernel's defines."""
     two, three = (
         build(CALLS, link=(LinkInput("cu", "twice.cu", TWICE.encode()),), defines={"FACTOR": n}).cubin for n in (2, 3)
     )
@@ -359,7 +359,7 @@ def test_linked_source_finds_headers_beside_it(tmp_path: Path) -> None:
 
 
 def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None:
-    """A host object without device code is a LinkError or an unresolved function, never a crash."""
+    """A host object without device code is a LinkError or an unresolved function, and never a crash."""
     (tmp_path / "host.c").write_text("int host(void) { return 1; }\n")
     subprocess.run(["cc", "-c", "host.c", "-o", "host.o"], cwd=tmp_path, check=True)
 
@@ -371,7 +371,7 @@ def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None
 
 
 def test_source_that_does_not_compile() -> None:
-    """The first lines of the log in the message, all of it in .log."""
+    """The message has the first lines of the log, `.log` all of it."""
     said = r"cannot compile tests\.kernel for sm_90: line 1 of the source of tests\.kernel: error"
     with pytest.raises(CompileError, match=said) as caught:
         build('extern "C" __global__ void k(nothing a) {}')
@@ -381,7 +381,7 @@ def test_source_that_does_not_compile() -> None:
 
 
 def test_unresolved_function_says_to_link() -> None:
-    """A device function that is nowhere: the message names it and link=."""
+    """No input defines the device function: the message names it and link=."""
     with pytest.raises(CompileError) as caught:
         build(CALLS)
 
@@ -390,14 +390,14 @@ def test_unresolved_function_says_to_link() -> None:
 
 
 def test_link_input_that_does_not_define_it() -> None:
-    """The linker's own words, with the function's name."""
+    """The message has the linker's own words, with the function's name."""
     with pytest.raises(LinkError, match="twice"):
         build(CALLS, link=(LinkInput("cu", "other.cu", b"__device__ int other;"),))
 
 
 @pytest.mark.slow
 def test_linker_s_message_names_the_input() -> None:
-    """The bindings free a name before the linker reads it: its message names the input that asks all the same."""
+    """The bindings free an input's name before the linker reads it; the message names the right input all the same."""
     for number in range(8):
         name = f"input {number} with a name that is quite long.ptx"
         code = compiled("__device__ int unused;", "ptx", "sm_90", "-rdc=true").rstrip(b"\0")
@@ -408,20 +408,20 @@ def test_linker_s_message_names_the_input() -> None:
 
 
 def test_link_input_that_does_not_compile() -> None:
-    """The input is named, not the kernel."""
+    """The message names the input, not the kernel."""
     with pytest.raises(CompileError, match=r"cannot compile the link input twice\.cu: .*twice\.cu\(1\): error"):
         build(CALLS, link=(LinkInput("cu", "twice.cu", TWICE.encode()),))
 
 
 @pytest.mark.parametrize("kind", ["ptx", "ltoir", "cubin", "object", "fatbin", "library"])
 def test_link_input_that_is_rubbish(kind: str) -> None:
-    """The linker refuses it; this process goes on."""
+    """The linker refuses it, and the process goes on."""
     with pytest.raises(LinkError, match=r"rubbish\.bin"):
         build(CALLS, link=(LinkInput(kind, "rubbish.bin", b"rubbish"),))
 
 
 def test_ptx_that_is_rubbish() -> None:
-    """ptxas' own message, line included."""
+    """The message is that of ptxas, with its line."""
     with pytest.raises(LinkError, match=r"tests\.kernel") as caught:
         build(".version 8.0\n.target sm_80\n.address_size 64\nrubbish\n", kind="ptx")
 
@@ -430,7 +430,7 @@ def test_ptx_that_is_rubbish() -> None:
 
 @pytest.mark.parametrize(("target", "older"), [("sm_70", True), ("sm_50", True), ("sm_91", False), ("sm_200", False)])
 def test_target_that_the_toolkit_does_not_know(target: str, older: bool) -> None:
-    """The installed NVRTC's list, and what to do for an older or newer one."""
+    """The error lists the targets of the installed NVRTC, and says what to install for others."""
     with pytest.raises(
         OptionError, match=rf"cannot compile for {target}: the installed NVRTC compiles for sm_75, sm_80"
     ):
@@ -438,7 +438,7 @@ def test_target_that_the_toolkit_does_not_know(target: str, older: bool) -> None
 
 
 def test_suffix_that_the_target_has_not() -> None:
-    """sm_80a does not exist: NVRTC says so, and the error is the option's, not the source's."""
+    """sm_80a does not exist: NVRTC's error is reported for the option, not for the source."""
     with pytest.raises(OptionError, match="sm_80a"):
         build(EMPTY, target="sm_80a")
 
@@ -459,7 +459,7 @@ def test_source_of_another_script_compiles() -> None:
 
 
 def test_signature_gives_ptx_its_types() -> None:
-    """Held against the cubin's sizes; then arguments are checked by it."""
+    """The signature is compared with the sizes in the cubin; then arguments are checked by it."""
     ptx = compiled(SAXPY, "ptx").decode().rstrip("\0")
     entry = build(ptx, kind="ptx", signature="float, const float*, float*, int").entries[0]
 
@@ -476,7 +476,7 @@ def test_signature_knows_the_toolkit_s_number_types() -> None:
 
 
 def test_header_beside_the_ptx_gives_its_signature_no_types(tmp_path: Path) -> None:
-    """The toolkit's own headers do: no key would hold the user's."""
+    """A signature may use types of the toolkit's headers, but not of the user's, which no key would hold."""
     (tmp_path / "cuda_fp16.h").write_text("typedef short half;\n")
     ptx = compiled('extern "C" __global__ void k(void *a) {}', "ptx").decode().rstrip("\0")
     wanted = request(ptx, kind="ptx", signature="half*")
@@ -488,7 +488,7 @@ def test_header_beside_the_ptx_gives_its_signature_no_types(tmp_path: Path) -> N
 
 
 def test_signature_that_agrees_with_the_source() -> None:
-    """Typedefs, spaces and spelling are the compiler's business."""
+    """Typedefs, spaces and spelling do not matter, since the compiler reads the signature."""
     source = f"typedef float real; struct Box {{ int a; }};\n{SAXPY}"
 
     assert build(source, signature="real,const  real *, real*,int").entries[0].typed
@@ -500,7 +500,7 @@ def test_signature_that_agrees_with_the_source() -> None:
      "float, float*, float*, int", "float, const float*, float*, unsigned", "float, const int*, float*, int", ""],
 )  # fmt: skip
 def test_signature_that_contradicts_the_source(signature: str) -> None:
-    """Number, size, constness, signedness and pointee are held against the compiler; the true list is shown."""
+    """Number, size, constness, signedness and pointee are compared with the compiled types; the error shows these."""
     with pytest.raises(OptionError, match=r"the kernel takes \(float, float const\*, float\*, int\)"):
         build(signature=signature)
 
@@ -509,7 +509,7 @@ def test_signature_that_contradicts_the_source(signature: str) -> None:
     "signature", ["float, const float*", "double, void*, void*, int", "float, void*, void*, short"]
 )
 def test_signature_that_contradicts_the_ptx(signature: str) -> None:
-    """Sizes are all there is to hold it against."""
+    """Only sizes can be compared."""
     ptx = compiled(SAXPY, "ptx").decode().rstrip("\0")
 
     with pytest.raises(OptionError, match="the kernel takes"):
@@ -527,7 +527,8 @@ def test_signature_that_is_none(signature: str) -> None:
 
 
 def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--no-cache`: no cuInit and honest cold figures. `--modify-stack-limit=false`: the host process is not ours."""
+    """`--no-cache` avoids cuInit and NVRTC's own cache. `--modify-stack-limit=false` leaves the host process's limit
+    alone."""
     from cuda.bindings import nvrtc
 
     told: list[list[bytes]] = []
@@ -580,7 +581,7 @@ def test_stack_limit_of_the_process_is_untouched() -> None:
 
 
 def test_link_and_compile_flags_of_every_option() -> None:
-    """Each option is told to NVRTC, and what concerns it to the linker."""
+    """Each option becomes a flag of NVRTC, and of the linker if it affects linking."""
     asked = request(fastmath=True, max_registers=40, lineinfo=True, debug=True, opt=1, std="c++20")
 
     assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
