@@ -283,7 +283,7 @@ def default_directory() -> str | None:
 
 
 def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """Those of the environment variables `names` that are set.
+    """The values, by name, of those environment variables in `names` that are set.
 
     CPython's own table, `os.environ._data`, is read if it has the known types: usually no such variable is set, and
     each missing name costs `os.environ` two exceptions.

@@ -100,7 +100,7 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
         label: As in `get_or_build`.
 
     Raises:
-        FrozenCacheError: It is not stored, and the mode is frozen.
+        FrozenCacheError: The result is not stored, and the mode is frozen.
     """
     parts = _parts(given)
     digest = b"".join([each[1] for each in parts])
@@ -272,7 +272,7 @@ def _meta_of(meta: Any) -> dict[str, Any]:
     """Copy `meta` as a store would return it.
 
     Raises:
-        OptionError: It is not a mapping of values that JSON can represent.
+        OptionError: `meta` is not a mapping of values that JSON can represent.
     """
     if meta is None:
         return {}
@@ -293,7 +293,7 @@ def _values_of(given: Any) -> dict[str, Plain]:
     """Copy the components as plain values, in the order of their names.
 
     Raises:
-        OptionError: They are not a mapping of names to plain values, or empty.
+        OptionError: The components are not a mapping of names to plain values, or are empty.
     """
     if not isinstance(given, Mapping) or not given:
         why = f"it is {'an empty mapping' if isinstance(given, Mapping) else f'a {type(given).__name__}'}"

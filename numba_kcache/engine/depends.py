@@ -20,7 +20,7 @@ def paths_of(depends: Any, caller: str) -> Sequence[str]:
     """The paths of `depends=`; relative ones refer to the folder of the calling file.
 
     Raises:
-        OptionError: They are not paths.
+        OptionError: `depends` is neither a path nor a list of paths.
     """
     folder = os.path.dirname(os.path.abspath(caller))
     folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # at a prompt or in a notebook
@@ -35,7 +35,7 @@ def content_of(path: str) -> Plain:
     """Digest the bytes of a file; for a folder, each file in it, by relative name, without `__pycache__`.
 
     Raises:
-        OptionError: It cannot be read, or is neither a file nor a folder.
+        OptionError: The path cannot be read, or is neither a file nor a folder.
     """
     try:
         if not os.path.isdir(path):

@@ -37,7 +37,7 @@ def require_lasting(cache: Lookup, what: str) -> None:
     """Require that new entries outlive this process.
 
     Raises:
-        KCacheError: They would be kept only in memory, and the mode is not off.
+        KCacheError: New entries would be kept only in memory, and the mode is not off.
     """
     why = cache.local.prepare()
     if not cache.local.place and cache.settings.mode != "off":

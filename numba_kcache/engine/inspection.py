@@ -63,7 +63,7 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
         hits: Hits of all entries, by the start of their keys.
 
     Raises:
-        EntryError: It is damaged.
+        EntryError: The entry is damaged.
     """
     stored = lookup.store.peek(file.key)
     try:
@@ -87,7 +87,7 @@ def check_limits(**limits: Any) -> None:
     """Check the limits of `prune`: bytes and seconds; None for no limit.
 
     Raises:
-        OptionError: One is not a number, or below zero.
+        OptionError: A limit is not a number, or is below zero.
     """
     for name, value in limits.items():
         is_number = isinstance(value, float) or (hasattr(value, "__index__") and not isinstance(value, bool))

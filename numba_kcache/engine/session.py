@@ -73,8 +73,8 @@ class Session(Lookup):
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
-            UncacheableError: It cannot be keyed, and the request or the mode forbids to run it uncached.
-            FrozenCacheError: It is not stored, and the mode is frozen.
+            UncacheableError: The request cannot be keyed, and it or the mode forbids to run it uncached.
+            FrozenCacheError: The artifact is not stored, and the mode is frozen.
         """
         request = wanted.request
         if request.uncacheable:

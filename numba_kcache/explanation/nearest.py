@@ -108,7 +108,7 @@ def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evide
 
 
 def _with_python(reasons: list[Reason], old: Any) -> list[Reason]:
-    """Replace a changed function by Python's version if another Python compiled it to other bytecode."""
+    """Replace the reason that the function changed by Python's version, if another Python made the stored entry."""
     new = sys.implementation.cache_tag
     others = [each for each in reasons if each.component != "function"]
     if old == new or len(others) == len(reasons):

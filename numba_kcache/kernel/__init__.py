@@ -44,7 +44,7 @@ class Kernel(Launches):
         CompileError, LinkError, EntryError, OptionError: The source or an option has an error.
         NumbaError: Numba's own: typing, lowering, unsupported features.
         NoDeviceError: A launch without a device.
-        ToolchainMissingError: It is not in the cache and the compilers are not installed.
+        ToolchainMissingError: The kernel is not in the cache and the compilers are not installed.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -305,7 +305,7 @@ class Kernel(Launches):
         """Check whether a request is stored, and if so count a hit.
 
         Raises:
-            UncacheableError: It cannot be keyed.
+            UncacheableError: The request cannot be keyed.
         """
         return self._resolutions.count_if_stored(target, ptx_target(self._arch, target), variant)
 

@@ -93,7 +93,7 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
         shared_bytes: Dynamic shared memory per block, in bytes.
 
     Raises:
-        LaunchConfigError: One is not an integer (a bool is not), or there are none or more than three.
+        LaunchConfigError: A value is not an integer (a bool is not), or an extent has none or more than three.
     """
     return LaunchShape(
         (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid"),
@@ -108,7 +108,7 @@ _STREAM_LIBRARIES = ("builtins", "cuda", "cupy", "cupy_backends", "numba", "numb
 def is_one_stream(stream: Any) -> bool:
     """Check whether an object always names the same stream: a handle, or a stream of a known library.
 
-    A class of the user's may, for example, return the current stream from `__cuda_stream__`.
+    A user's class may, for example, return the current stream from `__cuda_stream__`.
     """
     return type(stream).__module__.partition(".")[0] in _STREAM_LIBRARIES
 

@@ -287,7 +287,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         protocol: Name of the interface attribute, for arrays on the device or on the host.
 
     Raises:
-        Unfit: It is memory, but cannot be passed as it is.
+        Unfit: The argument is memory, but cannot be passed as it is.
     """
     if value is None:
         return Memory(0)

@@ -125,7 +125,7 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
         kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads `launch_bounds` and `carveout` itself.
 
     Raises:
-        OptionError: One has an invalid value, or `launch_bounds` is given for a source.
+        OptionError: An option has an invalid value, or `launch_bounds` is given for a source.
     """
     if kind == "numba":
         given = {**given, "launch_bounds": None, "carveout": None}

@@ -362,7 +362,7 @@ def stream_handle(stream: Any) -> int:
     """The driver handle of a stream, 0 for the default stream.
 
     Raises:
-        LaunchConfigError: It is not a known kind of stream.
+        LaunchConfigError: The object is not a known kind of stream.
     """
     if stream is None or (type(stream) is int and stream >= 0):
         return stream or 0

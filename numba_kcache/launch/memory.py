@@ -39,7 +39,7 @@ def rare_memory(value: Any) -> Memory | None:
     """The memory of an argument that is no array of Numba's and has no array interface; None if it is no memory.
 
     Raises:
-        Unfit: It cannot be passed as it is.
+        Unfit: The memory cannot be passed as it is.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -99,7 +99,7 @@ def read_typestr(value: Any, typestr: str) -> tuple[str, int]:
     """Type code and size in bytes of elements with a rarer `typestr`.
 
     Raises:
-        Unfit: It is not valid.
+        Unfit: The typestr is not valid.
     """
     element, item_bytes = element_of_typestr(typestr)
     dtype, numpy = getattr(value, "dtype", None), sys.modules.get("numpy")
@@ -113,7 +113,7 @@ def element_of_typestr(typestr: str) -> tuple[str, int]:
     """Type code and size in bytes of elements; `"o"` for records, `""` where C++ has no such type.
 
     Raises:
-        Unfit: It is not a typestr.
+        Unfit: The text is not a typestr.
     """
     order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # as in "<M8[ns]"
     if order not in "<>|=" or not digits.isdecimal():

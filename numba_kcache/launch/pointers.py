@@ -24,7 +24,7 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
     """Check that memory can be passed for a pointer parameter: device, element type, writability, strides, alignment.
 
     Raises:
-        ArgumentError: It cannot.
+        ArgumentError: The memory cannot be passed.
     """
     module = slot.launcher.module
     device = device_elsewhere(module, memory)

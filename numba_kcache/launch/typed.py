@@ -63,7 +63,7 @@ class ArraySlot(Slot):
         """Check one argument; see `Settle`.
 
         Raises:
-            OtherTypes: It is not of this type.
+            OtherTypes: The argument is not of this type.
         """
         return self.values_of(self.read_own(value) or self._of_others(value, stream_id, call))
 
@@ -120,7 +120,7 @@ class NumberSlot(Slot):
         """Check one argument; see `Settle`.
 
         Raises:
-            OtherTypes: It has another class, or is a Python integer beyond 64 bits.
+            OtherTypes: The argument has another class, or is a Python integer beyond 64 bits.
         """
         kind = type(value)
         if (kind is not self.numpy_class and kind is not self.python_class) or (

@@ -193,7 +193,7 @@ def parse_target(spelling: object) -> Target:
         spelling: `"sm_90"`, `"sm_90a"`, `"compute_80"`, `(9, 0)` or a `Target`.
 
     Raises:
-        OptionError: It is none of these.
+        OptionError: The spelling is none of these.
     """
     if isinstance(spelling, Target):
         return spelling

@@ -250,7 +250,7 @@ _new = tuple.__new__
 
 
 def _entries(rows: Any) -> tuple[Entry, ...]:
-    """Read the kernels; a kernel may have the number of an earlier one in place of parameters: it has the same."""
+    """Read the kernels; in place of parameters, one may have the number of an earlier kernel with the same."""
     read: list[Entry] = []
     for name, symbol, typed, resources, parameters in rows:
         if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
@@ -297,7 +297,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
     """Check the types of the attributes that this package uses.
 
     Raises:
-        ValueError: One has another type.
+        ValueError: An attribute has another type.
     """
     carveout = attributes.get("carveout")
     if carveout is not None and not (type(carveout) is int and -1 <= carveout <= 100):

@@ -101,7 +101,7 @@ def read_cubin(data: bytes) -> Cubin:
     """Read a cubin.
 
     Raises:
-        ValueError: It is not one, or it is damaged.
+        ValueError: The bytes are not a cubin, or are damaged.
     """
     if not is_cubin(data):
         raise ValueError("not a 64-bit CUDA ELF")
@@ -115,7 +115,7 @@ def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
     """Read the variables of a cubin, in the order of their symbols, including those of the compiler (`$str`).
 
     Raises:
-        ValueError: It is no cubin, or it is damaged.
+        ValueError: The bytes are not a cubin, or are damaged.
     """
     if not is_cubin(data):
         raise ValueError("not a 64-bit CUDA ELF")

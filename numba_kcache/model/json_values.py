@@ -23,7 +23,7 @@ def read_json(text: bytes) -> Any:
     """Read a JSON value of any shape.
 
     Raises:
-        ValueError: It is not JSON, or exceeds the limits.
+        ValueError: The text is not JSON, or exceeds the limits.
     """
     if len(text) > MAX_TEXT_BYTES or text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise ValueError("it holds too many values")

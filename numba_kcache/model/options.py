@@ -76,7 +76,7 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
         base_dir: Absolute folder that relative include paths start from.
 
     Raises:
-        OptionError: One is not for this kind, of another type, or out of range.
+        OptionError: An option is not for this kind, of another type, or out of range.
     """
     chosen: dict[str, Any] = {}
     for name, value in given.items():

@@ -62,7 +62,7 @@ class LinkInput(NamedTuple):
 
     @property
     def unplaced(self) -> str:
-        """Reason for which a text that includes files cannot be keyed, where its name is a path of the user's own."""
+        """The reason why an input given as text, with a path as its name, cannot be keyed if it includes files."""
         return (
             f"the link input {self.name} includes files from the folder in its name (link the file itself by its path)"
         )

@@ -28,7 +28,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Make a str of one of a subclass, which cannot be in a key: a member of an enumeration, markup, `numpy.str_`."""
+    """Convert text of a subclass (a member of an enumeration, markup, `numpy.str_`) to str: a key holds only str."""
     return str.__str__(text)  # not str(text), which the subclass may define
 
 

@@ -80,7 +80,7 @@ def parse_tier(text: str) -> TierAddress:
     `redis://host/0`.
 
     Raises:
-        ValueError: It is none of these, or has an unknown option; the message holds no secret.
+        ValueError: The text is none of these, or has an unknown option; the message holds no secret.
     """
     place, _, query = text.partition("?")
     scheme, is_url, _ = place.partition("://")

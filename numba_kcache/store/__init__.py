@@ -80,10 +80,10 @@ renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def make_folder_in(parent: int, name: str, mode: int) -> None:
-    """Make a folder in an open one. Its owner may use it whatever the umask, which another thread may have narrowed.
+    """Make a folder in an open one. Its owner may use it despite the umask, which another thread may have narrowed.
 
     Raises:
-        OSError: It cannot be made, or something has this name.
+        OSError: The folder cannot be made, or something has this name.
     """
     os.mkdir(name, mode, dir_fd=parent)
     made = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode

@@ -195,7 +195,7 @@ def old_formats(root: Tree) -> list[Tree]:
 
 
 def last_change_s(tree: Tree) -> float:
-    """The newest modification time in a tree, in seconds since the epoch; for an entry that is its last use."""
+    """The newest modification time in a tree, in seconds since the epoch; an entry's is the time of its last use."""
     newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
     for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
         try:
