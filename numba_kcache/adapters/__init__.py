@@ -1,4 +1,4 @@
-"""Adapters that let other packages' compilers store their code here. Each imports its package on first use."""
+"""Adapters that let other packages' compilers store code in this cache. Each imports its package on first use."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Precompiled:
     Attributes:
         root: The private folder that holds them, and their mirrors; "" while they are off.
         mirrors: For each mirror that is kept its root, and its folders by the user's folders that they replace.
-        most: Limit of their number; 0 if they belong to another process.
+        most: Limit of the number of precompiled headers; 0 if they belong to another process.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Precompiled:
         self._places: dict[str, set[str]] = {}
 
     def begin(self, parent: str | None = None) -> None:
-        """Enable them, if NVRTC supports them, in a private folder of this user."""
+        """Enable precompiled headers, if NVRTC supports them, in a private folder of this user."""
         from ..toolchain.nvrtc import reserve_precompiled
 
         if not self.root and reserve_precompiled():
@@ -68,11 +68,11 @@ class Precompiled:
                 self.root = tempfile.mkdtemp(prefix="numba_kcache-pch-", dir=parent)
 
     def are_made(self) -> bool:
-        """Check whether some were made, which forked processes may use."""
+        """Check whether precompiled headers were made, which forked processes may use."""
         return bool(self.root and self._opened)
 
     def end(self) -> None:
-        """Remove them, if they belong to this process."""
+        """Remove the precompiled headers, if they belong to this process."""
         if not self.most:
             return
         root, self.root = self.root, ""

@@ -149,7 +149,7 @@ class Survey:
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Check whether the place is in a toolkit's tree, and is recorded as part of that."""
+        """Check whether the place is in a toolkit's tree, and is recorded as part of that tree."""
         climbs = ".." in place.rest and os.path.normpath(place.rest).startswith("..")
         return place.base >= 0 and self._trees[place.base] is not None and not climbs
 

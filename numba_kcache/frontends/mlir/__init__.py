@@ -10,7 +10,7 @@ from .definition import MlirDefinition
 
 
 class MlirFrontEnd:
-    """Defines Python functions that use numba-cuda-mlir's `cuda`, and its dispatchers."""
+    """The front end for Python functions that use numba-cuda-mlir's `cuda`, and for its dispatchers."""
 
     kinds = ("mlir",)
 

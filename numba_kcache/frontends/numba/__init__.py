@@ -10,7 +10,7 @@ from .definition import NumbaDefinition
 
 
 class NumbaFrontEnd:
-    """Defines Numba kernels: Python functions, and dispatchers of `cuda.jit`."""
+    """The front end for Numba kernels: Python functions, and dispatchers of `cuda.jit`."""
 
     kinds = ("numba",)
 

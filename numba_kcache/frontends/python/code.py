@@ -48,7 +48,8 @@ _WORDS = (
     rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__"
     rb"|(?<![a-z_])(?:dir|view|from_buffer)(?![a-z_])"
 )
-_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir", b"view", b"from_buffer"  # most kernels have none of them
+_IN_WORDS = b"__", b"attr", b"methodcaller", b"dir", b"view", b"from_buffer"
+"""Each match of `_WORDS` contains one of these; most kernels have none."""
 
 
 class Read(NamedTuple):
@@ -188,7 +189,7 @@ def _words(code: CodeType) -> set[bytes]:
 
 
 def all_words(code: CodeType) -> set[str]:
-    """Every name of `all_names`, and every text constant, with which `getattr` may be called."""
+    """Every name of `all_names`, and the parts between the dots of every text constant, which `getattr` may look up."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if type(constant) is CodeType:

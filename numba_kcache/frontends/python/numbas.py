@@ -324,7 +324,7 @@ def _is_given(item: _Item) -> bool:
 
 
 def _is_programs(names: Names, value: Any) -> bool:
-    """Check for a function or class of the program: whoever registers something for it, it is the program's."""
+    """Check for a function or class of the program; whoever made a registration for it, it counts as the program's."""
     trust = Trust(names.packages)
     if type(value) is FunctionType:
         return not trust.has_file(value.__code__.co_filename)
