@@ -114,26 +114,37 @@ def test_stored_texts_are_few_and_short_and_reach_no_terminal_as_commands() -> N
     assert {len(text) for _category, text in found} == {4000}
 
 
-def test_block_of_another_thread_that_outlasts_a_compile_loses_no_later_warning(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("begins_first", [False, True])
+def test_block_of_another_thread_across_an_end_of_a_compile_loses_no_later_warning(
+    monkeypatch: pytest.MonkeyPatch, begins_first: bool
 ) -> None:
-    """Its `catch_warnings` brings back the filters that it found, which were the compile's, and its function."""
+    """Whichever began first, neither brings back filters and functions of the other."""
     shown: list[str] = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_more, **_named: shown.append(str(message)))
     filters = [*warnings.filters]
-    has_entered, is_over = threading.Event(), threading.Event()
+    has_entered, may_leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("ignore")
             has_entered.set()
-            is_over.wait()
+            may_leave.wait()
 
     thread = threading.Thread(target=other)
-    with recorded():
+
+    def start() -> None:
         thread.start()
         has_entered.wait()
-    is_over.set()
-    thread.join()
+
+    def end() -> None:
+        may_leave.set()
+        thread.join()
+
+    if begins_first:
+        start()
+    with recorded():
+        (end if begins_first else start)()
+    end()
 
     assert [*warnings.filters] == filters
     warnings.warn("of the program", RuntimeWarning, stacklevel=1)

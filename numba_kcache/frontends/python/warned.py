@@ -33,8 +33,6 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
     found: list[warnings.WarningMessage] = []
     delayed: list[warnings.WarningMessage] = []
     thread, is_over = threading.get_ident(), False
-    before: list[Any] = []
-    filters: Any = []
 
     def show(*row: Any, **named: Any) -> None:
         if is_over:
@@ -45,15 +43,19 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
             found.append(delayed[-1])
 
     try:
-        with lock, warnings.catch_warnings():
-            show_before, filters = warnings.showwarning, warnings.filters
-            before = [*filters]
+        with lock:  # not catch_warnings: another thread's, which begins or ends meanwhile, would make its changes stay
+            show_before, before = warnings.showwarning, warnings.filters
+            warnings.filters = filters = [*before]
             warnings.simplefilter("always")
             warnings.showwarning = show
-            yield found
+            try:
+                yield found
+            finally:
+                is_over = True
+                warnings.filters = before if warnings.filters is filters else warnings.filters
+                warnings.showwarning = show_before if warnings.showwarning is show else warnings.showwarning
+                filters[:] = before  # that thread may bring back both when its block ends
     finally:
-        is_over = True  # another thread's `catch_warnings`, entered meanwhile, may bring this function and filters back
-        filters[:] = before
         for each in delayed:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
