@@ -56,7 +56,7 @@ def subject_of(request: Request) -> history.Subject:
 def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
     """Find the reasons for which a request missed, and put them into words.
 
-    The modules that compare and describe are imported only for a kernel of which something was stored.
+    The modules that compare and describe are imported only if something of this kernel was stored before.
     """
     if cache.settings.mode in LOOKING and not history.has_history(subject_of(request), cache.local):
         return (history.NEVER_STORED,), history.NEVER_STORED_TEXT

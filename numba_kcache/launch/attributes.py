@@ -82,7 +82,7 @@ class LaunchOptions(NamedTuple):
         """Refuse a shape, already within the device's limits, that the attributes do not allow.
 
         Raises:
-            LaunchConfigError: The grid is no whole number of clusters, or is too large for a cooperative launch.
+            LaunchConfigError: The grid is not a whole number of clusters, or is too large for a cooperative launch.
         """
         for axis, blocks, length in zip(AXES, shape.grid, self.cluster or (1, 1, 1), strict=True):
             if blocks % length:

@@ -228,7 +228,7 @@ class Loader:
                 module.live[0] = False
 
     def drop(self, name: tuple[str, int], dropped: tuple[Any, ...]) -> None:
-        """Record a module without references as an `unloading.Dropped`. A finaliser calls this."""
+        """Record a module without references as an `unloading.Dropped`. A finalizer calls this."""
         found = self._modules.get(name)
         if found is not None and found() is None:
             self._modules.pop(name, None)
@@ -330,7 +330,7 @@ class LoadedModule:
         return self._waits
 
     def unload(self) -> None:
-        """Unload a module of which no kernel was launched; if Numba owns it, by removing it from Numba's modules."""
+        """Unload a module whose kernels were never launched; if Numba owns it, by removing it from Numba's modules."""
         self.live[0], self.stays[0] = False, True
         if self.numba is None:
             self.driver.cuModuleUnload(self.handle)

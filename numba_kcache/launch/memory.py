@@ -36,7 +36,7 @@ def device_of(address: int, here: int | None = None) -> int | None:
 
 
 def rare_memory(value: Any) -> Memory | None:
-    """The memory of an argument that is no array of Numba's and has no array interface; None if it is no memory.
+    """The memory of an argument that is not a Numba array and has no array interface; None if it is not memory.
 
     Raises:
         Unfit: The memory cannot be passed as it is.

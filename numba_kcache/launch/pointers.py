@@ -117,7 +117,7 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
     Args:
         pointee: Type code of the pointer without `*` and `k`.
         element: Type code of the array's elements.
-        item_bytes: Size of one element, by which a record is compared with the pointee.
+        item_bytes: Size of one element; a record fits vectors and complex numbers of its size.
     """
     if element == "o" and pointee not in TAKE_ANY:
         return item_bytes == CODE_SIZES[pointee] and pointee[0] in "vc"

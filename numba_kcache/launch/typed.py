@@ -68,7 +68,7 @@ class ArraySlot(Slot):
         return self.values_of(self.read_own(value) or self._of_others(value, stream_id, call))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
-        """The parameters of an array of this type; its strides may be None if they are no parameters."""
+        """The parameters of an array of this type; its strides may be None if they are not among the parameters."""
         shape, strides, size = memory.shape, memory.strides or (), self.item_bytes
         steps = [step // size for step in strides] if self._counts_items else ()
         return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))

@@ -1,9 +1,9 @@
 """Unload modules without references, once the launches of their kernels are done.
 
-Promise     No module is unloaded in a finaliser, while a launch of it may be queued, or while a known stream is being
+Promise     No module is unloaded in a finalizer, while a launch of it may be queued, or while a known stream is being
             captured: that is left to a later load. The host never waits. A module stays loaded as long as its context
             if a kernel of it was captured, launched on a stream that may be destroyed, or given out as a handle.
-Method      The finaliser of a module makes a `Dropped`. The next load records an event in each stream that its
+Method      The finalizer of a module makes a `Dropped`. The next load records an event in each stream that its
             kernels were launched on; that load or a later one finds all events completed, and unloads it.
 Source      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
             streams have queued; cuStreamIsCapturing of it fails while one of those is captured.

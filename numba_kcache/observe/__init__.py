@@ -25,7 +25,7 @@ _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, Even
 """Events of ordinary work: sent to subscribers, not logged."""
 
 _ORDINARY = frozenset((EventKind.COMPILE_END, EventKind.COMPILE_FAILED, EventKind.EVICTED, EventKind.WAITED))
-"""Events that are logged, and of which nobody is warned."""
+"""Events that are logged, but cause no warning."""
 
 KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""

@@ -1,7 +1,7 @@
 """Colour plain text for a terminal, and wrap its columns between words.
 
 Promise     Colours come from the patterns below, never from markup in the text: its characters stay the same, in the
-            same order. For a stream that is no terminal, the text is unchanged.
+            same order. For a stream that is not a terminal, the text is unchanged.
 Source      rich knows terminals, their colours and `NO_COLOR`; it is imported once a text goes to a terminal.
 """
 

@@ -42,7 +42,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
 
     Raises:
         Refused: A link is in a folder that others can write to.
-        OSError: The directory does not exist, or is no directory.
+        OSError: The path does not exist, or is not a directory.
     """
     remaining, at, above, links = _parts(path), os.open("/", _PARENT), "/", 0
     exposed: list[tuple[str, os.stat_result]] = []

@@ -7,7 +7,7 @@ Promise     `get` returns the entry that was put under this very key, or None. N
             private store, which is reported once. A directory on a network filesystem gets a private store in front, so
             that a put neither locks files nor walks the directory over the network.
 Method      store.tree reads and publishes; this module handles its failures. Methods import what a hit does not need.
-Not here    The making of keys. The private store is no tier (tiers.chain): prune, clear and remove apply to it too, and
+Not here    Deriving keys. The private store is not a tier (tiers.chain): prune, clear and remove apply to it too, and
             its entries are this user's own and need no signature.
 """
 
@@ -251,7 +251,7 @@ class DiskStore(Store):
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)
-        except MemoryError:  # the file may be undamaged: it stays
+        except MemoryError:  # the file may be undamaged, so it is not moved
             self.trouble("get", f"no memory for {key}")
         return None
 

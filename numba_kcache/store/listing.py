@@ -1,8 +1,8 @@
 """List entries by age, size, cost or hits, reading no more of the files than the list needs; and find damaged files.
 
 Promise     Files are sorted without opening them, except by cost; of the listed files, only the headers are read. Their
-            digests are not checked: a list is shown to people, and no code is loaded from it. A file that is no entry
-            is skipped, and listing does not renew the time of use.
+            digests are not checked: a list is shown to people, and no code is loaded from it. Files that are not
+            entries are skipped, and listing does not renew the time of use.
             `damaged` reads every file in full, changes nothing, and skips files that vanish meanwhile.
 Not here    Moving damaged files to the quarantine (store.disk).
 """

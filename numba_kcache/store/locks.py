@@ -40,7 +40,7 @@ SILENT_S = 10.0
 """Longest time that a living builder leaves its lock file's time unchanged, in seconds."""
 
 WARM_UPS = 1 << 32
-"""Number of the slot for a warm-up, of which a directory runs one at a time; compilers have the slots from 0 on."""
+"""Number of the slot for a warm-up (a directory runs one at a time); compilers have the slots from 0 on."""
 
 Meanwhile = Callable[[], bool]
 """Does some other work while waiting; returns False if there is none."""
@@ -49,8 +49,8 @@ BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
-"""Factor from one pause to the next. With it the last pause, by which a waiter may notice the end of a turn late, is at
-most a sixth of the whole wait."""
+"""Factor from one pause to the next. A waiter notices the end of a turn only after its last pause, which with this
+factor is at most a sixth of the whole wait."""
 _OPEN = os.O_RDWR | os.O_CREAT
 
 

@@ -1,10 +1,10 @@
-"""Keep code whose signature nobody checked apart from sessions that demand signatures.
+"""Hide code whose signature was not checked from sessions that demand signatures.
 
 Promise     A session that demands signatures finds no entry and no manifest that was stored in a directory after a
             session without that demand had accepted a file of a tier or a bundle, and no code linked from such entries.
 Method      A session that has accepted such a file makes the empty file `unsigned` in the tree before each of its
-            writes. A session that demands signatures looks for this file after each read, and uses the tree
-            `<root>/signed/v1` from then on. The file stays when the tree is cleared: others may be about to write.
+            writes. A session that demands signatures looks for this file after each read, and once it is there uses
+            the tree `<root>/signed/v1`. The file stays when the tree is cleared: a process may be about to write.
 Not here    The check of signatures (tiers.trust). Code compiled on this machine, without tiers, needs none.
 """
 
@@ -20,7 +20,7 @@ UNSIGNED = "unsigned"
 
 
 class SignedTree(Tree):
-    """The tree for a session that demands signatures: the usual one, or `<root>/signed/v1` beside a marked one."""
+    """The tree for a session that demands signatures: the usual one or, if that is marked, `<root>/signed/v1`."""
 
     def base(self) -> int:
         """As `Tree.base`, for a folder without the mark."""

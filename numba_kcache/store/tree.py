@@ -3,7 +3,7 @@
 Promise     No file outside the tree is touched, no link inside it is followed, and nothing that is not a
             regular file is read. Raises OSError and DamagedEntry, which store.disk turns into misses and events.
             A root that another user owns or may write to is refused unless `shared` is set: the files in it become code
-            on the GPU. Lookups create no folder.
+            on the GPU. Look-ups create no folder.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
             are 390 to a directory and a miss is one failed open. The root is opened and checked once, and the
             descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the path leads to
@@ -122,7 +122,7 @@ class Tree:
 
         Raises:
             Refused: The folder is not trusted.
-            OSError: The folder does not exist, or is no folder.
+            OSError: The path does not exist, or is not a folder.
         """
         base = self._base
         if base is not None:
@@ -218,7 +218,7 @@ class Tree:
 
         Raises:
             Refused: The folder is not trusted.
-            OSError: The folder does not exist, or is no folder.
+            OSError: The path does not exist, or is not a folder.
         """
         base = self.base()
         at: int = base if names else os.dup(base)
