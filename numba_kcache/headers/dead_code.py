@@ -33,7 +33,7 @@ def live(data: bytes) -> bytes | None:
         if match["word"]:
             return match["word"]
         if match["odd"]:
-            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # either may begin there
+            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # a comment or raw string
             return _ODD
         if match["raw"]:
             text = match["text"]

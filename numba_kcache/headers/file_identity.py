@@ -108,7 +108,7 @@ def _has_writer(handle: int) -> bool | None:
         import fcntl
         import signal
 
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if another opens the file; SIGIO, the default, kills
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent if another process opens it; SIGIO would kill
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:

@@ -104,7 +104,7 @@ _WRAPPER = rb"(?m)[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has
 _OPERAND = r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 _IN_DEFINITION = rb"(?s)[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)"  # of a macro with parameters
 _DEFINED = rb"[^\n]*(?:define\b|\*/)"
-_HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"  # before a name that is not used there
+_HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"  # before a name that is not expanded
 _TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
 
 
@@ -256,7 +256,7 @@ def _without_comments(data: bytes, scan: Scan, *, is_joined: bool) -> Scan:
     return scan._replace(
         computed=stripped.computed,
         asked=stripped.asked,
-        wrappers=tuple(dict.fromkeys((*scan.wrappers, *stripped.wrappers))),  # a comment may have hidden one
+        wrappers=tuple(dict.fromkeys((*scan.wrappers, *stripped.wrappers))),  # a comment may have hidden a wrapper
         is_opaque=stripped.is_opaque,
         has_clock=_has_clock(without_dead(bare)),
     )

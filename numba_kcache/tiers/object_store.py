@@ -151,7 +151,7 @@ class ObjectTier:
             raise PermissionError(_first(error)) from None
         except errors.BaseError as error:
             raise ConnectionError(_first(error)) from None
-        except BaseException as error:  # a panic of the client, which is written in Rust, is no Exception
+        except BaseException as error:  # a panic of the client, which is written in Rust, is not an Exception
             if type(error).__module__ != "pyo3_runtime":
                 raise
             raise ConnectionError(f"its client failed: {_first(error)}") from None

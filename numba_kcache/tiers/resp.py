@@ -113,7 +113,7 @@ class Connection:
 
     def _connected(self, server: Server) -> socket.socket:
         """Connect to one of the host's addresses; all attempts together share one deadline."""
-        host: Any = server.host.encode() if server.host.isascii() else server.host  # text costs 3 ms for the idna codec
+        host: Any = server.host.encode() if server.host.isascii() else server.host  # a str costs 3 ms: the idna codec
         failed = OSError("it has no address")
         for *_, address in _addresses(host, server.port, self._left()):
             place: Any = str(address[0]).encode(), address[1]

@@ -258,7 +258,7 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
         return "class", name
     fields, constructor = getattr(value, "_fields", None), value.__new__
     if issubclass(value, tuple) and isinstance(fields, tuple) and type(constructor) is FunctionType:
-        if vars(constructor):  # `__signature__` decides it too
+        if vars(constructor):  # `__signature__` would decide the meaning of a call too
             raise Refused("it is a class of named tuples whose constructor has attributes")
         parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)

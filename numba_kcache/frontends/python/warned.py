@@ -29,6 +29,7 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
 
     Warning filters belong to the whole process. The compiler's lock is held, so that two compiles cannot restore each
     other's filters. Warnings of other threads are not recorded for the kernel, but delayed until the end of the block.
+    If another thread's `catch_warnings` restores this block's filters and function later, they work as those before.
     """
     found: list[warnings.WarningMessage] = []
     delayed: list[warnings.WarningMessage] = []
@@ -43,7 +44,7 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
             found.append(delayed[-1])
 
     try:
-        with lock:  # not catch_warnings: another thread's, which begins or ends meanwhile, would make its changes stay
+        with lock:  # not catch_warnings: if another thread's overlaps it, changes of the block would stay in force
             show_before, before = warnings.showwarning, warnings.filters
             warnings.filters = filters = [*before]
             warnings.simplefilter("always")
@@ -54,7 +55,7 @@ def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warn
                 is_over = True
                 warnings.filters = before if warnings.filters is filters else warnings.filters
                 warnings.showwarning = show_before if warnings.showwarning is show else warnings.showwarning
-                filters[:] = before  # that thread may bring back both when its block ends
+                filters[:] = before  # another thread's `catch_warnings` may restore this list when it ends
     finally:
         for each in delayed:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
