@@ -1,4 +1,4 @@
-"""The verbs of the store on disk, one process at a time."""
+"""The operations of the store on disk, one process at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEAD = f"12345.{'0a' * 8}"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The place where a store will be; nothing is there yet."""
+    """The place of a future store; no file is there yet."""
     return tmp_path / "cache"
 
 
@@ -58,7 +58,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_opening_and_missing_write_nothing(root: Path) -> None:
-    """A process that only looks leaves no trace."""
+    """A process that only looks up writes no file."""
     store = open_store(root)
 
     assert store.get(key_of(1)) is None
@@ -103,7 +103,7 @@ def test_remove_forgets(root: Path) -> None:
 
 @pytest.mark.parametrize("key", ["../../etc/passwd", "", "AB" * 32])
 def test_key_that_is_no_digest_is_an_error(root: Path, key: str) -> None:
-    """A programming error, and never a path."""
+    """Such a key is a programming error, and never becomes a path."""
     store = open_store(root)
     for verb in (store.get, store.remove, store.get_manifest, store.building):
         with pytest.raises(ValueError, match="as a key"):
@@ -111,7 +111,7 @@ def test_key_that_is_no_digest_is_an_error(root: Path, key: str) -> None:
 
 
 def test_directories_and_files_are_the_owners_alone(root: Path) -> None:
-    """0700 and 0600, whatever the umask lets through."""
+    """Modes are 0700 and 0600 under any umask."""
     before = os.umask(0)
     try:
         store = open_store(root)
@@ -178,7 +178,7 @@ def test_hit_renews_recency_once_an_hour(root: Path) -> None:
 
 
 def test_recency_from_the_future_is_set_back(root: Path) -> None:
-    """A clock that once ran ahead does not keep an entry for ever."""
+    """A clock that was ahead does not keep an entry for ever."""
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
@@ -190,7 +190,7 @@ def test_recency_from_the_future_is_set_back(root: Path) -> None:
 
 @pytest.mark.parametrize("years", [-1, 1])
 def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
-    """Entries, manifests, locks and counters go on; what is stored then is there too."""
+    """Entries, manifests, locks and counters keep working; what is stored after the jump is found too."""
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
@@ -242,7 +242,7 @@ def test_clock_set_back_does_not_prolong_the_pause_after_a_full_disk(
 
 @pytest.mark.parametrize("limit", ["entries", "bytes"])
 def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
-    """Above a limit the store goes down to 85 % of it, from the entry used longest ago."""
+    """Above a limit, eviction goes down to 85 % of it, beginning with the entry used longest ago."""
     clock = Clock()
     size = len(encode_entry(small_entry(0)))
     limits = {"max_entries": 20} if limit == "entries" else {"max_size_bytes": 20 * size + size // 2}
@@ -285,7 +285,7 @@ def test_entry_above_the_limit_is_not_stored(root: Path) -> None:
 
 
 def test_manifests_are_limited_as_entries_are(root: Path) -> None:
-    """A store whose requests all differ does not grow by its manifests."""
+    """A store whose requests all differ does not grow without bound by manifests."""
     store = open_store(root, max_entries=10)
     for number in range(30):
         store.add_variant(key_of(number), {"key": "a"})
@@ -295,7 +295,7 @@ def test_manifests_are_limited_as_entries_are(root: Path) -> None:
 
 
 def test_prune_by_age(root: Path) -> None:
-    """Entries that were not used for so long go; those that were used stay."""
+    """Entries unused for longer than the age are removed; others stay."""
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
@@ -324,7 +324,7 @@ def test_prune_by_size(root: Path) -> None:
 
 
 def test_clear_leaves_statistics(root: Path) -> None:
-    """Entries, manifests and damaged files go; what was counted stays."""
+    """Entries, manifests and damaged files are removed; statistics stay."""
     store = open_store(root)
     store.put(small_entry(1))
     store.add_variant(key_of(1), {"key": "a"})
@@ -342,7 +342,7 @@ def test_clear_leaves_statistics(root: Path) -> None:
 
 
 def test_size_is_that_of_the_files(root: Path) -> None:
-    """Files removed by others are not counted; files with other names are no entries."""
+    """Files that others removed do not count; files with other names are no entries."""
     store = open_store(root)
     for number in range(5):
         store.put(small_entry(number))
@@ -357,7 +357,7 @@ def test_size_is_that_of_the_files(root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["entries", "bytes"])
 def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) -> None:
-    """Each of many adds one entry and knows of no other: what they add up to stays within the limit."""
+    """Many processes each add one entry without knowing of the others: the sum stays within the limit."""
     size = len(encode_entry(small_entry(0)))
     limits = {"max_entries": 1000} if limit == "entries" else {"max_size_bytes": 1000 * size}
     earlier = open_store(root)
@@ -372,7 +372,7 @@ def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) ->
 
 
 def test_pass_that_cannot_start_is_trouble_and_no_exception(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that may have no more threads stores on, and one event says that nothing is evicted."""
+    """A process that cannot start a thread still stores, and one event says that nothing is evicted."""
 
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -411,7 +411,7 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
 
 
 def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
-    """A file that was used or replaced after it was looked at stays."""
+    """A file that was used or replaced after it was listed stays."""
     store = open_store(root, clock=Clock())
     store.put(small_entry(1))
     (found,) = Tree(str(root)).walk(1)
@@ -422,7 +422,7 @@ def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
 
 
 def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A private file or a lock file that nobody holds goes once it is an hour old; held locks and other files stay."""
+    """Private files and unheld lock files are removed after an hour; held locks and other files stay."""
     store = open_store(root)
     store.put(small_entry(1))
     store.wait_for_eviction()
@@ -441,7 +441,7 @@ def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest
 
 
 def test_tree_of_an_older_format_is_reaped_when_nobody_uses_it(root: Path) -> None:
-    """30 days after anything in it was stored or used; newer formats, links and what is not ours are left."""
+    """It is removed 30 days after its last use; newer formats, links and foreign files stay."""
     store = open_store(root)
     store.put(small_entry(1))
     store.wait_for_eviction()
@@ -475,7 +475,7 @@ def test_tree_of_an_older_format_is_reaped_when_nobody_uses_it(root: Path) -> No
 
 
 def test_variants_come_newest_first_and_once(root: Path) -> None:
-    """The same key again moves to the front, with its newer content."""
+    """A key that is added again moves to the front with its newer content."""
     store = open_store(root)
     family = key_of(1)
     for variant in ({"key": "a"}, {"key": "b"}, {"key": "a", "new": 1}):
@@ -485,7 +485,7 @@ def test_variants_come_newest_first_and_once(root: Path) -> None:
 
 
 def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
-    """A family does not grow without bound."""
+    """A family's manifest has at most 64 variants."""
     store = open_store(root)
     family = key_of(1)
     for number in range(MAX_VARIANTS + 2):
@@ -501,7 +501,7 @@ def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
     [{}, {"variants": {}}, {"variants": [1]}, {"variants": [{}]}, {"variants": [{"key": 1}]}],
 )
 def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, object]) -> None:
-    """A whole file that says something else is moved aside; the family starts again."""
+    """A sound file with other content is moved aside, and the family starts again."""
     events = Events()
     store = open_store(root, emit=events)
     family = key_of(1)
@@ -518,7 +518,7 @@ def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, obje
 
 
 def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
-    """A miss with an event, the bytes kept to be looked at, and the next put is a hit again."""
+    """A look-up is a miss with an event, the bytes are kept for inspection, and the next put makes it a hit again."""
     events = Events()
     store = open_store(root, emit=events)
     store.put(entry_of(1))
@@ -538,7 +538,7 @@ def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
 
 
 def test_quarantine_is_bounded(root: Path) -> None:
-    """Twenty damaged files tell as much as a thousand."""
+    """At most twenty damaged files are kept."""
     store = open_store(root)
     for number in range(names.MAX_QUARANTINED + 5):
         store.put(entry_of(number))
@@ -549,7 +549,7 @@ def test_quarantine_is_bounded(root: Path) -> None:
 
 
 def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
-    """Parts that hits do not unpack are checked too; damaged ones are moved aside, the rest is left."""
+    """It also checks parts that hits do not unpack, and moves damaged files aside."""
     store = open_store(root)
     for number in range(4):
         store.put(entry_of(number, 1000))
@@ -568,7 +568,7 @@ def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
 
 
 def test_name_that_is_no_key_is_passed_over(root: Path) -> None:
-    """Files that others leave in the directory are no entries; verify says so."""
+    """Foreign files in the directory are no entries; verify reports them."""
     store = open_store(root)
     store.put(entry_of(1))
     (file_of(store, key_of(1)).parent / "README").write_text("hello")
@@ -581,7 +581,7 @@ def test_name_that_is_no_key_is_passed_over(root: Path) -> None:
 
 
 def test_readonly_store_writes_nothing(root: Path) -> None:
-    """Hits as ever; no put, no recency, no lock, no quarantine, no counters."""
+    """Hits work; no put, time of use, lock, quarantine or counter is written."""
     clock = Clock()
     open_store(root, clock=clock).put(entry_of(1))
     open_store(root, clock=clock).put(entry_of(2))
@@ -622,7 +622,7 @@ def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> No
 
 
 def test_first_read_of_a_manifest_is_refused_as_that_of_an_entry(root: Path, elsewhere: Path) -> None:
-    """A store that begins with a manifest reads the private one alone where others may write to its directory."""
+    """A store whose first operation reads a manifest uses only the private directory if others may write to its own."""
     planted, own = ({"key": key_of(number), "target": "sm_90"} for number in (2, 3))
     assert open_store(root).add_variant(key_of(1), planted)
     root.chmod(0o777)
@@ -716,7 +716,8 @@ def test_directory_below_a_file_cannot_be_made(root: Path, elsewhere: Path) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root must become somebody else to be refused by the mode")
 def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image's cache below a home that cannot be written: hits from it, new entries beside it."""
+    """An image's cache in a home that cannot be written to: hits come from it, new entries go to a private
+    directory."""
     other = 12345
     with tempfile.TemporaryDirectory() as name:
         root, elsewhere = Path(name) / "cache", Path(name) / "elsewhere"
@@ -747,7 +748,7 @@ def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.Monk
 
 
 def test_manifest_that_cannot_be_written_hides_no_variant(root: Path, elsewhere: Path) -> None:
-    """A variant that is added beside an image's manifest is found before those in it."""
+    """A variant added in the private directory comes before those of the image's manifest."""
     image, added = [{"key": "b"}, {"key": "a"}], {"key": "c"}
     open_store(root).add_variant(key_of(1), *reversed(image))
     store = open_store(root)
@@ -759,7 +760,7 @@ def test_manifest_that_cannot_be_written_hides_no_variant(root: Path, elsewhere:
 
 
 def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No directory at all: the process keeps what it has built."""
+    """Without any directory the process keeps its results in memory."""
     monkeypatch.setattr(fallback, "private_directory", lambda directory: (None, "no place is left"))
     root.write_bytes(b"")
     store = open_store(root)
@@ -773,7 +774,7 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
 def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
-    """The name can be guessed, so the directory is checked without following links."""
+    """The directory's name can be guessed, so it is checked without following links."""
     place = tmp_path / f"numba_kcache-{os.geteuid()}"
     if planted == "symlink":
         (tmp_path / "real").mkdir(0o700)
@@ -797,7 +798,7 @@ def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pyte
 
 
 def test_private_directory_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0700, and the same one next time; another one for another directory."""
+    """Its mode is 0700; the same cache directory leads to it again, another one to another."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
 
     path, _ = fallback.private_directory("/a")
@@ -832,14 +833,15 @@ MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
     ],
 )
 def test_network_filesystem_is_known_by_its_type(path: str, expected: bool) -> None:
-    """The mount of a path is the deepest one, not one whose name has the same beginning."""
+    """The mount of a path is the deepest one that contains it, by whole path components."""
     assert tree.is_network_mount(MOUNTS, path) is expected
 
 
 def test_network_directory_gets_a_local_one_in_front(
     root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hits come from the local copy; no lock is kept and no pass runs on the network; the verbs are the directory's."""
+    """Hits come from the local copy; the network directory has no lock and no eviction; prune, clear and the like act
+    on it."""
     first = open_store(root)
     first.put(entry_of(1))
     first.wait_for_eviction()
@@ -899,7 +901,7 @@ def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_read_in_parts_is_put_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filesystem may hand over less than was requested."""
+    """A file system may return fewer bytes than requested."""
     store = open_store(root)
     store.put(entry_of(1, 5000))
     read = os.read
@@ -909,7 +911,7 @@ def test_read_in_parts_is_put_together(root: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_threads_unpack_at_once(root: Path) -> None:
-    """The contexts that unpack serve one thread at a time."""
+    """Each decompression context serves one thread at a time."""
     from concurrent.futures import ThreadPoolExecutor
 
     store = open_store(root)
@@ -923,7 +925,7 @@ def test_threads_unpack_at_once(root: Path) -> None:
 
 
 def test_importing_the_room_brings_in_no_heavy_module() -> None:
-    """Logging, inspect, dataclasses, pathlib, hashlib and tempfile wait until something is stored."""
+    """Logging, inspect, dataclasses, pathlib, hashlib and tempfile are imported only when an entry is stored."""
     code = (
         "import sys; before = set(sys.modules); import numba_kcache.store.entry, numba_kcache.store.tree;"
         "print(*sorted({'logging','inspect','dataclasses','pathlib','hashlib','tempfile','subprocess'}"
@@ -935,7 +937,7 @@ def test_importing_the_room_brings_in_no_heavy_module() -> None:
 
 
 def test_obstacle_is_found_without_a_trace(root: Path) -> None:
-    """`info` and `doctor` leave nothing behind in a directory that is not there yet, or cannot be."""
+    """`info` and `doctor` leave no file in a directory that does not exist, or cannot be made."""
     store = open_store(root)
     nowhere = open_store(Path("/proc/no/such/place"))
 
@@ -948,7 +950,7 @@ def test_obstacle_is_found_without_a_trace(root: Path) -> None:
 
 
 def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries for one that cannot be used are not those of another, and the warning names the place."""
+    """Two unusable directories do not share entries, and the warning names the private directory."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
     events = Events()
     first, second = (open_store(Path("/proc/no") / name, emit=events) for name in "ab")
@@ -965,7 +967,7 @@ def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch
 
 
 def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each folder on the way, parents included, appears between the look and the making: none goes elsewhere."""
+    """Another process makes each folder, parents included, between the check and the mkdir: no entry goes elsewhere."""
     events, real = Events(), os.mkdir
 
     def raced(path: str, mode: int = 0o777, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The frame of a stored file: what goes in comes out, and nothing else does."""
+"""The file format of entries: what is stored is read back, and any other file is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def forge(
     stored_bytes: int | None = None,
     tail: bytes = b"",
 ) -> bytes:
-    """A file with a good digest and whatever else one likes; a payload is (name, stored, size, codec)."""
+    """A file with a valid digest and any other content; a payload is (name, stored, size, codec)."""
     payloads = payloads or []
     table = b"".join(
         RECORD.pack(name, len(stored) if stored_bytes is None else stored_bytes, size, codec, bytes(32))
@@ -72,7 +72,8 @@ GOLDEN_VARIANTS = {"variants": [{"key": "b", "closure": [["a.h", 3]]}, {"key": "
 
 
 def test_files_of_format_1_stay_readable() -> None:
-    """Written once and kept: what a released version has stored is a hit, byte for byte where nothing is packed."""
+    """Files written once and kept as test data: entries of a released version are hits, and uncompressed ones are
+    written equally."""
     entry, manifest = ((GOLDEN / f"format_1.{kind}").read_bytes() for kind in ("entry", "manifest"))
 
     assert decode_entry(entry, KEY) == GOLDEN_ENTRY
@@ -82,7 +83,7 @@ def test_files_of_format_1_stay_readable() -> None:
 
 
 def test_forged_file_without_faults_is_read() -> None:
-    """The forger of these tests writes good files, so that each refusal below has its one cause."""
+    """The forger of these tests writes valid files, so each refusal below has a single cause."""
     assert decode_entry(forge(b'{"a":1}', [(b"cubin", b"abc", 3, 0)]), KEY) == StoredEntry(
         KEY, {"a": 1}, {"cubin": b"abc"}
     )
@@ -101,7 +102,7 @@ def test_entry_comes_back_as_it_was(size_bytes: int) -> None:
 
 
 def test_header_keeps_every_json_value() -> None:
-    """Pairs of surrogates, large integers, small floats, nesting, empty containers."""
+    """Surrogate pairs, large integers, small floats, nesting, empty containers."""
     header = {"s": "\U0001f600\x00", "i": (1 << 64) - 1, "f": 5e-324, "n": None, "l": [[], {}, True, -0.5]}
 
     assert decode_entry(encode_entry(StoredEntry(KEY, header, {})), KEY).header == header
@@ -117,7 +118,7 @@ def test_first_payload_is_stored_as_it_is_up_to_a_mebibyte(name: str) -> None:
 
 
 def test_further_payloads_below_4_kib_are_stored_as_they_are() -> None:
-    """The compile of a small kernel needs no compression: that takes longer to import than its bytes to write."""
+    """The compile of a small kernel needs no compression, whose import takes longer than writing the bytes."""
     payloads = {"cubin": b"a" * 100, "ptx": b"b" * 4095, "report": b"c" * 4096}
     records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY))
 
@@ -125,7 +126,7 @@ def test_further_payloads_below_4_kib_are_stored_as_they_are() -> None:
 
 
 def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
-    """Less than a tenth is not worth unpacking."""
+    """Saving less than a tenth is not worth decompressing."""
     import random
 
     noise = random.Random(1).randbytes(1 << 21)
@@ -148,7 +149,7 @@ def test_broken_zstandard_costs_disk_space_and_no_launch(monkeypatch: pytest.Mon
 
 
 def test_broken_zstandard_leaves_tiers_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that arrive are checked: what is not compressed is right, and the rest damaged."""
+    """Of entries that arrive, uncompressed ones are accepted, and compressed ones count as damaged."""
     entry = entry_of(1)
     compressed = encode_entry(entry)
     for name in ("compression", "payload_check"):
@@ -162,7 +163,7 @@ def test_broken_zstandard_leaves_tiers_usable(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_other_payloads_are_not_unpacked_until_asked_for() -> None:
-    """A hit does not pay for the PTX: one that cannot be unpacked does not even show until it is wanted."""
+    """A hit does not unpack the PTX: damage in it shows only when it is read."""
     data = forge(payloads=[(b"cubin", b"abc", 3, 0), (b"ptx", b"no zstd frame", 100, 1)])
 
     entry = decode_entry(data, KEY)
@@ -174,7 +175,7 @@ def test_other_payloads_are_not_unpacked_until_asked_for() -> None:
 
 
 def test_sha256_of_each_payload_is_kept_for_signatures() -> None:
-    """Taken when it was stored, so that signing reads nothing twice."""
+    """It is computed when the entry is stored, so that signing reads no payload again."""
     import hashlib
 
     entry = entry_of(3, 100_000)
@@ -186,14 +187,14 @@ def test_sha256_of_each_payload_is_kept_for_signatures() -> None:
 
 
 def test_payload_with_another_sha256_fails_the_full_check() -> None:
-    """`verify` reads what hits do not."""
+    """`verify` checks payloads that hits do not read."""
     with pytest.raises(DamagedEntry):
         check_payloads(decode_entry(forge(payloads=[(b"cubin", b"abc", 3, 0)]), KEY))
 
 
 @pytest.mark.parametrize("key", ["", "ab", "A" * 64, "../" + "a" * 61, "a" * 65, "a" * 64 + "\n", "é" * 64])
 def test_key_must_be_a_digest(key: str) -> None:
-    """A key names a file, so nothing else than hexadecimal digits may be in it."""
+    """A key is a file name, so it may have hexadecimal digits only."""
     with pytest.raises(ValueError, match="as a key"):
         encode_entry(StoredEntry(key, {}, {}))
 
@@ -213,32 +214,32 @@ def test_payload_name_is_a_word(name: str) -> None:
 
 
 def test_too_many_payloads_cannot_be_stored() -> None:
-    """The table is bounded when written as when read."""
+    """The number of payloads has the same limit in writing as in reading."""
     with pytest.raises(ValueError, match="payloads"):
         encode_entry(StoredEntry(KEY, {}, {f"p{number}": b"" for number in range(17)}))
 
 
 def test_too_large_header_cannot_be_stored() -> None:
-    """A header that a reader would refuse is refused before it is written."""
+    """A header that readers would refuse is not written."""
     with pytest.raises(ValueError, match="cannot hold"):
         encode_entry(StoredEntry(KEY, {"log": "x" * entry_format.MAX_HEADER_BYTES}, {}))
 
 
 def test_entry_of_another_key_is_refused() -> None:
-    """A whole file under the wrong name is not a hit."""
+    """A sound file under the wrong name is not a hit."""
     with pytest.raises(DamagedEntry, match="another key"):
         decode_entry(encode_entry(entry_of(1)), key_of(2))
 
 
 def test_manifest_is_no_entry() -> None:
-    """The kind is inside too."""
+    """The file also contains its kind."""
     with pytest.raises(DamagedEntry, match="kind"):
         decode_entry(encode_entry(entry_of(1), MANIFEST), KEY)
 
 
 @pytest.mark.parametrize("version", [0, 2, 65535])
 def test_old_and_future_formats_are_refused(version: int) -> None:
-    """Each format has its own directory; another number in this one is damage."""
+    """Each format has its own directory, so another number in this one is damage."""
     with pytest.raises(DamagedEntry, match=f"format {version}"):
         decode_entry(forge(version=version), KEY)
 
@@ -265,7 +266,7 @@ def test_old_and_future_formats_are_refused(version: int) -> None:
     ],
 )
 def test_header_that_is_not_strict_json_is_refused(header: bytes) -> None:
-    """No duplicates, no NaN, nothing before or after, no depth or length that ends in another exception."""
+    """No duplicate names, no NaN, no surrounding text; no depth or length raises another exception."""
     with pytest.raises(DamagedEntry, match="header"):
         decode_entry(forge(header), KEY)
 
@@ -302,14 +303,14 @@ def test_header_that_is_not_strict_json_is_refused(header: bytes) -> None:
     ],
 )
 def test_forged_sizes_and_tables_are_refused(data: bytes) -> None:
-    """A digest that fits proves nothing about lengths, names, codecs and frames."""
+    """A valid digest proves nothing about lengths, names, codecs and compressed frames."""
     with pytest.raises(DamagedEntry):
         decode_entry(data, KEY)
 
 
 @pytest.mark.parametrize("claimed", [1 << 20, 1 << 30, 1 << 62])
 def test_zip_bomb_is_refused_before_it_is_unpacked(claimed: int) -> None:
-    """A frame larger than the table says, or a table above the limit, uses no memory."""
+    """A frame larger than the table says, or a table above the limit, allocates no memory."""
     bomb = zstandard.compress(bytes(64 << 20))
     data = forge(payloads=[(b"cubin", bomb, claimed, 1)])
     tracemalloc.start()
@@ -324,7 +325,7 @@ def test_zip_bomb_is_refused_before_it_is_unpacked(claimed: int) -> None:
 
 
 def test_frame_that_claims_too_much_is_refused() -> None:
-    """2**62 bytes in frame and table alike: above the limit, whoever says so."""
+    """Frame and table both claim 2**62 bytes, above the limit."""
     lying = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 62) + zstandard.compress(b"a")[5:]
 
     assert zstandard.frame_content_size(lying) == 1 << 62
@@ -333,7 +334,7 @@ def test_frame_that_claims_too_much_is_refused() -> None:
 
 
 def closure(edited: int, headers: int = 3_000) -> dict[str, object]:
-    """A variant with as many headers, of which one differs from those of any other variant."""
+    """A variant with so many headers, one of which differs from those of any other variant."""
     files = [[1, f"include/h{each}.h", f"{each:064x}", 1000, each, each, 1, each] for each in range(headers)]
     files[edited % headers] = [1, f"include/h{edited % headers}.h", f"{10**9 + edited:064x}"]
     return {"key": key_of(edited), "request": "r", "closures": [{"format": 1, "files": files, "same": []}], "paths": []}
@@ -352,7 +353,7 @@ def test_lines_that_variants_share_are_stored_once() -> None:
 
 
 def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest never grows above its limit, and storing one never raises for its size."""
+    """A manifest never exceeds its limit, and its size never makes a put raise."""
     monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", 100_000)
     variants = [closure(1000 * number, 100) | {"of": number, "own": [[str(number) * 30_000]]} for number in range(6)]
 
@@ -364,7 +365,7 @@ def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is the largest size allowed: one byte less, and the oldest variant goes."""
+    """The limit itself is allowed; with a limit lower by one byte the oldest variant is dropped."""
     variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
     size = len(entry_format.json_of(shared_lines.share(variants)))
     for limit, count in ((size, 4), (size - 1, 3)):
@@ -375,7 +376,7 @@ def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None:
-    """Each edit is stored; the last 64 are there; the file's size has a bound."""
+    """Each edit is stored, the last 64 are kept, and the file's size is bounded."""
     data = encode_manifest(KEY, [])
     for number in range(100):
         data = encode_manifest(KEY, merge(decode_manifest(data, KEY), closure(number, 1_000)))
@@ -398,7 +399,7 @@ def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None
     ],
 )
 def test_manifest_with_wrong_lines_is_damaged(header: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong references are a miss and no other exception, and make nothing larger than the limit of lines."""
+    """Wrong references are a miss and no other exception, and expand to no more than the limit of lines."""
     monkeypatch.setattr(shared_lines, "MAX_SHARED_LINES", 10_000)
 
     with pytest.raises(DamagedEntry):

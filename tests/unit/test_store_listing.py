@@ -1,4 +1,4 @@
-"""A listing reads heads alone, in any order, and passes over what is no entry."""
+"""A listing reads only the beginnings of files, in any order, and skips files that are no entries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbers(store: Any, by: Any, limit: int | None = None) -> list[int]:
 )
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_entries_come_in_the_order_that_was_asked_for(tmp_path: Path, by: Any, order: list[int], kind: str) -> None:
-    """Largest, costliest, most served, last used first; a limit takes the first."""
+    """The largest, costliest, most served or last used come first; a limit keeps the first ones."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     store: Any = open_store(tmp_path) if kind == "disk" else MemoryStore(clock=lambda: float(next(now)))
     fill(store)
@@ -47,7 +47,7 @@ def test_entries_come_in_the_order_that_was_asked_for(tmp_path: Path, by: Any, o
 
 
 def test_listing_says_what_a_whole_reading_says(tmp_path: Path) -> None:
-    """The same values as `entries()`, which reads and verifies everything; hits on top."""
+    """It gives the values of `entries()`, which reads and verifies whole files, and the hits."""
     store = open_store(tmp_path)
     fill(store)
     whole = {each.key: each for each in store.entries()}
@@ -58,7 +58,7 @@ def test_listing_says_what_a_whole_reading_says(tmp_path: Path) -> None:
 
 
 def test_listing_reads_no_further_than_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ordered by size, one entry of three is opened for a limit of one; a damaged payload is not its concern."""
+    """Ordered by size with a limit of one, it opens one entry of three; a damaged payload does not matter."""
     store = open_store(tmp_path)
     fill(store)
     for number in range(3):
@@ -84,7 +84,7 @@ def test_header_beyond_the_first_read_is_read_in_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other key", "rubbish", "manifest", "link", "fifo"])
 def test_what_is_no_entry_is_passed_over_and_left(tmp_path: Path, damage: str) -> None:
-    """`verify` says what is wrong with it; a listing changes nothing and waits for nobody."""
+    """`verify` reports such files; a listing changes nothing and waits for no lock."""
     store = open_store(tmp_path)
     store.put(small_entry(1))
     store.put(small_entry(2))
@@ -106,7 +106,7 @@ def test_what_is_no_entry_is_passed_over_and_left(tmp_path: Path, damage: str) -
 
 
 def test_looking_at_an_entry_is_no_use(tmp_path: Path) -> None:
-    """`peek` and `listing` leave the time of last use; `peek` leaves damage where it is."""
+    """`peek` and `listing` leave the time of last use unchanged; `peek` does not move damaged files."""
     store = open_store(tmp_path)
     store.put(small_entry(1))
     path = file_of(store, key_of(1))

@@ -1,4 +1,4 @@
-"""Waiting for another's build on one node: who gives no sign of life is succeeded, and waits are bounded as a whole."""
+"""Waiting for another's build on one node: a builder without a sign of life is succeeded, and all waits are bounded."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def of_node(directory: Path, time: Time) -> KeyLocks:
 
 
 def stopped_builder(directory: Path, name: str = "key") -> int:
-    """A file that is locked, and stays so: of a process that was stopped, or of a stranger."""
+    """A lock file that stays locked, as by a stopped process or a stranger."""
     fd = os.open(place_of(directory) / name, os.O_RDWR | os.O_CREAT, 0o600)
     try_flock(fd)
     return fd
 
 
 def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
-    """The stopped builder keeps its old lock; one waiting process takes the turn alone."""
+    """The stopped builder keeps its lock; only one waiting process takes the turn."""
     held, time = stopped_builder(tmp_path), Time()
 
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
@@ -78,7 +78,7 @@ def test_one_takes_over_and_the_others_wait_for_that_one(tmp_path: Path) -> None
 
 
 def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
-    """Up to the whole time; then the waiter goes on by itself, and the builder is not disturbed."""
+    """Others wait at most the whole time; then they build themselves, and the builder is not disturbed."""
     held, beats = stopped_builder(tmp_path), iter(range(1, 10**9))
     time = Time(lambda: os.utime(held, ns=(0, next(beats))))
 
@@ -100,7 +100,7 @@ def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch
 
 
 def test_clock_of_the_system_means_nothing(tmp_path: Path) -> None:
-    """A lock file of a year ago or ahead is of a builder like any other: what counts is that its time changes."""
+    """The time of a lock file may be a year off: only its changes count as signs of life."""
     for number, skew_ns in enumerate((-(10**17), 10**17)):
         held, time = stopped_builder(tmp_path, f"key{number}"), Time()
         os.utime(held, ns=(10**18 + skew_ns, 10**18 + skew_ns))
@@ -110,7 +110,7 @@ def test_clock_of_the_system_means_nothing(tmp_path: Path) -> None:
 
 
 def test_wait_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    """A process that waits for a thousand builds does not run out of them, whichever way its waits end."""
+    """A process may wait for a thousand builds without running out of descriptors, however each wait ends."""
     held, time = stopped_builder(tmp_path), Time()
     turns = of_node(tmp_path, time)
     counts = set()
@@ -119,14 +119,14 @@ def test_wait_leaves_no_descriptor_open(tmp_path: Path) -> None:
             look: Callable[[], str | None] = lambda built=built: built  # noqa: E731
             with turns.turn(name, look, 1.0) as turn:
                 assert turn.found == built
-        counts.add(len(os.listdir("/proc/self/fd")))  # the folder itself stays open
+        counts.add(len(os.listdir("/proc/self/fd")))  # the lock folder's descriptor stays open
 
     assert len(counts) == 1
     os.close(held)
 
 
 def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
-    """A hundred squatted locks cost a process no more than one wait."""
+    """A hundred squatted locks cost a process no more than one such wait."""
     time = Time()
     node, start = of_node(tmp_path, time), time.now_s
     with ExitStack() as held:
@@ -151,7 +151,7 @@ def test_waits_for_what_was_built_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None:
-    """Continued after a stop, it ends its turn, and the file of who took over stays."""
+    """A stopped builder that continues ends its turn, and its successor's file stays."""
     time = Time()
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S))  # gives no sign of life
@@ -177,7 +177,7 @@ def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypa
 def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child forked in a turn leaves what the parent's thread may have locked, and comes out of it."""
+    """A child forked in a turn does not use locks that the parent's thread may have held, and ends the turn."""
     made = list[threading.Event]()
 
     class Noted(threading.Event):
@@ -193,14 +193,14 @@ def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
         if pid == 0:
             signal.alarm(5)
             made[0]._cond = threading.Condition(held := threading.Lock())  # type: ignore[attr-defined]
-            held.acquire()  # as the thread holds it for an instant in each wait
+            held.acquire()  # as that thread does for an instant in each wait
             stack.close()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Path) -> None:
-    """The one that it waits for may want it; it is given up once."""
+    """The process that it waits for may need the slot; it is released once."""
     first, second = (of_node(tmp_path, Time()) for _ in range(2))
     with first.slot(1) as is_had:
         assert is_had
@@ -215,7 +215,7 @@ def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Pat
 
 
 def test_threads_of_a_process_share_a_place(tmp_path: Path) -> None:
-    """A build may wait for those that it has begun; the place is free when the last one is through."""
+    """A build may wait for others that it has begun; the slot is free when the last one ends."""
     own, other = (of_node(tmp_path, Time()) for _ in range(2))
     ready, ended = threading.Event(), threading.Event()
     had: list[bool] = []
@@ -240,7 +240,7 @@ def test_threads_of_a_process_share_a_place(tmp_path: Path) -> None:
 
 
 def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
-    """The system lets its lock go; the file that it leaves is in nobody's way."""
+    """The system releases its lock, and the file that stays blocks no process."""
     child = os.fork()
     if child == 0:
         with of_node(tmp_path, Time()).slot(1) as is_had:
@@ -254,7 +254,7 @@ def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
 
 
 def test_everybody_has_a_place_where_there_are_no_locks(tmp_path: Path) -> None:
-    """Without locks no compiler is counted, and no process waits."""
+    """Without locks compilers are not counted, and no process waits."""
     (tmp_path / "v1").mkdir(mode=0o700)
     (tmp_path / "v1" / "locks").write_text("no folder")
     first, second = (KeyLocks(folder_of(tmp_path, "locks")) for _ in range(2))

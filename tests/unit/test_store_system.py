@@ -1,4 +1,4 @@
-"""Systems that are not Linux: what is missing is said once, and kernels are kept in memory."""
+"""Systems other than Linux: missing features are reported once, and kernels are kept in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(*(str(each.message) for each in said), sep="\\n")
 
 @pytest.mark.slow
 def test_without_posix_kernels_are_kept_in_memory_with_one_warning(tmp_path: Path) -> None:
-    """No fcntl, no O_NOFOLLOW, no fork: it imports, compiles, hits, lists and clears; not a file is written."""
+    """Without fcntl, O_NOFOLLOW and fork the package imports, compiles, hits, lists and clears, and writes no file."""
     printed = in_python(WITHOUT_POSIX + ONE_KERNEL_TWICE, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / "cache"))
     counts, *warned = printed.strip().splitlines()
 
@@ -77,7 +77,7 @@ for durability in ("data", "full"):
 
 @pytest.mark.parametrize("lacks", ["del os.fdatasync", "sys.modules['fcntl'] = None"])
 def test_store_keeps_files_without_a_linux_call(tmp_path: Path, lacks: str) -> None:
-    """macOS has no fdatasync, and fsync takes its place; without fcntl there is only no lock."""
+    """macOS has fsync in place of fdatasync; without fcntl only the locks are missing."""
     in_python(f"import os, sys\n{lacks}\n{STORE_AND_READ}", str(tmp_path / "cache"))
 
 

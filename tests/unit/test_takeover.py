@@ -1,4 +1,4 @@
-"""Another compiler's dispatchers are taken over when it is imported, and get everything back."""
+"""Another compiler's dispatchers are taken over when it is imported, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def takeover_of(calls: list[Any]) -> Takeover:
 
 @pytest.mark.usefixtures("compiler")
 def test_compiler_that_is_imported_later_is_taken_over_then() -> None:
-    """Once, when its module has run; imports of its other modules change nothing."""
+    """This happens once, when its module has run; imports of its other modules change nothing."""
     calls: list[Any] = []
     takeover_of(calls).install(True)
     importlib.import_module("toy_compiler.other")
@@ -55,7 +55,7 @@ def test_compiler_that_is_imported_later_is_taken_over_then() -> None:
 
 @pytest.mark.usefixtures("compiler")
 def test_compiler_that_is_imported_is_taken_over_at_once() -> None:
-    """A second time after what the first one replaced was given back."""
+    """It can be taken over again after it was restored."""
     importlib.import_module(HOME)
     calls: list[Any] = []
     takeover = takeover_of(calls)
@@ -67,7 +67,7 @@ def test_compiler_that_is_imported_is_taken_over_at_once() -> None:
 
 @pytest.mark.usefixtures("compiler")
 def test_uninstalled_takeover_waits_for_nothing() -> None:
-    """An import after it finds the compiler's module as it is."""
+    """A later import leaves the compiler's module unchanged."""
     calls: list[Any] = []
     takeover = takeover_of(calls)
     takeover.install(True)
@@ -93,7 +93,7 @@ class Dispatcher:
 
 
 def test_dispatchers_get_methods_and_caches_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache that each had, the one that it would have made, or none; a cache set afterwards is left alone."""
+    """A dispatcher gets the cache that it had or would have made, or none; a cache that was set afterwards stays."""
     monkeypatch.setattr(Dispatcher, "compile", Dispatcher.compile)
     had, made, none = Dispatcher(), Dispatcher(), Dispatcher(has_place=False)
     methods: dict[str, Any] = {"compile": lambda self: "original"}

@@ -1,4 +1,4 @@
-"""Targets: one spelling each, and where their code runs."""
+"""Targets: one spelling each, and the devices that run their code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_spelling_is_read(spelling: object, target: Target) -> None:
 @pytest.mark.parametrize("suffix", ["", "a", "f"])
 @pytest.mark.parametrize("virtual", [False, True])
 def test_name_reads_back(major: int, suffix: str, virtual: bool) -> None:
-    """`parse_target(t.name) == t`: an artifact's header holds the name alone."""
+    """`parse_target(t.name) == t`: the header of an artifact has only the name."""
     target = Target(major, 5, suffix, virtual)
 
     assert parse_target(target.name) == target
@@ -47,7 +47,7 @@ def test_name_reads_back(major: int, suffix: str, virtual: bool) -> None:
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_with_what_to_write(spelling: object) -> None:
-    """The message shows what was given and the forms that are taken."""
+    """The message shows the value and the accepted forms."""
     with pytest.raises(OptionError) as caught:
         parse_target(spelling)
 
@@ -70,7 +70,7 @@ def test_anything_else_is_refused_with_what_to_write(spelling: object) -> None:
 def test_code_runs_where_the_programming_guide_says(
     name: str, runs: list[tuple[int, int]], does_not: list[tuple[int, int]]
 ) -> None:
-    """Same major and a later minor; with `a` the very same capability; PTX alone runs nowhere."""
+    """The same major and a later minor; with `a` only the same capability; PTX itself runs on no device."""
     target = parse_target(name)
 
     assert all(target.runs_on(cc) for cc in runs)

@@ -33,7 +33,7 @@ def template(cache: KernelCache, **options: Any) -> Any:
 
 
 def test_template_itself_uses_the_defaults(cache: KernelCache) -> None:
-    """The function is called once, at first use."""
+    """The function is called with its defaults, once, at the first use."""
     kernel = template(cache)
     assert asked == []
     kernel.compile()
@@ -44,7 +44,7 @@ def test_template_itself_uses_the_defaults(cache: KernelCache) -> None:
 
 
 def test_instance_has_the_source_for_its_values(cache: KernelCache) -> None:
-    """Values that are not given are the defaults; each source is stored once."""
+    """Values that are not given have their defaults; each source is stored once."""
     kernel = template(cache)
     double = kernel.instantiate(T="double", TILE=32)
     double.compile()
@@ -56,7 +56,7 @@ def test_instance_has_the_source_for_its_values(cache: KernelCache) -> None:
 
 
 def test_same_values_are_the_same_kernel_and_equal_values_of_other_types_are_not(cache: KernelCache) -> None:
-    """`16` and `16.0` print otherwise, as do `0.0` and `-0.0`; the order in which values are given does not count."""
+    """`16` and `16.0` print differently, as do `0.0` and `-0.0`; the order of the given values does not matter."""
     kernel = template(cache)
     made = [kernel.instantiate(start=value) for value in (0, False, 0.0, -0.0, (1, 0), (True, False))]
 
@@ -72,7 +72,7 @@ def test_macros_are_keyed_by_value(cache: KernelCache) -> None:
 
 
 def test_instances_share_the_store(cache: KernelCache) -> None:
-    """Another template object finds what this one compiled."""
+    """Another template object gets hits for the instances that this one compiled."""
     template(cache).instantiate(TILE=4).compile()
     template(cache).instantiate(TILE=4).compile()
 
@@ -87,7 +87,7 @@ def test_instance_pickles(cache: KernelCache) -> None:
 
 
 def test_wrong_values_are_refused_at_once(cache: KernelCache) -> None:
-    """An unknown name lists the parameters; a value that cannot be told from others is none."""
+    """For an unknown name the error lists the parameters; values without a distinct text are refused."""
     kernel = template(cache)
     with pytest.raises(OptionError, match=r"with S=1: its parameters are T, TILE, start"):
         kernel.instantiate(S=1)
@@ -118,6 +118,6 @@ def by_place(T: str = "float", /) -> str:
 
 @pytest.mark.parametrize("function", [required, any_number, any_name, by_place])
 def test_function_that_cannot_be_asked_is_refused_when_it_is_decorated(function: Callable[..., str]) -> None:
-    """Each parameter has a default and a name."""
+    """Each parameter must have a default and a name."""
     with pytest.raises(OptionError, match="for its source"):
         cached_kernel(function)

@@ -1,4 +1,4 @@
-"""Sources and options of any encoding: bytes reach the compiler as they are, or an error says where they could not."""
+"""Sources and options of any encoding: bytes reach the compiler unchanged, or an error has the position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLED = b'// \xe9\nextern "C" __device__ int one() { return sizeof("\xe9\xe8");
 
 @pytest.mark.parametrize("data", [b"", b"plain", "größer 大".encode(), b"\xff\xfe\xe9", bytes(range(1, 256))])
 def test_bytes_come_back_as_they_were(data: bytes) -> None:
-    """Bytes of any encoding, or of none, survive the way through text."""
+    """Bytes of any encoding, or of none, are the same after conversion to text and back."""
     assert encoded(decoded(data)) == data
 
 
@@ -36,13 +36,13 @@ def test_bytes_come_back_as_they_were(data: bytes) -> None:
     ],
 )
 def test_place_of_what_is_unfit_is_said(text: str, is_decoded: bool, says: str) -> None:
-    """Line and column, or which character of one line."""
+    """The error has line and column, or the index in a single line."""
     with pytest.raises(OptionError, match=f"cannot use it: {says}"):
         check_text(text, "it", is_decoded=is_decoded)
 
 
 def test_bytes_and_other_scripts_are_fit() -> None:
-    """Surrogates that stand for bytes are none of the user's."""
+    """Surrogates that stand for bytes are not the user's own."""
     check_text("größer 大 \U0001f600", "it")
     check_text(decoded(b"\xe9\xff"), "it", is_decoded=True)
 
@@ -67,7 +67,7 @@ def test_source_of_another_encoding_is_compiled_as_it_is(given: str, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("lto", [False, True])
 def test_link_input_of_another_encoding_is_compiled_as_it_is(lto: bool, tmp_path: Path) -> None:
-    """A `.cu` whose comments and strings are Latin-1."""
+    """The comments and strings of a `.cu` file may be Latin-1."""
     (tmp_path / "one.cu").write_bytes(CALLED)
 
     assert cached_kernel(CALLER, arch="sm_90", link=[tmp_path / "one.cu"], lto=lto).cubin()
@@ -136,7 +136,7 @@ def test_option_that_is_no_text_is_an_error_that_says_where(make: Any, bad: str)
 
 @pytest.mark.parametrize("which", ["NUL", "surrogate"])
 def test_name_and_path_that_is_no_text_is_an_error(which: str, tmp_path: Path) -> None:
-    """This holds for kernels, folders, link inputs and dependencies; no other exception is raised."""
+    """Kernels, folders, link inputs and dependencies with such names raise the documented error and no other."""
     bad = BAD[which]
     for wrong in ({"include_dirs": [f"/x{bad}"]}, {"link": [f"/x{bad}.cu"]}, {"depends": [tmp_path / f"x{bad}"]}):
         with pytest.raises(OptionError):
@@ -157,7 +157,7 @@ def test_surrogate_in_a_text_is_an_error_that_says_where() -> None:
 
 @pytest.mark.slow
 def test_folder_whose_name_is_no_utf_8_is_searched(tmp_path: Path) -> None:
-    """Paths are bytes as well."""
+    """Paths are bytes too."""
     folder = tmp_path / "d\udce9"
     folder.mkdir()
     (folder / "h.h").write_text("#define V 3\n")

@@ -1,4 +1,4 @@
-"""A local store with tiers behind it: order, verification, back-fill, hand-on, trouble."""
+"""A local store with tiers behind it: order, verification, copies kept locally, uploads, trouble."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def local(tmp_path: Path, events: Events) -> DiskStore:
 
 
 def test_local_hit_asks_no_tier(local: DiskStore, events: Events) -> None:
-    """An entry that is here is not asked for elsewhere."""
+    """No tier is queried for an entry of the local store."""
     tier = MemoryTier()
     local.put(entry_of(1))
 
@@ -37,7 +37,7 @@ def test_local_hit_asks_no_tier(local: DiskStore, events: Events) -> None:
 
 
 def test_tiers_are_asked_in_order_until_one_has_it(local: DiskStore, events: Events) -> None:
-    """The first that has it ends the search."""
+    """The first tier with the entry ends the search."""
     first, second, third = MemoryTier("1"), MemoryTier("2").with_entry(entry_of(1)), MemoryTier("3")
 
     assert Chain(local, [first, second, third], events).get(key_of(1)) == entry_of(1)
@@ -45,7 +45,7 @@ def test_tiers_are_asked_in_order_until_one_has_it(local: DiskStore, events: Eve
 
 
 def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events) -> None:
-    """Back-fill: the next get asks nobody, and the file is the one that arrived."""
+    """The next get queries no tier, and the local file is the one that arrived."""
     tier = MemoryTier().with_entry(entry_of(1, 200_000))
     chain = Chain(local, [tier], events)
     chain.get(key_of(1))
@@ -59,7 +59,7 @@ def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events
 def test_whole_store_is_looked_at_when_all_that_was_found_is_kept(
     local: DiskStore, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hit is kept behind the launch; what counts, lists or clears the store waits for it."""
+    """A hit is stored behind the launch: counting, listing and clearing wait until that is done."""
     settled = threading.Event()
     put, settle = local.put_encoded, Chain.settle
     monkeypatch.setattr(local, "put_encoded", lambda key, data: settled.wait(30) and put(key, data))
@@ -73,7 +73,7 @@ def test_whole_store_is_looked_at_when_all_that_was_found_is_kept(
 
 
 def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -> None:
-    """The very bytes of the local file, and the variant in front of those that are there."""
+    """They get the bytes of the local file, and the variant before those they have."""
     tier, image = MemoryTier().with_variants(key_of(9), {"key": key_of(5)}), MemoryTier(readonly=True)
     chain = Chain(local, [tier, image], events)
 
@@ -85,7 +85,7 @@ def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -
 
 
 def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -> None:
-    """A mode that does not write does not write anywhere."""
+    """A mode without writing writes to no tier either."""
     tier = MemoryTier()
     chain = Chain(open_store(tmp_path, readonly=True), [tier], events)
     chain.put(entry_of(1))
@@ -120,7 +120,7 @@ def damaged(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("number", range(7))
 def test_what_arrives_damaged_is_a_miss_and_is_not_kept(local: DiskStore, events: Events, number: int) -> None:
-    """Cut, longer, flipped, forged, of another key, not an entry at all: told, counted, nothing on disk."""
+    """Truncated, longer, flipped, forged, with another key, or no entry at all: reported, counted, not stored."""
     tier = MemoryTier()
     tier.entries[key_of(1)] = damaged(encode_entry(entry_of(1)))[number]
     chain = Chain(local, [tier], events)
@@ -133,7 +133,7 @@ def test_what_arrives_damaged_is_a_miss_and_is_not_kept(local: DiskStore, events
 
 
 def test_payload_that_is_not_of_its_sha256_is_not_kept(local: DiskStore, events: Events) -> None:
-    """A forged later payload, whole by the frame's digest, is found on arrival: nobody would look again."""
+    """A forged further payload in a file with a valid digest is found on arrival, since hits do not check it."""
     data = encode_entry(entry_of(1))
     forged = bytearray(data[:-16])
     forged[-1] ^= 1
@@ -144,7 +144,7 @@ def test_payload_that_is_not_of_its_sha256_is_not_kept(local: DiskStore, events:
 
 
 def test_damaged_manifest_is_no_variants(local: DiskStore, events: Events) -> None:
-    """Another family's manifest, and one that holds no list."""
+    """The manifest is another family's, or has no list."""
     tier = MemoryTier().with_variants(key_of(9), VARIANT)
     chain = Chain(local, [tier], events)
     tier.manifests[key_of(8)] = tier.manifests[key_of(9)]
@@ -155,7 +155,7 @@ def test_damaged_manifest_is_no_variants(local: DiskStore, events: Events) -> No
 
 
 def test_report_counts_what_was_seen(local: DiskStore, events: Events) -> None:
-    """Hits, misses and bytes both ways."""
+    """Hits, misses, and bytes in both directions."""
     tier = MemoryTier("team").with_entry(entry_of(1))
     chain = Chain(local, [tier], events)
     chain.get(key_of(1))
@@ -170,7 +170,7 @@ def test_report_counts_what_was_seen(local: DiskStore, events: Events) -> None:
 
 
 def test_what_a_chain_does_not_do_is_the_local_store_s(local: DiskStore, events: Events) -> None:
-    """Directory, listing, counters, single flight."""
+    """The local store has the directory, listing, counters and turns."""
     chain = Chain(local, [MemoryTier()], events)
     chain.put(entry_of(1))
 

@@ -1,4 +1,4 @@
-"""Which entry of a tier serves which kernel: what is wanted, what other compilers made, what can stand in."""
+"""The entry of a tier that serves a kernel: the requested one, another compiler's, or one for another target."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def open_cache(directory: Path, compilers: Any = None, **settings: Any) -> Kerne
 
 
 def fill(directory: Path, *arches: str, source: str = SAXPY) -> Path:
-    """A cache in which a kernel is stored for these targets."""
+    """A cache with a kernel stored for these targets."""
     cached_kernel(source, cache=open_cache(directory)).compile(list(arches))
     return directory
 
 
 def launched(cache: KernelCache, device: str, source: str = SAXPY, **options: Any) -> Target:
-    """The target of the code that a launch on such a device would get."""
+    """The target of the code that a launch on this device would get."""
     kernel = cached_kernel(source, cache=cache, **options)
     return resolutions_of(kernel).for_device(parse_target(device)).artifact.target
 
@@ -61,7 +61,7 @@ def test_tier_serves_what_the_local_store_lacks(tmp_path: Path) -> None:
 
 
 def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
-    """Without an installed compiler the local store serves whatever is there, before a read-only server does."""
+    """Without a compiler, any usable entry of the local store is served before a read-only server is queried."""
     cache = open_cache(fill(tmp_path / "local", "sm_90"), UnknownToolchain({}, {}))
     server = MemoryTier(readonly=True, is_remote=True)
     cache.session.mount(server)
@@ -73,7 +73,7 @@ def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
-    """A team's share: one compiles, the other is served, with a kernel that includes a header too."""
+    """In a team's share one process compiles and the other gets a hit, also for a kernel with a header."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
     header = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
     for number in (0, 1):
@@ -84,7 +84,7 @@ def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
 
 
 def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> None:
-    """A tier gets entries and their manifests: the place of NVRTC on this machine concerns nobody."""
+    """A tier gets entries and their manifests, but not the path of NVRTC on this machine."""
     cache, tier = open_cache(tmp_path / "local"), MemoryTier()
     cache.session.mount(tier)
     launched(cache, "sm_90")
@@ -94,7 +94,7 @@ def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("toolchain", [OTHERS, NONE])
 def test_read_only_tier_serves_any_compiler_s_code(tmp_path: Path, toolchain: MadeUpToolchain) -> None:
-    """Another NVRTC, or none at all: code that this driver loads is as good."""
+    """Code of another NVRTC is served, with or without a compiler here: the driver loads it equally."""
     cache = open_cache(tmp_path / "local", toolchain, tiers=[fill(tmp_path / "image", "sm_90")])
 
     assert launched(cache, "sm_90") == Target(9, 0)
@@ -102,7 +102,7 @@ def test_read_only_tier_serves_any_compiler_s_code(tmp_path: Path, toolchain: Ma
 
 
 def test_other_compiler_s_code_from_a_tier_is_found_here_by_the_next_process(tmp_path: Path) -> None:
-    """The entry is kept with its line in the manifest: without the tier, whoever takes any compiler's code finds it."""
+    """Entry and variant are kept locally: without the tier, a process with toolchain="any" finds the code."""
     tiers = [fill(tmp_path / "image", "sm_90")]
     first = open_cache(tmp_path / "local", OTHERS, tiers=tiers)
     launched(first, "sm_90")
@@ -115,7 +115,7 @@ def test_other_compiler_s_code_from_a_tier_is_found_here_by_the_next_process(tmp
 
 
 def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: Path) -> None:
-    """Nodes with several toolkits share it; `explain` says beforehand what comes."""
+    """For nodes with several toolkits; `explain` says beforehand what is served."""
     tiers = f"{fill(tmp_path / 'share', 'sm_90')}?readonly=0"
     exact, lenient = (open_cache(tmp_path / way, OTHERS, tiers=tiers, toolchain=way) for way in ("exact", "any"))
     told = [cached_kernel(SAXPY, arch="sm_90", cache=cache).explain() for cache in (exact, lenient)]
@@ -127,7 +127,7 @@ def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: 
 
 @pytest.mark.parametrize("mode", ["frozen", "readwrite"])
 def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -> None:
-    """Code for a lower minor: from the cache itself where nothing may be compiled, else only from read-only tiers."""
+    """Code for a lower minor comes from the cache itself if nothing may be compiled, else only from read-only tiers."""
     image = fill(tmp_path / "image", "sm_80")
 
     def told(**settings: Any) -> str:
@@ -144,7 +144,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
 
 @pytest.mark.slow
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
-    """The user's headers must be as they were; a changed one is a miss."""
+    """The user's headers must be unchanged; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
     source = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
     options = {"include_dirs": [str(tmp_path)]}
@@ -160,7 +160,7 @@ def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) 
 
 
 def test_writable_tier_serves_the_same_compiler_alone(tmp_path: Path) -> None:
-    """Among equals the key is exact: code of another NVRTC is compiled again."""
+    """Code of another NVRTC is compiled again: a writable tier is searched with the exact key."""
     fill(tmp_path / "share", "sm_90")
     cache = open_cache(tmp_path / "local", OTHERS, tiers=f"{tmp_path}/share?readonly=0")
 
@@ -182,7 +182,7 @@ def test_writable_tier_serves_the_same_compiler_alone(tmp_path: Path) -> None:
 def test_read_only_tier_serves_what_the_device_runs(
     tmp_path: Path, stored: list[str], device: str, served: str
 ) -> None:
-    """The highest lower minor of the same major, then the newest PTX; no compile."""
+    """The highest lower minor of the same major comes first, then the newest PTX; nothing is compiled."""
     cache = open_cache(tmp_path / "local", tiers=[fill(tmp_path / "image", *stored)])
 
     assert launched(cache, device) == parse_target(served)
@@ -191,7 +191,7 @@ def test_read_only_tier_serves_what_the_device_runs(
 
 @pytest.mark.parametrize("stored", ["sm_89", "sm_103", "compute_103", "sm_100a"])
 def test_code_that_the_device_does_not_run_is_not_served(tmp_path: Path, stored: str) -> None:
-    """Another major, a later minor, newer PTX, another chip's own features."""
+    """Another major, a later minor, newer PTX, or another chip's own features."""
     cache = open_cache(tmp_path / "local", tiers=[fill(tmp_path / "image", stored, source=EMPTY)])
 
     assert launched(cache, "sm_100" if stored != "sm_100a" else "sm_103", EMPTY).name != stored
@@ -199,7 +199,7 @@ def test_code_that_the_device_does_not_run_is_not_served(tmp_path: Path, stored:
 
 
 def test_local_store_and_writable_tiers_have_no_stand_ins(tmp_path: Path) -> None:
-    """A machine that compiles makes the device's own code."""
+    """A machine that can compile makes code for the device's own target."""
     fill(tmp_path / "local", "sm_80", "compute_80")
     fill(tmp_path / "share", "sm_80", "compute_80")
     cache = open_cache(tmp_path / "local", tiers=f"{tmp_path}/share?readonly=0")
@@ -219,21 +219,21 @@ def test_frozen_cache_serves_what_the_device_runs(tmp_path: Path, stored: str, s
 
 
 def test_exact_arch_has_no_stand_in(tmp_path: Path) -> None:
-    """arch="sm_86" is exactly that."""
+    """arch="sm_86" accepts only that target."""
     cache = open_cache(fill(tmp_path / "local", "sm_80"), mode="frozen")
     with pytest.raises(FrozenCacheError):
         launched(cache, "sm_86", arch="sm_86")
 
 
 def test_kernel_of_ptx_is_served_its_ptx(tmp_path: Path) -> None:
-    """arch="compute_80", warmed on a machine without a GPU, in a frozen cache."""
+    """arch="compute_80" was compiled on a machine without a GPU, and is served in a frozen cache."""
     cached_kernel(SAXPY, arch="compute_80", cache=open_cache(tmp_path)).compile()
 
     assert launched(open_cache(tmp_path, mode="frozen"), "sm_90a", arch="compute_80") == parse_target("compute_80")
 
 
 def test_tier_in_trouble_costs_one_warning(tmp_path: Path) -> None:
-    """An image layer that is not mounted: every kernel compiles, one warning names the tier."""
+    """An image layer is not mounted: every kernel compiles, and one warning names the tier."""
     cache = open_cache(tmp_path / "local", tiers=[tmp_path / "image"])
     with pytest.warns(KCacheWarning, match="image") as said:
         assert [launched(cache, "sm_90", source) for source in (SAXPY, EMPTY)] == [Target(9, 0)] * 2
@@ -244,7 +244,7 @@ def test_tier_in_trouble_costs_one_warning(tmp_path: Path) -> None:
 
 
 def test_mode_off_asks_no_tier(tmp_path: Path) -> None:
-    """Nothing is read, nothing handed on."""
+    """No tier is read from or written to."""
     fill(tmp_path / "share", "sm_90")
     before = {path: path.read_bytes() for path in files_below(tmp_path / "share")}
     cache = open_cache(tmp_path / "local", tiers=f"{tmp_path}/share?readonly=0", mode="off")
@@ -272,7 +272,7 @@ print(info("process").compiles, info("process").hits)
 
 
 def test_no_tiers_no_room() -> None:
-    """Without tiers a hit imports nothing of them."""
+    """Without tiers, a hit imports no module of theirs."""
     code = """
 import sys
 from numba_kcache import cached_kernel
@@ -285,7 +285,8 @@ print([name for name in sys.modules if "tier" in name and name.startswith("numba
 
 
 def test_stored_ptx_is_linked_and_not_compiled_again(tmp_path: Path) -> None:
-    """arch="compute_80", warmed without a GPU: a launch links it, keeps the cubin, and has what a compile gives."""
+    """arch="compute_80" compiled without a GPU: a launch links the PTX, stores the cubin, and gets what a compile
+    gives."""
     options = {"arch": "compute_80", "opt": 1}
     cached_kernel(SAXPY, cache=open_cache(tmp_path / "warmed"), **options).compile()
     at_once, warmed = open_cache(tmp_path / "at once"), open_cache(tmp_path / "warmed")

@@ -1,4 +1,4 @@
-"""Signatures beside what tiers hand over: what is trusted, what is not, and how it is said."""
+"""Signatures beside the files of tiers: what is trusted, what is refused, and how that is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def events() -> Events:
 
 
 def trust(tmp_path: Path, *, signs: str | None = None, trusts: str | None = None) -> Trust:
-    """The trust that the settings ask for: a key to sign with and a key that is trusted, by name."""
+    """The trust of settings with this signing key and this trusted key, by name."""
     given: dict[str, object] = {}
     if signs is not None:
         given["signing_key"] = make_key(tmp_path, signs)[0]
@@ -56,7 +56,7 @@ def make_key(tmp_path: Path, name: str) -> tuple[str, str]:
 
 
 def filled(tmp_path: Path, tier: MemoryTier | DirectoryTier, signs: str | None) -> None:
-    """Put the entry and its manifest."""
+    """Store the entry and its manifest in the tier."""
     node = Chain(open_store(tmp_path / "source"), [tier], Events(), trust(tmp_path, signs=signs))
     node.put(ENTRY_1)
     node.add_variant(key_of(9), VARIANT)
@@ -67,7 +67,7 @@ def believer(tmp_path: Path, tier: MemoryTier | DirectoryTier, events: Events, *
 
 
 def test_what_a_trusted_key_signed_is_served(tmp_path: Path, events: Events) -> None:
-    """Entry and manifest; the bytes are the same as without a signature."""
+    """Entry and manifest are served; their bytes are those without a signature."""
     tier = MemoryTier()
     filled(tmp_path, tier, "team")
     node = believer(tmp_path, tier, events)
@@ -81,7 +81,8 @@ def test_what_a_trusted_key_signed_is_served(tmp_path: Path, events: Events) -> 
 def test_two_that_sign_and_add_a_variant_at_once_lose_none(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One reads, the other writes and signs, the first writes: refused, it leaves the other's signature as it is."""
+    """A second node writes between another's read and its write: the write is refused, and the second node's signature
+    stays."""
     tier, variants = MemoryTier(), [{**VARIANT, "key": key_of(number)} for number in range(3)]
     filled(tmp_path, tier, "team")
     trusted = trust(tmp_path, signs="team", trusts="team")
@@ -102,7 +103,7 @@ def test_two_that_sign_and_add_a_variant_at_once_lose_none(
 
 @pytest.mark.parametrize("signs", [None, "stranger"])
 def test_unsigned_and_strangers_code_is_a_miss_and_an_error(tmp_path: Path, events: Events, signs: str | None) -> None:
-    """Nothing of it is kept."""
+    """Nothing of it is stored."""
     tier = MemoryTier()
     filled(tmp_path, tier, signs)
     node = believer(tmp_path, tier, events)
@@ -149,7 +150,7 @@ def _garbage(tier: MemoryTier) -> None:
     "forge", [_changed_bytes, _another_target, _another_entry, _manifest_as_entry, _no_record, _garbage]
 )
 def test_forgery_is_a_miss(tmp_path: Path, events: Events, forge: object) -> None:
-    """The forger can write to the server and has no key."""
+    """The forger can write to the server, but has no key."""
     tier = MemoryTier()
     filled(tmp_path, tier, "team")
     Chain(open_store(tmp_path / "more"), [tier], Events(), trust(tmp_path, signs="team")).put(
@@ -163,7 +164,7 @@ def test_forgery_is_a_miss(tmp_path: Path, events: Events, forge: object) -> Non
 
 
 def test_target_inside_must_be_the_one_that_was_signed(tmp_path: Path, events: Events) -> None:
-    """A signer that was told another target than the entry holds."""
+    """The signer was given another target than the entry has."""
     tier, data = MemoryTier(), encode_entry(ENTRY_1)
     tier.entries[key_of(1)] = data
     tier.signatures[ENTRY, key_of(1)] = trust(tmp_path, signs="team").record(ENTRY, key_of(1), data, "sm_80")
@@ -174,7 +175,7 @@ def test_target_inside_must_be_the_one_that_was_signed(tmp_path: Path, events: E
 
 
 def test_what_is_not_signed_is_not_unpacked(tmp_path: Path, events: Events) -> None:
-    """The signature is looked at before the file: a forged one is told as unsigned, not as damaged."""
+    """The signature is checked before the file: a forged file is reported as unsigned, not as damaged."""
     tier = MemoryTier()
     tier.entries[key_of(1)] = sealed(b"not a file of this store")
     node = believer(tmp_path, tier, events)
@@ -184,7 +185,7 @@ def test_what_is_not_signed_is_not_unpacked(tmp_path: Path, events: Events) -> N
 
 
 def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> None:
-    """An option `?unsigned=1` says so, for an image layer that its build has filled."""
+    """The option `?unsigned=1` is for an image layer that its build has filled."""
     tier = MemoryTier()
     filled(tmp_path, tier, None)
     tier.is_trusted = True
@@ -193,7 +194,7 @@ def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> Non
 
 
 def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Events) -> None:
-    """Entries and manifests have signatures."""
+    """Entries and manifests have signatures in files of their own."""
     filled(tmp_path, DirectoryTier(str(tmp_path / "share"), readonly=False), "team")
     node = believer(tmp_path, DirectoryTier(str(tmp_path / "share")), events)
 
@@ -202,7 +203,7 @@ def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Eve
 
 
 def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Events) -> None:
-    """An entry of theirs would be believed by nobody, and a manifest that was signed would no longer be."""
+    """Others would not accept an unsigned entry, and a changed manifest would lose its valid signature."""
     tier = MemoryTier()
     node = believer(tmp_path, tier, events)
     node.put(ENTRY_1)
@@ -213,7 +214,7 @@ def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Event
 
 @pytest.mark.parametrize("signs", [None, "stranger"])
 def test_signer_takes_nothing_unsigned(tmp_path: Path, events: Events, signs: str | None) -> None:
-    """A push or an export would sign it, and so vouch for code that it has neither compiled nor verified."""
+    """A push or export would sign it, and so vouch for code of unknown origin."""
     tier = MemoryTier()
     filled(tmp_path, tier, signs)
     node = believer(tmp_path, tier, events, signs="team")
@@ -226,7 +227,7 @@ def test_signer_takes_nothing_unsigned(tmp_path: Path, events: Events, signs: st
 
 @pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "stranger"}])
 def test_signer_takes_what_it_signed_itself(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
-    """Its own key need not be among the trusted; a tier that is vouched for needs no signature."""
+    """Its own key need not be among the trusted ones; a tier with `?unsigned=1` needs no signature."""
     tier = MemoryTier()
     filled(tmp_path, tier, "team")
     assert believer(tmp_path, tier, events, **asked).get(key_of(1)) == ENTRY_1
@@ -239,7 +240,7 @@ def test_signer_takes_what_it_signed_itself(tmp_path: Path, events: Events, aske
 
 @pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "team"}])
 def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
-    """A manifest of unknown origin is replaced; its own is added to."""
+    """A manifest of unknown origin is replaced; the signer's own is added to."""
     tier = MemoryTier().with_variants(key_of(9), {"key": key_of(66)})
     node = believer(tmp_path, tier, events, **asked)
     node.add_variant(key_of(9), VARIANT)
@@ -250,7 +251,7 @@ def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Event
 
 
 def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> None:
-    """The failure is an event, not the user's exception; local entries stay."""
+    """The failure is an event, not the user's exception; local entries are stored."""
     (tmp_path / "bad.pem").write_text("no key")
     tier = MemoryTier()
     settings = read_settings({"signing_key": str(tmp_path / "bad.pem")}, {})

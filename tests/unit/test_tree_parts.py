@@ -1,4 +1,4 @@
-"""The looked-at part of a toolkit's tree is one value, and is compared by stat while that can be trusted."""
+"""The part of a toolkit's tree that a compile used: one value, compared by stat where stats can be trusted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_change_gives_another_identity(tmp_path: Path, change: str) -> None:
-    """Seen without a clock: by stat that something changed, by content what."""
+    """Without a clock, stats show that something changed, and content shows what."""
     root = tree(tmp_path / "kit")
     known = part(root)
     assert part_now(known, str(root), later_ns()) == known
@@ -58,7 +58,7 @@ def test_change_gives_another_identity(tmp_path: Path, change: str) -> None:
 
 
 def test_file_that_was_not_looked_at_does_not_count(tmp_path: Path) -> None:
-    """A compile that did not read it is the same without it."""
+    """A file that the compile did not read does not affect it."""
     root = tree(tmp_path / "kit")
     known = part(root)
 
@@ -68,7 +68,7 @@ def test_file_that_was_not_looked_at_does_not_count(tmp_path: Path) -> None:
 
 
 def test_same_tree_elsewhere_has_the_same_identity(tmp_path: Path) -> None:
-    """Another environment, container or machine: nothing of its place, times and inodes is in it."""
+    """Paths, times and inodes of an environment, container or machine are not in it."""
     known = part(tree(tmp_path / "kit"))
     shutil.copytree(tmp_path / "kit", tmp_path / "other")
 
@@ -79,7 +79,7 @@ def test_same_tree_elsewhere_has_the_same_identity(tmp_path: Path) -> None:
 
 
 def test_unchanged_tree_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal stats are enough, once they are two seconds old."""
+    """Equal stats are enough once they are two seconds old."""
     root = tree(tmp_path / "kit")
     young = part_of(0, {path: look_at(str(root / path)) for path in PATHS}, (root / "a.h").stat().st_ctime_ns)
     assert young.stat == ""
@@ -98,7 +98,7 @@ def test_everything_is_each_folder_and_each_file(tmp_path: Path) -> None:
 
 
 def test_watch_lists_what_was_opened_in_a_tree(tmp_path: Path) -> None:
-    """Paths are relative to the root, however that is spelt; an unwatched tree has no list."""
+    """Paths are relative to the root, however that is spelled; an unwatched tree has no list."""
     root = tree(tmp_path / "kit")
     (tmp_path / "link").symlink_to("kit")
     watch = OpenWatch((), [str(root)])

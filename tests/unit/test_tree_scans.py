@@ -1,4 +1,4 @@
-"""Toolkit headers are scanned once, and again where one was edited."""
+"""Headers of a toolkit are scanned once, and again where one was edited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KIT = (
 
 
 class Records:
-    """A store for records, and how a process that starts with it would know its trees."""
+    """Stored scans, and the trees as a process that starts with them would know them."""
 
     def __init__(self) -> None:
         self.of: dict[str, Record] = {}
@@ -37,7 +37,7 @@ class Records:
 
 
 def kit(root: Path) -> Project:
-    """A source over a toolkit with questions, computed includes and definitions in it."""
+    """A source over a toolkit with conditions, computed includes and definitions in it."""
     project = Project(root)
     in_tree(project)
     project.write("tree/include/kit/kit.h", KIT)
@@ -46,14 +46,14 @@ def kit(root: Path) -> Project:
 
 
 def learned(project: Project, scans: TreeScans) -> HeaderSet | Untrackable:
-    """The scanner's findings of it."""
+    """The scanner's header set for it."""
     return learned_from(
         Survey(project.source, project.search, now_ns=later_ns(), scans={project.trees[0]: scans}), None
     )
 
 
 def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second process reads and scans no header of the tree and learns what the first one did."""
+    """The second process reads and scans no header of the tree, and learns the header set of the first."""
     project, records = kit(tmp_path), Records()
     fresh = learned(project, scans := records.known("kit"))
     records.save("kit", scans)
@@ -72,7 +72,7 @@ def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path, monkeypatc
 
 
 def test_edited_header_is_read_again(tmp_path: Path) -> None:
-    """An edit in place is seen by its ctime, and replaces what was known of the file."""
+    """The ctime shows an edit in place, and the new scan replaces the old one."""
     project, records = kit(tmp_path), Records()
     learned(project, scans := records.known("kit"))
     records.save("kit", scans)
@@ -87,7 +87,7 @@ def test_edited_header_is_read_again(tmp_path: Path) -> None:
 
 
 def test_young_file_is_not_remembered(tmp_path: Path) -> None:
-    """An edit within two seconds could leave the same stat."""
+    """A further edit within two seconds could leave the same stat."""
     kit(tmp_path)
     scans = TreeScans()
     place = tmp_path / "tree/include/kit/more.h"
@@ -133,7 +133,7 @@ def test_record_of_another_shape_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_definition_of_the_users_that_a_toolkit_includes_is_refused(tmp_path: Path) -> None:
-    """The toolkit includes what a macro of the user's names, in a way that no scanner can tell."""
+    """The toolkit includes the name that a user's macro gives, in a way that the scanner cannot resolve."""
     project = kit(tmp_path)
     project.write("tree/include/kit/kit.h", "#include USERS\n")
     project.source = "#define TEXT(x) #x\n#define USERS TEXT(own.h)\n" + project.source

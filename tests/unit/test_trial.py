@@ -39,7 +39,7 @@ def tried(tier: Tier) -> tuple[str, str]:
 
 
 def test_writable_tier_gets_a_file_of_its_own_kind() -> None:
-    """No entry and no manifest is called so: what reads the tier meanwhile passes over the file."""
+    """The file's kind is neither entry nor manifest, so readers of the tier skip it."""
     tier = Tier()
 
     assert tried(tier) == ("", "")
@@ -55,7 +55,7 @@ def test_read_only_tier_is_asked_for_an_entry_as_a_launch_would() -> None:
 
 
 def test_tier_that_forgets_what_was_written_fails() -> None:
-    """A bucket that takes each file and keeps none would cost an upload for every compile."""
+    """A bucket that accepts files and keeps none would cost an upload for every compile."""
     assert tried(Tier(forgets=True)) == ("the file that was just written cannot be read", "")
 
 
@@ -70,7 +70,7 @@ def test_tier_that_forgets_what_was_written_fails() -> None:
     ],
 )  # fmt: skip
 def test_failure_is_said_in_the_words_of_its_error(error: Exception, said: tuple[str, str]) -> None:
-    """An error raised on purpose is said with its reason and hint, any other by its first line or its name."""
+    """An error of this package is shown with reason and hint, any other by its first line or its class."""
     tier = Tier()
 
     def fail(kind: int, key: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Triton's files in this cache: groups whole or not at all, one compile among all, no code for the host from afar."""
+"""Triton's files in this cache: whole groups or none, one compile among all processes, no foreign host code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def files_of(**changes: Any) -> dict[str, Any]:
 def compiled(
     make: Callable[[], Mapping[str, Any]] = files_of, key: str = KEY, filename: str = "k.json"
 ) -> dict[str, str]:
-    """Call the manager in the order in which `triton.compile` does."""
+    """Call the manager in the order of `triton.compile`."""
     manager = CacheManager(key)
     group = manager.get_group(filename) or {}
     if filename not in group:
@@ -70,7 +70,7 @@ def never() -> dict[str, Any]:
 
 
 def new_process() -> None:
-    """Results in memory go, as with a process."""
+    """Drop results in memory, as a new process has none."""
     process_session().forget()
 
 
@@ -86,7 +86,7 @@ def as_bytes(files: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def test_group_is_served_as_it_was_put() -> None:
-    """Every file of it, under its name, from the store; listed by the kernel's name, and counted once."""
+    """Every file comes from the store under its name; the group is listed by the kernel's name, and counted once."""
     first = compiled()
     new_process()
     second = compiled(never)
@@ -98,7 +98,7 @@ def test_group_is_served_as_it_was_put() -> None:
 
 
 def test_group_of_which_a_file_is_missing_is_not_stored() -> None:
-    """Triton puts what it says it put; what a program left out in between is compiled again."""
+    """A file that Triton announced but a program removed in between: the group is compiled again next time."""
     manager = CacheManager(KEY)
     assert manager.get_group("k.json") is None
     group = {name: manager.put(data, name) for name, data in files_of().items()}
@@ -119,7 +119,7 @@ def test_group_that_was_put_is_called_by_its_metadata() -> None:
 
 
 def test_another_key_or_kernel_is_another_group() -> None:
-    """A hit is of exactly what Triton asked for."""
+    """A hit is exactly the group that Triton requested."""
     compiled()
     other = hashlib.sha256(b"another").hexdigest()
     found = compiled(lambda: files_of(metadata={"hash": other}), other)
@@ -143,7 +143,7 @@ def test_another_key_or_kernel_is_another_group() -> None:
     ],
 )
 def test_stored_group_that_is_not_what_was_asked_for_is_set_aside(files: Callable[[], Any], why: str) -> None:
-    """Under right digests, as somebody writes it who can write to a store; Triton compiles, and that is stored."""
+    """Someone with write access stored it under valid digests; Triton compiles, and its result is stored."""
     given = {"compiler": "triton", "key": KEY, "group": "k.json"}
     forged = as_bytes(files())
     find_or_build(process_session(), given, lambda: forged, label="k", depends=(), meta=None, caller="")
@@ -182,7 +182,7 @@ def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
 
 
 def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that cannot start a thread, for one, warns once and is a miss."""
+    """A cache that cannot start a thread, for instance, warns once, and the look-up is a miss."""
     monkeypatch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
     with pytest.warns(KCacheWarning, match="cannot look for k.json"):
         assert read(compiled()) == as_bytes(files_of())
@@ -192,7 +192,7 @@ def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.Monke
 
 
 def test_one_of_many_threads_compiles() -> None:
-    """The others get what it made."""
+    """The others get its result."""
     count: list[int] = []
 
     def make() -> dict[str, Any]:
@@ -218,7 +218,7 @@ print(len(compiled(make)))
 
 @pytest.mark.slow
 def test_eight_ranks_compile_each_kernel_once(tmp_path: Path) -> None:
-    """Processes that start at once on an empty cache."""
+    """The processes start at once on an empty cache."""
     (tmp_path / "k.cubin").write_bytes(cubin())
     texts = json.dumps({name: text for name, text in files_of().items() if isinstance(text, str)})
     command = [sys.executable, "-c", RANK, str(tmp_path / "count"), texts, str(tmp_path / "k.cubin")]
@@ -231,7 +231,7 @@ def test_eight_ranks_compile_each_kernel_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keeps_manager", [False, True])
 def test_compile_that_fails_lets_its_turn_go(keeps_manager: bool) -> None:
-    """When Triton drops the manager; when the same thread asks again while a traceback keeps it."""
+    """The turn ends when Triton drops the manager, or when the same thread asks again while a traceback keeps it."""
     manager = CacheManager(KEY)
     assert manager.get_group("k.json") is None
     if not keeps_manager:
@@ -253,7 +253,7 @@ def kept_files() -> list[Path]:
 
 
 def test_code_for_the_host_stays_on_its_machine() -> None:
-    """A launcher is found by the next process of this machine; the store, its tiers and bundles have none of it."""
+    """The next process of this machine finds a launcher; the store, its tiers and bundles do not contain it."""
     path = CacheManager("module").put(HOST_ELF, LAUNCHER)
     again = CacheManager("module").get_file(LAUNCHER)
 
@@ -278,7 +278,7 @@ def test_code_for_the_host_is_not_taken_from_the_store() -> None:
 
 @pytest.mark.parametrize("damage", ["byte", "link"])
 def test_damaged_code_for_the_host_is_built_again(damage: str, tmp_path: Path) -> None:
-    """A byte that differs; a link in its place, wherever it leads."""
+    """A byte differs, or a link is in its place, wherever that leads."""
     CacheManager("module").put(HOST_ELF, LAUNCHER)
     (path,) = kept_files()
     if damage == "byte":
@@ -292,7 +292,7 @@ def test_damaged_code_for_the_host_is_built_again(damage: str, tmp_path: Path) -
 
 
 def test_files_of_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit the older half goes."""
+    """Above the limit the older half is removed."""
     monkeypatch.setattr(host_files, "KEPT_LIMIT", 4)
     for number in range(7):
         CacheManager(f"module {number}").put(HOST_ELF, LAUNCHER)
@@ -302,7 +302,7 @@ def test_files_of_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_old_file_that_cannot_be_removed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process removes it at the same time, or uses it: what is new is stored all the same."""
+    """Another process removes it at the same time, or uses it: new files are stored all the same."""
     monkeypatch.setattr(host_files, "KEPT_LIMIT", 2)
     for number in range(4):
         with monkeypatch.context() as patch:
@@ -317,13 +317,13 @@ def refuse(*_arguments: object, **_options: object) -> NoReturn:
 
 @pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])
 def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
-    """A file of a manager is in its folder."""
+    """A manager's files are in its own folder."""
     with pytest.raises(ValueError, match="is not a file name"):
         CacheManager("module").put(b"", name)
 
 
 def test_folder_that_another_process_reaps_before_it_is_locked_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that reaps takes an unlocked folder for one whose process has ended."""
+    """To another process, an unlocked folder looks like that of a process that has ended."""
     make, reaped = os.mkdir, []
 
     def made_and_reaped(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -342,7 +342,7 @@ def test_folder_that_another_process_reaps_before_it_is_locked_is_made_again(mon
 
 @pytest.mark.slow
 def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
-    """Killed or not, when the next ends, or begins where many are left; those of a process that lives stay."""
+    """The next process removes them at its end, or at its start if there are many; those of a live process stay."""
     script = (
         "import sys, numba_kcache.store.fallback as f; f.LOCAL_PARENT = sys.argv[1]\n"
         "from numba_kcache.adapters import host_files\n"
@@ -380,7 +380,7 @@ def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
 
 
 def test_overrides_and_dumps_are_triton_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users inspect these folders themselves."""
+    """Users work with these folders themselves."""
     made: list[Any] = []
 
     class FileCacheManager:

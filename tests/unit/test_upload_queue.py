@@ -1,4 +1,4 @@
-"""The queue of what is handed on to servers."""
+"""The queue of uploads to servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_add_never_waits_and_refuses_what_is_too_much() -> None:
 
 
 def test_work_that_fails_does_not_stop_those_behind() -> None:
-    """After a MemoryError, say, the thread goes on, and nobody waits for it in vain."""
+    """After a MemoryError, for instance, the thread goes on, and no `flush` waits for it in vain."""
     queue, done = UploadQueue(), list[int]()
 
     def fails() -> None:
@@ -58,7 +58,7 @@ def test_work_that_fails_does_not_stop_those_behind() -> None:
 
 
 def test_flush_is_bounded() -> None:
-    """A work that hangs."""
+    """It returns although a task hangs."""
     queue, gate = UploadQueue(), threading.Event()
     queue.add(gate.wait)
 
@@ -83,7 +83,7 @@ def test_child_does_not_do_its_parent_s_works() -> None:
 
 
 def test_process_ends_when_all_is_done_or_time_is_up() -> None:
-    """Waiting work is done; work that hangs is left."""
+    """Queued tasks are done at exit; a task that hangs is abandoned."""
     code = """
 import sys, threading, time
 from numba_kcache.tiers import upload_queue
@@ -101,7 +101,7 @@ if sys.argv[2] == "hang":
 
 
 def test_launch_has_its_time_before_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new thread waits a little first, unless somebody waits for it."""
+    """A new thread first waits a little, unless a `flush` waits for it."""
     monkeypatch.setattr(upload_queue, "PAUSE_S", 3600.0)
     queue, done = UploadQueue(), list[int]()
     for _ in range(2):

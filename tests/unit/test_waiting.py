@@ -1,4 +1,4 @@
-"""Waiting for another thread: for whom, and for whom not."""
+"""Waiting for another thread: which threads are waited for, and which are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba_kcache.waiting import is_reentered, waited
 
 
 def test_who_has_not_ended_is_waited_for() -> None:
-    """The wait ends when the mark is taken away."""
+    """The wait ends when the other thread's mark is removed."""
     end = threading.Event()
     worker = threading.Thread(target=end.wait)
     worker.start()
@@ -24,7 +24,7 @@ def test_who_has_not_ended_is_waited_for() -> None:
 
 
 def test_nobody_waits_for_itself_nor_for_the_dead_nor_for_a_parent() -> None:
-    """A mark of this thread, of one that is over, and of one that a fork left behind are not waited for."""
+    """Marks of this thread, of one that has ended, and of one from before a fork are not waited for."""
     worker = threading.Thread(target=int)
     worker.start()
     worker.join()
@@ -36,7 +36,7 @@ def test_nobody_waits_for_itself_nor_for_the_dead_nor_for_a_parent() -> None:
 
 
 def test_waiting_has_an_end() -> None:
-    """A thread that goes on for ever is waited for as long as was said."""
+    """A thread that never ends is waited for no longer than the given time."""
     end = threading.Event()
     worker = threading.Thread(target=end.wait)
     worker.start()
@@ -47,7 +47,7 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_who_is_called_back_is_known_by_its_stack() -> None:
-    """A subscriber's call is in the package a second time; the program's is not."""
+    """A thread that a subscriber has called back has the package on its stack twice; a plain call has it once."""
     events, seen = Events(), list[bool]()
     events.subscribe(lambda event: seen.append(is_reentered()))
 
@@ -58,7 +58,7 @@ def test_who_is_called_back_is_known_by_its_stack() -> None:
 
 
 def test_thread_in_a_subscriber_is_not_waited_for_long() -> None:
-    """Others go on by themselves while the user's code runs."""
+    """Others go on while the user's code runs."""
     events, inside, end = Events(), threading.Event(), threading.Event()
     events.subscribe(lambda event: (inside.set(), end.wait()))
     worker = threading.Thread(target=events.emit, args=(Event(EventKind.HIT, {}),))

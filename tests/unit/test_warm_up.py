@@ -1,4 +1,4 @@
-"""Warm-up: many kernels ahead, in processes; what fails is told at the end, and nothing is left behind."""
+"""Warm-up: many kernels compiled ahead in worker processes; failures are reported at the end, and nothing is left."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_request_that_is_named_twice_is_built_once(in_workers_alone: None) -> No
 
 @pytest.mark.slow
 def test_kernel_s_own_targets_are_taken_where_none_are_named(in_workers_alone: None) -> None:
-    """arch= of the decorator."""
+    """The targets are those of the decorator's arch=."""
     assert statuses(warm_up(cached_kernel(EMPTY, arch=["sm_80", "compute_90"]), progress=False)) == [
         ("compute_90", "built"),
         ("sm_80", "built"),
@@ -95,7 +95,7 @@ def test_kernel_s_own_targets_are_taken_where_none_are_named(in_workers_alone: N
 
 @pytest.mark.slow
 def test_kernels_go_to_their_own_caches(tmp_path: Path, in_workers_alone: None) -> None:
-    """cache= of the decorator; the same kernel in two caches is built for each."""
+    """A kernel with the decorator's cache= is stored there; the same kernel in two caches is built for each."""
     caches = [KernelCache(tmp_path / name, durability="none") for name in "ab"]
     report = warm_up([cached_kernel(EMPTY, cache=cache) for cache in caches], "sm_80", progress=False)
 
@@ -134,7 +134,7 @@ def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
 
 @pytest.mark.slow
 def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
-    """Still in this process's memory, but no more on disk."""
+    """The artifact is in this process's memory, but no longer on disk."""
     kernel = cached_kernel(EMPTY, arch="sm_80")
     kernel.compile()
     numba_kcache.prune(older_than=0)
@@ -147,7 +147,7 @@ def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
 
 @pytest.mark.slow
 def test_numba_kernels_are_built_for_each_signature(in_workers_alone: None) -> None:
-    """A worker imports the kernel if possible, else gets it by value: here a nested function with a closure."""
+    """A worker imports the kernel if possible; a nested function with a closure, as here, is sent by value."""
     pytest.importorskip("numba.cuda")
     factor = 3
 
@@ -170,7 +170,7 @@ def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> Non
 
 @pytest.mark.slow
 def test_numba_kernel_without_a_signature_does_not_keep_others_from_being_built() -> None:
-    """One of several: it is told at the end with what to write, and the others are stored."""
+    """The error comes at the end and says what to write; the other kernels are stored."""
     chosen = [cached_kernel(lambda x: None, kind="numba"), cached_kernel(EMPTY)]
     with pytest.raises(CompileError, match="the other one is stored") as caught:
         warm_up(chosen, "sm_80", workers=1, progress=False)
@@ -182,7 +182,7 @@ def test_numba_kernel_without_a_signature_does_not_keep_others_from_being_built(
 
 @pytest.mark.slow
 def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
-    """Numba links what it compiles: a real target is wanted, and the message says which."""
+    """Numba links its code, so a real target is needed, and the message names one."""
     with pytest.raises(CompileError, match="a Numba kernel is linked for a device") as caught:
         warm_up(kernels.numba_add, ["compute_80", "sm_80"], progress=False)
 
@@ -192,7 +192,7 @@ def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> No
 
 @pytest.mark.slow
 def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) -> None:
-    """`__main__`, with no guard around warm_up: C++ and Numba kernels go by value."""
+    """A script without a guard around warm_up: C++ and Numba kernels of `__main__` are sent by value."""
     script = tmp_path / "script.py"
     script.write_text("""
 from numba_kcache import cached_kernel, warm_up
@@ -231,7 +231,7 @@ def test_every_kernel_of_a_module_is_found() -> None:
 
 @pytest.mark.slow
 def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder is on the path, as for a script, and it is not `__main__`; its exceptions are raised."""
+    """Its folder is on the path, as for a script, but it is not `__main__`; its exceptions are raised."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_it.py").write_text(f"SOURCE = {EMPTY!r}")
     file = tmp_path / "my_kernels_1.py"
@@ -250,7 +250,7 @@ def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("given", ["no.such.module", "no_such.py", "/no/such/dir/x.py", "json"])
 def test_what_has_no_kernels_is_told(given: str) -> None:
-    """A misspelling must not warm nothing in silence."""
+    """A misspelled name is an error, not an empty warm-up."""
     with pytest.raises(EntryError, match=r"cannot (import|find a kernel in)"):
         warm_up(given, "sm_80", progress=False)
 
@@ -281,7 +281,7 @@ def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
 
 @pytest.mark.slow
 def test_compiler_that_dies_costs_one_kernel(in_workers_alone: None) -> None:
-    """A crash ends a worker, not the program; another takes its place."""
+    """A crash ends one worker, and another takes its place."""
     with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
         warm_up([Doomed("killed"), cached_kernel(EMPTY), cached_kernel(SAXPY)], "sm_90", workers=1, progress=False)
 
@@ -293,7 +293,7 @@ FP16 = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half *x) {{ x[{0}
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> list[workers.Forked]:
-    """The workers that are forked from another one."""
+    """Return the workers that were forked from another worker."""
     found: list[workers.Forked] = []
 
     class Noted(workers.Forked):
@@ -309,7 +309,8 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[workers.Forked]:
 def test_forked_workers_make_the_code_of_a_plain_compile(
     in_workers_alone: None, forked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte by byte, and a plain look-up finds it, where they inherit what their kernels include; no file is left."""
+    """With inherited precompiled headers the code is equal byte by byte, and found by a plain look-up; no file is
+    left."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -323,13 +324,13 @@ def test_forked_workers_make_the_code_of_a_plain_compile(
         found, made = (cached_kernel(each, arch="sm_90", cache=cache) for cache in (warmed, plain))
         found.compile()
         assert (found.cubin(), found.ptx(), found.log) == (made.cubin(), made.ptx(), made.log)
-    assert warmed.info("process").misses == 8  # those of the workers: without precompiled headers all are found
+    assert warmed.info("process").misses == 8  # all of the workers; plain look-ups are hits
     assert not os.listdir(tmp_path / "tmp")
 
 
 @pytest.mark.slow
 def test_forked_worker_that_dies_costs_one_kernel(in_workers_alone: None, forked: list[Any]) -> None:
-    """A new process without inherited state tries the kernel again, and reports the cause."""
+    """A new process without inherited state compiles the kernel again, and reports the cause."""
     chosen = [*(cached_kernel(FP16.format(number)) for number in range(4)), Doomed("killed")]
     chosen += [cached_kernel(FP16.format(number)) for number in range(4, 8)]
     with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
@@ -340,7 +341,7 @@ def test_forked_worker_that_dies_costs_one_kernel(in_workers_alone: None, forked
 
 
 class Dying(workers.Started):
-    """One that is killed if others are to be forked from it."""
+    """A worker that is killed when others are to be forked from it."""
 
     def __init__(self, precompiled_in: str = "") -> None:
         super().__init__(precompiled_in)
@@ -353,7 +354,7 @@ class Dying(workers.Started):
 def test_workers_are_started_anew_where_none_can_be_forked(
     in_workers_alone: None, forked: list[Any], monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """There are no precompiled headers, or they take long, or who makes them dies: the rest is compiled as without."""
+    """Precompiled headers are missing or slow, or their maker dies: the other kernels are compiled without them."""
     chosen = [cached_kernel(FP16.format(number)) for number in range(4)]
     if trouble == "refused":
         monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: "/no/such/folder")
@@ -369,13 +370,13 @@ def test_workers_are_started_anew_where_none_can_be_forked(
 
 
 def test_error_that_cannot_travel_is_told_in_words() -> None:
-    """Numba's and the user's own exceptions may not unpickle."""
+    """Exceptions of Numba and of the user may fail to unpickle, so their text is sent."""
     with pytest.raises(CompileError, match="Unpicklable"):
         warm_up(Doomed("raises"), "sm_90", progress=False)
 
 
 def test_kernel_that_is_another_one_in_a_worker_is_built_here(tmp_path: Path) -> None:
-    """A worker compares the key, and never stores another kernel than the requested one."""
+    """A worker compares keys, and never stores another kernel than the requested one."""
     report = warm_up(Doomed("unlike", str(tmp_path / "who")), "sm_90", progress=False)
 
     assert statuses(report) == [("sm_90", "built")]
@@ -407,7 +408,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.slow
 def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """One for each kernel, on standard error; with progress=False nothing."""
+    """Each kernel has a line on standard error; with progress=False there is none."""
     kernel = cached_kernel(EMPTY)
     kernel.compile("sm_80")
     warm_up(kernel, ["sm_80", "sm_90"])
@@ -435,7 +436,7 @@ def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_worker_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """Progress, log and warnings are this process's to say: here it says nothing but the error."""
+    """This process shows progress, log and warnings of the workers: here only the error."""
     numba_kcache.configure(log_level="error")
     with pytest.raises(CompileError):
         warm_up(cached_kernel("#include <no_such.h>\n" + EMPTY), ["sm_80", "sm_90"], workers=1, progress=False)
@@ -452,7 +453,7 @@ def run(script: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def started(tmp_path: Path, *sources: str) -> tuple[subprocess.Popen[str], socket.socket]:
-    """A warm-up in a process of its own, and a connection to its worker, which is in the middle of a compile."""
+    """A warm-up in its own process, and a connection to its worker, which is in the middle of a compile."""
     code = """
 import signal, sys
 from numba_kcache import cached_kernel, warm_up
@@ -487,7 +488,7 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list
 
     assert "KeyboardInterrupt" in said
     with worker:
-        assert worker.recv(1) == b""  # its process has ended
+        assert worker.recv(1) == b""  # the worker has ended
     cache = KernelCache(tmp_path / "cache")
     assert cache.verify() == []
     assert len(keys_of(cache)) == len(sources)
@@ -496,12 +497,12 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list
 @pytest.mark.slow
 @IS_FORKED
 def test_worker_ends_with_its_parent(tmp_path: Path, sources: list[str]) -> None:
-    """Orphaned in the middle of a compile: it finishes that compile, and its process ends."""
+    """The worker finishes its compile after the parent has ended, and then ends."""
     process, worker = started(tmp_path, *sources)
     process.kill()
     process.wait()
     with process, worker, worker.makefile("rb") as sent:
-        worker.sendall(b"!")  # its compile ends after its parent
+        worker.sendall(b"!")  # the compile ends after the worker's parent
         assert sent.read() == b"done"  # read() returns when the worker's process has ended
 
 
@@ -545,7 +546,7 @@ class Toy:
 
 @pytest.mark.slow
 def test_what_another_library_builds_is_in_the_report_by_its_label() -> None:
-    """Each target of its own `__warm_up__`, beside kernels; what is there is a hit."""
+    """Each target of its `__warm_up__` is listed beside kernels; stored results are hits."""
     toy, kernel = Toy("saxpy"), cached_kernel(EMPTY)
     first = warm_up([toy, kernel], ["sm_80", "sm_90"], progress=False)
     again = warm_up([toy, toy, kernel], ["sm_80", "sm_90"], progress=False)
@@ -565,7 +566,7 @@ def test_what_another_library_cannot_build_is_told_at_the_end() -> None:
 
 @pytest.mark.slow
 def test_module_may_build_while_it_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`warm FILE` reports it, also where the file holds no kernel; the next process finds it there."""
+    """`warm FILE` reports such a result, also if the file has no kernel; the next process finds it."""
     program = tmp_path / "toys.py"
     program.write_text("""
 import numba_kcache

@@ -39,7 +39,7 @@ def compiled(category: type[Warning], ended: list[bool]) -> list[list[str]]:
 
 
 def test_warning_of_a_block_is_given_when_it_ends_and_again() -> None:
-    """The function's address is not stored."""
+    """The stored row does not contain the function's address."""
     with pytest.warns(RuntimeWarning, match="of .*kernel"):
         rows = compiled(RuntimeWarning, [])
 
@@ -48,7 +48,7 @@ def test_warning_of_a_block_is_given_when_it_ends_and_again() -> None:
 
 
 def test_warning_that_is_an_error_in_the_program_is_raised_after_the_block() -> None:
-    """The program's filters decide, once the compiler has ended."""
+    """The program's filters apply after the compiler has ended."""
     ended: list[bool] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -76,7 +76,7 @@ def test_warning_of_another_thread_is_given_and_is_no_warning_of_the_kernel() ->
 
 
 def test_two_compiles_at_once_leave_the_program_its_filters() -> None:
-    """The second block begins when the first has ended: otherwise it would restore the filters of the first."""
+    """The second block begins after the first: otherwise it would restore the filters of the first."""
     entered, ended, before = threading.Event(), threading.Event(), (warnings.filters, warnings.showwarning)
 
     def second() -> None:
@@ -102,12 +102,12 @@ def test_rows_of_another_form_give_nothing(rows: Any) -> None:
 
 @pytest.mark.parametrize("category", ["exit", "Exception", "__import__", "NoSuchWarning", "os"])
 def test_name_that_is_no_warning_s_is_a_warning_of_the_user(category: str) -> None:
-    """Nothing else of that name is used."""
+    """A stored name of another object gives a UserWarning, and the object is not used."""
     assert given([[category, "text"]]) == [(UserWarning, "text")]
 
 
 def test_stored_texts_are_few_and_short_and_reach_no_terminal_as_commands() -> None:
-    """An entry may be forged."""
+    """An entry may be forged: its texts are limited in number and length, and control characters are replaced."""
     assert given([["UserWarning", "\x1b[2Ja\nb\x9b"]]) == [(UserWarning, "?[2Ja\nb?")]
     found = given([["UserWarning", f"{number} {'a' * 10**5}"] for number in range(100)])
     assert len(found) == 16
