@@ -1,7 +1,7 @@
 """`Session`: resolve requests to artifacts (look up, else compile once and publish); also the process's own session.
 
 Promise     Each resolution emits one HIT or MISS. Of many threads and processes that resolve the same request at once,
-            one compiles, and the others wait a bounded time.
+            one of them compiles, and the others wait a bounded time.
             The process has one session of its own at a time, made at first use from the settings in force;
             registered tiers and subscribers survive a change of settings.
 Not here    Keys and entries (lookup), the order of candidates (engine/__init__.py), the work after a miss (turns,

@@ -1,14 +1,14 @@
 """Build a missing request once among the threads, processes (ranks) and nodes of a job; the others wait for it.
 
-Promise     One compiles, and the others wait a bounded time. A process that waits for another one meanwhile builds
+Promise     One process compiles, and the others wait a bounded time. While a process waits for another one, it builds
             other kernels that its program declares with `signature=`; no user function is called, and an error is
             raised later, where that kernel is used. No more compilers run at once than the node has cores.
-            While some process builds, processes that have not compiled yet leave the next kernel to the one that has,
-            whose compilers are loaded already.
+            Processes that have not compiled yet leave the next kernel to one that has just compiled, since its
+            compilers are loaded already.
 Method      Each of these other kernels is tried once, in program order, and skipped if another process has its turn. A
             turn that begins or ends changes the folder of lock files. A process that has not compiled yet, and sees a
-            change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`. After
-            two such waits in which no other process took the turn, it does not wait again.
+            change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`. After two such waits in
+            which no other process took the turn, it does not wait again.
 Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
 """
 

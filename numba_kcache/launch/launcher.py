@@ -1,7 +1,7 @@
 """Launch a kernel: check and convert its arguments, pack them, and call the driver.
 
 Promise     Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
-            Launches may run in any number of threads, and within one another: no buffer is shared while in use.
+            Launches may run in any number of threads, and one may interrupt another: no buffer is shared while in use.
 Method      `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
             types, packs them and launches. A launch with other arguments, and every launch where the C module is not
             built, goes to `_slow`, which checks the arguments one by one (`arguments`). `recognition` describes a

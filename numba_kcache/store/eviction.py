@@ -2,7 +2,7 @@
 
 Promise     After a pass the tree is within its limits, except for files that others added meanwhile; the most recently
             used entry is removed last; no file that changed since the walk is removed. A reader that has opened a file
-            can read it to the end. Safe beside readers, writers and other passes.
+            can read it to the end. Readers, writers and other passes may run at the same time.
 Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each file's stat
             is read again before it is removed. One pass per node at a time: a process that does not get the lock at
             once leaves the pass to the process that has it.

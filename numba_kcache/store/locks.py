@@ -1,16 +1,17 @@
 """Single flight: one builder per key among the threads and processes of a node; the others wait for a limited time.
 
 Promise     At most one thread of a node holds the turn (the lock) of a key. A waiter whose time runs out, or whose
-            predecessor failed, builds without the turn. A turn ends with its owner, even if that is killed. If the
-            owner shows no sign of life, one waiter takes the turn over and the others wait for that one. The time that
-            a process waits in vain is bounded over its whole life. Different keys never wait for each other.
+            predecessor failed, builds without the turn. A turn ends when its owner ends, even if it is killed. If the
+            owner shows no sign of life, one waiter takes the turn over and the others wait for that waiter. The time
+            that a process waits in vain is bounded over its whole life. Different keys never wait for each other.
             Correctness does not depend on turns: at worst a kernel is compiled twice.
 Method      A threading.Lock per key within the process, flock on a file per key between processes. flock belongs to an
             open file and ends with it. It takes 3 us; creating and removing a lock file takes 20 us, and the filelock
             package 174 us. The owner removes the file before it unlocks; a process that locks a removed file starts
-            over. An owner that fails leaves a byte in the file, so that 256 ranks do not fail one after the other. A
-            thread of the builder sets the file's time each second, as long as the process runs; a waiter that sees no
-            new time for `SILENT_S`, by its own monotonic clock, removes the file and so takes the turn over.
+            over. An owner that fails leaves a byte in the file; its waiters then build at once, so that 256 ranks do
+            not fail one after the other. A thread of the builder sets the file's time each second, as long as the
+            process runs; a waiter that sees no new time for `SILENT_S`, by its own monotonic clock, removes the file
+            and so takes the turn over.
             A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The slots for the
             compilers that run at once on a node are locked files too: a killed owner's lock ends with it.
 Not here    The search for the built entry: a waiter calls `look` at each step.
