@@ -51,7 +51,8 @@ def run(
 
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
 def test_nvrtc_that_is_loaded_already_invalidates_key(tmp_path: Path, other: Path, mode: str) -> None:
-    """Another package has loaded its own: that one compiles, and neither process is served the other's code."""
+    """Another package has loaded its NVRTC, which then compiles; a process with either NVRTC gets no code of the
+    other."""
     load = f"ctypes.CDLL({str(other)!r}, ctypes.{mode})"
     clean = run(tmp_path)
     foreign = run(tmp_path, before=load)
@@ -63,7 +64,7 @@ def test_nvrtc_that_is_loaded_already_invalidates_key(tmp_path: Path, other: Pat
 
 
 def test_code_of_a_loaded_nvrtc_is_never_a_clean_process_s(tmp_path: Path, other: Path) -> None:
-    """The other order: who fills the cache first had the other NVRTC loaded, and left no record that says so."""
+    """The other order: the cache is filled first with the other NVRTC loaded, which leaves no record of it."""
     foreign = run(tmp_path, before=f"ctypes.CDLL({str(other)!r})")
 
     assert run(tmp_path)[1:] == (1, 0)
@@ -71,7 +72,7 @@ def test_code_of_a_loaded_nvrtc_is_never_a_clean_process_s(tmp_path: Path, other
 
 
 def test_nvrtc_that_is_loaded_between_two_kernels_invalidates_key(tmp_path: Path, other: Path) -> None:
-    """The first kernel is a hit, so NVRTC is not in the process until somebody else loads one."""
+    """The first kernel is a hit, so no NVRTC is in the process until the program loads the other one."""
     first = "use('__global__ void zero() {}')"
     run(tmp_path, middle=first)
 
@@ -136,7 +137,7 @@ def test_linker_that_is_loaded_already_invalidates_key(tmp_path: Path) -> None:
 
 
 def test_library_whose_file_was_replaced_counts_as_it_is_mapped(tmp_path: Path) -> None:
-    """An upgrade on disk under a running process: the build is read from memory, and the new file is another."""
+    """An upgrade under a running process: the build is read from memory, and differs from that of the new file."""
     old = copy_of("nvrtc", tmp_path / "old", beside="nvrtc-builtins")
     new = copy_of("nvrtc", tmp_path / "new", byte=0x0F)
     (tmp_path / "kept").mkdir()
@@ -205,7 +206,7 @@ def on_path(folder: Path) -> str:
 
 
 def test_checkout_on_the_path_counts_by_content(program: Path, checkout: Path) -> None:
-    """numba-cuda from elsewhere: of the same version it is another one, and an edit of any file of it counts."""
+    """A checkout of the same version is another numba-cuda, and an edit of any file of it counts."""
     installed = run_numba(program)
     first = run_numba(program, before=on_path(checkout))
     assert first[0] != installed[0]
@@ -219,7 +220,8 @@ def test_checkout_on_the_path_counts_by_content(program: Path, checkout: Path) -
 
 
 def test_version_that_is_imported_counts_not_the_one_on_disk(program: Path, checkout: Path) -> None:
-    """An upgrade between import and compile: what was imported is not what the files say, and nobody else's."""
+    """After an upgrade between import and compile, the imported code is not that of the files, and its key is found by
+    no other process."""
     swap = f"open({str(checkout / 'numba_cuda' / 'VERSION')!r}, 'w').write('0.30.5')"
     torn = run_numba(program, before=on_path(checkout), after=swap)
 
@@ -228,7 +230,7 @@ def test_version_that_is_imported_counts_not_the_one_on_disk(program: Path, chec
 
 
 def test_version_in_the_metadata_counts_with_times_put_back(tmp_path: Path) -> None:
-    """Numba's version is in the key of CUDA C++, too; a restored mtime does not hide that the metadata is another's."""
+    """The version of Numba in a key of CUDA C++ is read again, although the metadata's mtime was restored."""
     metadata = tmp_path / "lib" / "site-packages" / f"numba-{version('numba')}.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     folders = metadata.parents[1], metadata.parent

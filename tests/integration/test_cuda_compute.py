@@ -118,7 +118,8 @@ def copy(built: Path, tmp_path: Path) -> Path:
 
 
 def test_other_process_is_served_each_compute_capability(built: Path) -> None:
-    """Alone, in a list of any order and spelling; another one is not there. Nothing has to be unpacked."""
+    """Code is served for one target or a list in any order and spelling; another target is a miss. Nothing is
+    decompressed."""
     program = """
 say(is_served(lambda: transform(OpKind.NEGATE, capability=80)),
     is_served(lambda: transform(OpKind.NEGATE, capability=["9.0", (8, 0)])),
@@ -155,7 +156,8 @@ say(made[0] is made[1], made[2] is made[0], made[2].build_results is made[0].bui
 
 
 def test_what_decides_code_is_in_the_key(built: Path) -> None:
-    """Operator, dtypes of input and output, the kind of an iterator, the algorithm, the version of cuda-cccl."""
+    """These are the operator, dtypes of input and output, the iterator's kind, the algorithm and the version of
+    cuda-cccl."""
     program = """
 import cuda.cccl
 from numba_kcache.adapters import compute_builds
@@ -241,7 +243,8 @@ def decorated(x):
 @needs_mlir
 @pytest.mark.parametrize("operator", ["overloaded", "decorated"])
 def test_operator_counts_by_what_is_registered_and_decorated(operator: str, tmp_path: Path) -> None:
-    """Served as long as the implementation is the same; a global of it counts, and what was compiled of it before."""
+    """An unchanged implementation is served; its globals count, even if a device function with the old global is
+    compiled."""
     program = f"{REGISTERED}\ntransform({operator})\nFACTOR = 4321.5\ntransform({operator})\nsay()"
     asked = f"{REGISTERED}\nasked = [is_served(lambda: transform({operator}))]\nFACTOR = 4321.5\n"
     asked += f"asked.append(is_served(lambda: transform({operator})))\nFACTOR = 5.5\n"
@@ -254,7 +257,7 @@ def test_operator_counts_by_what_is_registered_and_decorated(operator: str, tmp_
 
 @needs_mlir
 def test_structs_that_were_compiled_keep_keys(built_of_python: Path) -> None:
-    """cuda.compute registers each with the compiler: an operator without them is served as before."""
+    """cuda.compute registers each struct with the compiler: an operator without structs is still a hit."""
     program = """
 import contextlib
 Pair = compute.gpu_struct({"a": np.float32, "b": np.int32})
@@ -270,7 +273,7 @@ say(is_served(lambda: transform(scale)))
 
 
 def test_arguments_that_cannot_be_told_are_built_as_ever(built: Path) -> None:
-    """A user's iterator and an unkeyable operator are built by cuda.compute with one event; a frozen cache refuses
+    """A user's iterator and an operator without a key are built by cuda.compute with one event; a frozen cache refuses
     both."""
     program = """
 import os
@@ -315,7 +318,7 @@ say(*said, numba_kcache.info().entries)
 
 
 def test_block_asks_its_cache_alone(copy: Path, tmp_path: Path) -> None:
-    """Within `cached(cache)` only that cache is used; afterwards the constructors are cuda.compute's own."""
+    """Within `cached(cache)` only that cache is used; afterwards cuda.compute's own constructors are back."""
     program = f"""
 numba_kcache.uninstall()
 from cuda.compute.algorithms._transform import _UnaryTransform
@@ -331,7 +334,7 @@ say(served, cache.info("process").hits)
 
 
 def test_code_that_cannot_be_read_is_set_aside_and_built(copy: Path) -> None:
-    """Rubbish under right digests, as somebody writes it who can write to a store."""
+    """Someone with write access stored rubbish under valid digests."""
     forge = """
 from numba_kcache.adapters import compute_builds
 compute_builds._Entry._build = lambda self, components: {"object": b"rubbish", "code": b"rubbish"}
@@ -372,7 +375,7 @@ def test_bundle_carries_algorithms(built: Path, tmp_path: Path) -> None:
 
 
 def test_processes_that_miss_at_once_build_once(tmp_path: Path) -> None:
-    """One of three; the others wait for it."""
+    """One of three processes builds, the others wait for its result."""
     with_pool = "transform(OpKind.NEGATE); say()"
     from concurrent.futures import ThreadPoolExecutor
 

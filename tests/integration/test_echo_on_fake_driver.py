@@ -26,7 +26,7 @@ for _ in range(4):
 
 
 def test_every_kind_of_parameter_reaches_the_driver_as_cxx_holds_it(tmp_path: Path) -> None:
-    """One kernel takes all of them; interpreted and compiled launches hand over the same bytes."""
+    """One kernel has parameters of all kinds; interpreted and compiled launches pass the same bytes."""
     log = tmp_path / "log"
 
     run(["-W", "ignore", "-c", CHILD, str(tmp_path / "cache")], env=environment(build(), log=log))

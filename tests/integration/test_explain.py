@@ -1,4 +1,4 @@
-"""Explanations in a user's hands: Numba kernels, modules, tiers, launches that miss, and the shell after a program."""
+"""Explanations as users get them: of Numba kernels, modules, tiers and launches, and in the shell after a program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def told(explanation: Explanation) -> set[tuple[ReasonKind, str, str | None, str
 
 @pytest.mark.slow
 def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> None:
-    """Differences in any file are named; comments and moved lines are none."""
+    """Differences in any file are named; changed comments and moved lines are none."""
     numba_kernel(tmp_path).compile()
     assert numba_kernel(tmp_path).explain().is_hit
     assert numba_kernel(tmp_path, kernels="# moved\n\n" + KERNELS).explain().is_hit
@@ -70,7 +70,7 @@ def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> No
 
 
 def test_numba_kernel_names_signature_setting_and_dependency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each alone; text in `depends`, which may be a secret, by its digest."""
+    """Each is named alone; text in `depends`, which may be a secret, by its digest."""
     numba_kernel(tmp_path, depends=["hunter1"]).compile()
     other = numba_kernel(tmp_path, depends=["hunter1"]).explain(signature="void(float64[::1], float32[::1])")
     secret = numba_kernel(tmp_path, depends=["hunter2"]).explain()
@@ -100,7 +100,7 @@ def test_numba_kernel_without_a_signature_cannot_be_explained(tmp_path: Path) ->
 
 
 def test_tier_is_where_a_hit_comes_from_and_stays_there(tmp_path: Path) -> None:
-    """Asked without a copy being kept; the local store stays empty, and nothing is counted."""
+    """Explaining copies nothing to the local store, and counts nothing."""
     cached_kernel(SAXPY, arch="sm_90", cache=KernelCache(tmp_path / "image", durability="none")).compile()
     local = KernelCache(tmp_path / "local", durability="none", tiers=[tmp_path / "image"])
     found = cached_kernel(SAXPY, arch="sm_90", cache=local).explain()
@@ -223,7 +223,7 @@ if __name__ == "__main__":
 
 
 class Checkout:
-    """A folder with a user's files in it, and what Python and the shell make of them; checkouts share a cache."""
+    """A folder with a user's files, in which Python and the shell run; checkouts share a cache."""
 
     def __init__(self, root: Path, name: str = "a") -> None:
         self.folder, self.cache = root / name, root / "cache"
@@ -247,7 +247,7 @@ class Checkout:
         return done.stdout
 
     def reasons(self, what: str) -> list[tuple[str, str]]:
-        """Read the reasons of a miss that the shell gives."""
+        """Read the reasons of a miss from the output of the shell command."""
         done = self.python("-m", "numba_kcache", "explain", what, "--json")
         assert done.returncode == 1, done.stderr
         return [(each["kind"], each["name"]) for each in json.loads(done.stdout)["reasons"]]
@@ -285,7 +285,7 @@ def test_option_changed_after_a_run_as_a_module_is_named_in_the_shell(checkout: 
 
 @pytest.mark.slow
 def test_option_changed_in_a_cell_is_named_by_the_kernel(checkout: Checkout) -> None:
-    """A notebook's cell has no file, and another name in each session; the folder stands for it."""
+    """A notebook's cell has no file, and another name in each session, so its folder is used in place of the file."""
     said = []
     for number, options in enumerate(("", "fastmath=True")):
         cell = repr(SCRIPT.partition("if __name__")[0].replace("OPTIONS", options).replace("SOURCE", repr(EMPTY)))
@@ -297,7 +297,7 @@ def test_option_changed_in_a_cell_is_named_by_the_kernel(checkout: Checkout) -> 
 
 @pytest.mark.slow
 def test_kernels_made_in_a_loop_share_a_history(checkout: Checkout) -> None:
-    """Each is held against its own entry: that has the fewest differences."""
+    """Each is compared with its own entry, which has the fewest differences."""
     checkout.write("train.py", LOOP)
     checkout.run("train.py")
     checkout.write("train.py", LOOP, "fastmath=True")
@@ -324,7 +324,7 @@ def test_package_in_another_checkout_has_its_history(checkout: Checkout, tmp_pat
 
 @pytest.mark.slow
 def test_program_of_the_same_name_elsewhere_is_another_one(checkout: Checkout, tmp_path: Path) -> None:
-    """Nothing of it is a reason, also where the shell imports it under its name."""
+    """None of its entries is a reason, even if the shell imports the program under the same name."""
     other = Checkout(tmp_path, "b")
     checkout.write("train.py", SCRIPT)
     other.write("train.py", SCRIPT, "fastmath=True")
@@ -344,7 +344,7 @@ def test_worker_of_a_pool_is_the_same_program(checkout: Checkout) -> None:
 
 
 def test_no_module_hides_a_public_name() -> None:
-    """Importing a submodule binds its name in the package: `explain` would be a room, not a function."""
+    """Importing a submodule binds its name in the package: `explain` would be a package, not a function."""
     package = Path(numba_kcache.__file__).parent
     modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
 

@@ -1,4 +1,4 @@
-"""File names and line numbers matter where they are in the code, headers' included, and nowhere else."""
+"""File names and line numbers, those of headers included: in the key where the code contains them, and only there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compiles(root: Path, folder: str, options: dict[str, Any]) -> tuple[int, byt
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [*PLACES, *NO_PLACES])
 def test_moved_header_costs_a_compile_only_where_its_path_is_in_the_code(tmp_path: Path, what: str) -> None:
-    """The same content in another folder: another key where the code names the folder, the same one elsewhere."""
+    """The same content in another folder has another key only if the code contains the folder's name."""
     body, options = (PLACES | NO_PLACES)[what]
     (tmp_path / "one/sub").mkdir(parents=True)
     (tmp_path / "one/sub/value.h").write_text(header(body))
@@ -58,7 +58,7 @@ def test_moved_header_costs_a_compile_only_where_its_path_is_in_the_code(tmp_pat
 
 @pytest.mark.slow
 def test_lines_of_a_header_count_by_its_content(tmp_path: Path) -> None:
-    """A line more above: another content, and with `__LINE__` another code. Nothing else tells lines apart."""
+    """An added line is other content, and with `__LINE__` other code. Lines count in no other way."""
     (tmp_path / "one/sub").mkdir(parents=True)
     path = tmp_path / "one/sub/value.h"
     path.write_text(header("return __LINE__;"))

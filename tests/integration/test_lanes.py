@@ -80,7 +80,7 @@ def test_base_dependencies_bring_no_numba_and_no_numpy() -> None:
 
 @needs_fake_driver
 def test_cuda_kernel_launches_with_nobody_s_package(tmp_path: Path) -> None:
-    """Cold and warm, interpreted and generated; whatever is installed, none of it is imported."""
+    """Cold and warm, interpreted and compiled: whatever is installed, no Numba and no NumPy is imported."""
     script = """
 kernel = cached_kernel(SAXPY)
 x, y = Lent(), Lent()
@@ -97,7 +97,7 @@ print(info("process").hits, imported())
 
 @needs_fake_driver
 def test_values_and_memory_of_every_kind_need_no_numpy(tmp_path: Path) -> None:
-    """Half precision, vectors and records by value; interfaces, ctypes, null and DLPack as pointers."""
+    """Half precision, vectors and records by value; array interfaces, ctypes, null and DLPack as pointers."""
     script = r"""
 SOURCE = r'''
 #include <cuda_fp16.h>
@@ -182,7 +182,8 @@ print(imported())
 
 
 def test_everything_compiles_ahead_without_device(tmp_path: Path) -> None:
-    """Headers of the toolkit and CCCL, templates, modules, links and LTO; and a second cache serves a bundle of it."""
+    """Headers of the toolkit and CCCL, templates, modules, links and LTO; a second cache gets hits from a bundle of
+    these."""
     cache = KernelCache(tmp_path / "cache")
     source = r"""
     #include <cuda_fp16.h>
@@ -203,7 +204,7 @@ def test_everything_compiles_ahead_without_device(tmp_path: Path) -> None:
 
 
 def test_command_line_administrates_without_cuda_and_numba(tmp_path: Path) -> None:
-    """Each verb that needs no compiler, in processes that can import neither CUDA, nor a Numba, nor NumPy."""
+    """Each command that needs no compiler works in processes that can import neither CUDA, a Numba, nor NumPy."""
     cache = KernelCache(tmp_path / "cache")
     kernel = cached_kernel(SAXPY, cache=cache)
     kernel.compile("sm_90")
@@ -227,7 +228,7 @@ def test_command_line_administrates_without_cuda_and_numba(tmp_path: Path) -> No
 
 
 def test_doctor_says_which_numbas_are_there(tmp_path: Path) -> None:
-    """Each by its version, or as a note with the extra that brings it; an absent one is not wrong."""
+    """Each is listed with its version, or as a note with the extra to install; an absent one is no fault."""
     cache = KernelCache(tmp_path / "cache")
     numba_kcache.configure(directory=cache.directory)
     done = subprocess.run(
@@ -249,7 +250,7 @@ def test_doctor_says_which_numbas_are_there(tmp_path: Path) -> None:
 
 
 def test_numba_of_the_maker_decides_nothing_where_any_compiler_will_do(tmp_path: Path) -> None:
-    """An entry made with another Numba, or none, is a miss under `exact` and a hit under `any`."""
+    """An entry made with another Numba, or with none, is a miss under `exact` and a hit under `any`."""
     for name in ("numba", "numba_cuda"):
         (tmp_path / "site" / f"{name}-99.9.dist-info").mkdir(parents=True)
         (tmp_path / "site" / f"{name}-99.9.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 99.9\n")
@@ -336,7 +337,8 @@ print(type(table.symbol("t")) is type(array), info("process").misses, "numba_cud
 @needs_numba
 @needs_fake_driver
 def test_target_that_numba_itself_brings_lends_arrays_and_is_left_alone(tmp_path: Path) -> None:
-    """Without numba-cuda: its arrays, streams and wrappers go to CUDA C++; its own kernels are not for this package."""
+    """Without numba-cuda, `numba.cuda` of Numba itself gives arrays, streams and wrappers to CUDA C++ kernels; its own
+    kernels are not cached."""
     script = """
 sys.modules['numba_cuda_mlir'] = None  # install() waits for it where it is installed
 sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "NumbaCudaFinder"]
@@ -414,7 +416,7 @@ print(info("process").errors, info("process").misses)
 @needs_numba
 @pytest.mark.parametrize("how", ["call", "variable"])
 def test_install_leaves_the_simulator_alone(tmp_path: Path, how: str) -> None:
-    """Programs that are not edited run as they do without it; `uninstall()` has nothing to give back."""
+    """Unedited programs run as without the package; `uninstall()` has nothing to restore."""
     script = """
 if HOW == "call":
     numba_kcache.install()
@@ -435,7 +437,8 @@ print(x.tolist())
 
 @needs_numba
 def test_simulator_refuses_cuda_kernels_and_compiles_in_words(tmp_path: Path) -> None:
-    """A launch of CUDA C++ says why it cannot be; ahead it compiles. A Numba kernel is the other way round."""
+    """CUDA C++ compiles ahead, but its launch raises the reason. A Numba kernel launches, but does not compile
+    ahead."""
     script = f"""
 kernel = cached_kernel({SAXPY!r})
 kernel.compile("sm_90")
@@ -482,7 +485,7 @@ print("numba" in sys.modules)
 @needs_mlir
 @pytest.mark.skipif(find_spec("numba_cuda") is not None, reason="numba-cuda takes no newer NumPy than 2.4")
 def test_mlir_alone_has_the_newest_numpy() -> None:
-    """2.5 or newer, which numba-cuda cannot bear: nothing of ours holds it back."""
+    """That is 2.5 or newer, which numba-cuda does not support: no dependency of this package holds it back."""
     if sys.version_info < (3, 12):
         pytest.skip("NumPy 2.5 needs Python 3.12")
     import numpy

@@ -54,7 +54,7 @@ for device in (0, 1, 0):
 
 
 def test_cluster_of_more_than_eight_blocks_is_allowed(tmp_path: Path) -> None:
-    """A kernel has to be told so before the driver takes it."""
+    """The driver accepts it after an attribute of the kernel is set."""
     _, events = seen(
         tmp_path, "cached_kernel(SAXPY, cache=cache, cluster=16)[16, 32](*null)", "set_attribute", "launch"
     )
@@ -72,7 +72,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_shape_that_the_attributes_rule_out_is_refused(tmp_path: Path, case: str) -> None:
-    """Before anything is queued, with the number that is in the way."""
+    """The error comes before any driver call of the launch, with the number that does not fit."""
     launch, message = REFUSED[case]
     script = f"""
 try:
@@ -87,7 +87,7 @@ except KCacheError as error:
 
 
 def test_clusters_need_a_device_that_has_them(tmp_path: Path) -> None:
-    """Said with the device's compute capability, not left to the driver."""
+    """The error has the device's compute capability, and does not come from the driver."""
     script = """
 try:
     cached_kernel(SAXPY, cache=cache, cluster=2)[2, 32](*null)
@@ -100,7 +100,7 @@ except LaunchError as error:
 
 
 def test_occupancy_honours_dynamic_shared_memory(tmp_path: Path) -> None:
-    """Blocks that share much memory fit one by one: fewer at once; `forall` asks for the kernel's own limit."""
+    """Blocks with much shared memory leave room for fewer at once; `forall` uses the kernel's own limit."""
     script = """
 kernel = cached_kernel(SAXPY, cache=cache, cluster=4)
 plain, shared = kernel.max_cooperative_grid_blocks(256), kernel.max_cooperative_grid_blocks((16, 16), 120_000)
@@ -125,7 +125,7 @@ for wrong in (lambda: kernel.forall(1000, sharedmem=10**6), lambda: kernel.max_c
 
 
 def test_static_shared_memory_counts_against_what_needs_no_opting_in(tmp_path: Path) -> None:
-    """40 KiB of arrays and 20 KiB that the launch brings are more than 48 KiB: the kernel is told so."""
+    """40 KiB of arrays and 20 KiB of the launch exceed 48 KiB, so the kernel's attribute is set."""
     script = """
 kernel = cached_kernel('''extern "C" __global__ void k(int *x) {
     __shared__ int a[10240]; a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[threadIdx.x ^ 1]; }''', cache=cache)
@@ -137,7 +137,7 @@ kernel[1, 32, 0, 20_480](None)
 
 
 def test_first_launch_inside_a_capture_is_captured(tmp_path: Path) -> None:
-    """The module is loaded beside the capture, which stays whole; arguments of a stream outside it are waited for."""
+    """The module is loaded outside the capture, which stays valid; streams of arguments outside it are waited for."""
     script = """
 import cuda.bindings.driver as driver
 def value(answer):
@@ -215,7 +215,7 @@ kernel[1, 64](*null)
 
 
 def test_debug_launches_is_a_setting(tmp_path: Path) -> None:
-    """Switched on and off while the program runs; on, the driver is asked to finish each launch."""
+    """It can change while the program runs; when on, each launch is followed by a wait."""
     script = """
 kernel = cached_kernel(SAXPY)
 for on in (False, True, False):

@@ -1,4 +1,4 @@
-"""Headers of what a kernel links, and of what its options include: no stale hit, whichever kind of kernel links it."""
+"""Headers of linked CUDA C++, and of files that options include: no stale hit, for each kind of kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Project:
         return path
 
     def in_memory(self, text: str, **more: str) -> Any:
-        """A text to link that has no file."""
+        """A text to link, without a file."""
         home = importlib.import_module("numba_cuda_mlir.cuda") if self.kind == "mlir" else cuda
         return home.CUSource(text, **more)
 
@@ -82,11 +82,11 @@ class Project:
         kernel = self.kernel(cache)
         kernel.compile()
         (cubin,) = (kernel.cubin(),) if self.kind == "cuda" else kernel.cubin().values()
-        cubin = re.sub(rb"B7v1\d{5}", b"B7v100000", cubin)  # Numba's number of the compilation
+        cubin = re.sub(rb"B7v1\d{5}", b"B7v100000", cubin)  # Numba's counter of compilations
         return cubin, cache.info("process").compiles
 
     def is_right(self) -> int:
-        """Number of compilations until it got what a fresh compiler makes; the code is held against that."""
+        """Check the code against a fresh compile's; return the number of compiles that it took."""
         code, compiles = self.resolve()
         assert code == self.resolve(mode="off")[0], "stale"
         return compiles
@@ -181,7 +181,7 @@ def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) 
 
 
 def test_header_that_is_gone_is_an_error_as_without_a_cache(project: Project, how: str) -> None:
-    """No other takes its place: the compiler's own words, not old code."""
+    """No other header takes its place: the compiler's error is raised, and no old code is served."""
     project.write("own/value.h", "#define VALUE 1\n")
     project.resolve()
 
@@ -264,7 +264,7 @@ def test_link_input_that_includes_from_the_folder_in_its_name_is_refused(project
 
 
 def test_link_input_that_uses_its_path_is_not_served_elsewhere(tmp_path: Path, project: Project) -> None:
-    """The folder of the link input is in the code, although it includes nothing."""
+    """The code contains the folder of the link input, although that includes nothing."""
     text = DEVICE.format(header="value.h") + "__device__ const char *where = __FILE__;\n"
     project.write("own/device.cu", text.partition("\n")[2].replace("VALUE", "1"))
     project.resolve()
@@ -320,7 +320,7 @@ def test_numbas_runtime_is_tracked_where_it_is_linked(
 def test_link_input_edited_while_numba_compiles_is_not_stored(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numba reads it when it links, the key was made before."""
+    """Numba reads it when it links, after the key was derived."""
     project.write("own/value.h", "#define VALUE 1\n")
     real = numba_compile.link_kernel
 
@@ -338,7 +338,8 @@ def test_link_input_edited_while_numba_compiles_is_not_stored(
 def test_file_that_an_option_includes_is_tracked(
     tmp_path: Path, how: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First from the working directory, then from the folders; an edit and a shadow there are seen."""
+    """It is searched for in the working directory, then in the folders; an edit is seen, and a new file found
+    earlier."""
     source = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc/value.h").write_text("#define VALUE 1\n")
@@ -359,7 +360,7 @@ def test_file_that_an_option_includes_is_tracked(
 
 
 def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how: str) -> None:
-    """`--no-source-include` takes the folder of the including file away."""
+    """With `--no-source-include` the folder of the including file is not searched."""
     source = '#include <sub/outer.h>\nextern "C" __global__ void k(int *out) { *out = VALUE; }\n'
     for name, text in {
         "sub/outer.h": '#include "inner.h"',

@@ -18,7 +18,7 @@ HEADERS, EDITS, SERVED = 30, 66, 64
 def test_last_64_edits_of_many_headers_are_served_and_the_directory_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Headers that an edit left as they were are kept once. NVRTC runs once: what is kept is what is looked at."""
+    """Headers that an edit did not change are stored once. NVRTC runs once: the test is about what the store keeps."""
     names = [f"h{number}.h" for number in range(HEADERS)]
     for name in names:
         (tmp_path / name).write_text("#pragma once\n")

@@ -113,7 +113,7 @@ def test_each_mistake_is_answered_by_what_why_and_the_next_step(group: str) -> N
 
 @pytest.mark.parametrize("group", MISTAKES)
 def test_page_of_messages_shows_what_is_said(group: str) -> None:
-    """Word for word, but for the words of compilers."""
+    """The page has the messages word for word, except for the words of compilers."""
     if WRITES and group == "source":
         PAGE.write_text(page(), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ def test_page_of_messages_shows_what_is_said(group: str) -> None:
 
 
 def without_compilers(row: tuple[str, ...]) -> tuple[str, ...]:
-    """A row without its reason, where a compiler gave that."""
+    """A row without its reason, if that is a compiler's message."""
     return (*row[:2], "" if re.search(OF_A_COMPILER, row[2]) else row[2], *row[3:])
 
 

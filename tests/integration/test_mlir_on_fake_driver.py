@@ -1,4 +1,4 @@
-"""Kernels of numba-cuda-mlir on the fake driver: what reaches the driver, what a warm start brings in, its defects."""
+"""Kernels of numba-cuda-mlir on the fake driver: the bytes at the driver, the imports of a warm start, its defects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def launches(log: Path, name: str) -> list[list[str]]:
 
 
 def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
-    """Scalars, arrays of every layout and library, records, complex, tuples: the same bytes, cold, warm, both paths."""
+    """Scalars, arrays of every layout and library, records, complex, tuples: the same bytes, cold and warm, on both
+    paths."""
     for misses in ("33 misses", "0 misses"):
         log = tmp_path / f"log {misses}"
 
@@ -73,7 +74,7 @@ def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> No
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_host_waits_for_arrays_streams_where_a_program_is_not_edited(tmp_path: Path, way: str) -> None:
-    """As numba-cuda-mlir has it do, which programs may rely on; kernels of ours wait on the device."""
+    """numba-cuda-mlir does so, and programs may rely on it; for kernels of `cached_kernel` the device waits."""
     waits = [str(each) for each in (["one", "two"], ["two"])]
 
     assert said(mlir_programs.STREAMS, tmp_path / "cache", way) == (waits if way == "installed" else ["[]", "[]"])
@@ -81,7 +82,7 @@ def test_host_waits_for_arrays_streams_where_a_program_is_not_edited(tmp_path: P
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_hit_gives_the_warnings_of_the_compile(tmp_path: Path, way: str) -> None:
-    """The same category and text, with this process's function in it: a debugger's user is told in each process."""
+    """Category and text are the same, with this process's function in the text."""
     cold, warm = (said(mlir_programs.WARNS, tmp_path / "cache", way, is_forked=each) for each in (True, False))
 
     assert warm == cold == ["NumbaDebugInfoWarning True"]
@@ -105,7 +106,8 @@ def test_every_option_is_in_the_key(tmp_path: Path) -> None:
 
 
 def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
-    """An edited callee, another global, a captured array and another device runtime miss; all else hits as it was."""
+    """An edited callee, another global, a captured array and another device runtime are misses; everything else is a
+    hit."""
     cache, log = tmp_path / "cache", tmp_path / "log"
     cold = said(mlir_programs.DEFECTS, cache, "cold", "2.0", "2.0")
     warm = said(mlir_programs.DEFECTS, cache, "warm", "2.0", "2.0", log=log, is_forked=False)
@@ -122,7 +124,7 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
 
 @pytest.mark.lane
 def test_text_of_a_served_kernel_is_that_of_its_compile(tmp_path: Path) -> None:
-    """In MLIR, as it is before passes change it, for the target that the options name, which need not run here."""
+    """The text is MLIR before the passes, for the target of the options, which no device here needs to run."""
     for misses in (1, 0):
         assert said(mlir_programs.INSPECTED, tmp_path, is_forked=misses > 0) == [f"True True {misses}", "True"]
 
@@ -135,7 +137,7 @@ def test_intrinsics_count_by_what_they_write(tmp_path: Path) -> None:
 
 
 def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
-    """`overloads`, `inspect_*`, `specialize` and pickling work, of what was compiled and of what was served."""
+    """`overloads`, `inspect_*`, `specialize` and pickling work, after a compile and after a hit."""
     cold = said(mlir_programs.INSTALLED, tmp_path)
     warm = said(mlir_programs.INSTALLED, tmp_path, is_forked=False)
 
@@ -144,7 +146,7 @@ def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
 
 
 def test_launches_of_a_program_that_is_not_edited_say_what_they_said(tmp_path: Path) -> None:
-    """Errors, warnings and overloads are those of the program alone, cold and warm."""
+    """Errors, warnings and overloads are those of the program without the cache, cold and warm."""
     plain, *installed = [said(mlir_programs.UNEDITED, tmp_path, way) for way in ("plain", "installed")]
     installed.append(said(mlir_programs.UNEDITED, tmp_path, "installed", is_forked=False))
 
@@ -153,7 +155,7 @@ def test_launches_of_a_program_that_is_not_edited_say_what_they_said(tmp_path: P
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
 def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path, way: str) -> None:
-    """A global counts as it was at the first launch; after `recompile()`, as it is."""
+    """A global has its value of the first launch; after `recompile()`, its present value."""
     log = tmp_path / "log"
 
     assert said(mlir_programs.RECOMPILED, tmp_path / "cache", way, log=log) == ["1", "2"]
@@ -174,7 +176,8 @@ def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["module", "variable"])
 def test_hook_takes_programs_from_outside(tmp_path: Path, way: str) -> None:
-    """`python -m numba_kcache.numba_hook --all PROGRAM`, and the environment variable where we are imported."""
+    """`python -m numba_kcache.numba_hook --all PROGRAM`, or the environment variable if the program imports the
+    package."""
     program = tmp_path / "program.py"
     program.write_text(
         ("import numba_kcache\n" if way == "variable" else "")
@@ -190,7 +193,7 @@ def test_hook_takes_programs_from_outside(tmp_path: Path, way: str) -> None:
 
 
 def test_target_is_what_was_asked_for(tmp_path: Path) -> None:
-    """Two devices have code of their own, a reset is survived, and `chip=` is a target although the device is newer."""
+    """Two devices have code of their own, a reset works, and `chip=` is the target although the device is newer."""
     log = tmp_path / "log"
 
     printed = said(mlir_programs.DEVICES, tmp_path / "cache", log=log, devices=(90, 86))
@@ -200,7 +203,7 @@ def test_target_is_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_keyed_runs_and_says_why(tmp_path: Path) -> None:
-    """A captured device array, numbers beyond a fixed signature, a planner: each is refused with its reason."""
+    """A captured device array, numbers beyond a fixed signature, a planner: each runs uncached, with its reason."""
     printed = said(mlir_programs.REFUSED, tmp_path)
 
     assert "device array" in printed[0]
@@ -225,7 +228,7 @@ def test_both_numbas_take_their_own_kernels(tmp_path: Path) -> None:
 
 
 def test_edited_text_is_not_transformed_into_a_key(tmp_path: Path) -> None:
-    """A text transform reads the file again: what was edited after the import is compiled and not stored."""
+    """A text transform reads the file again: code from text edited after the import is used, but not stored."""
     module = tmp_path / "transformed.py"
     text = (
         "from numba_cuda_mlir import cuda\nfrom numba_cuda_mlir.cuda.experimental import consteval\nN = 3\n"

@@ -66,7 +66,7 @@ def test_eager_module_is_loaded_once_for_all_its_kernels(tmp_path: Path) -> None
 
 
 def test_lazy_module_loads_the_kernels_that_are_used(tmp_path: Path) -> None:
-    """Each its own code; the next process links nothing."""
+    """Each kernel has its own code; the next process links nothing."""
     for counts in ("3 0 3", "0 3 0"):
         said, events = seen(tmp_path, "LAZY = True" + LAUNCH_ALL, "load", "launch")
 
@@ -94,7 +94,7 @@ for device in (0, 1, 0):
 
 
 def test_symbol_is_the_variable_with_the_compiler_s_type(tmp_path: Path) -> None:
-    """Shape and dtype come from the compile or from the store; what is written is there when it is asked for again."""
+    """Shape and dtype come from the compile or from the store; written values are read back."""
     script = """
 m = cached_module(SOURCE, NAMES, cache=cache)
 for name in ("coeffs", "counter", "ns::vector", "pair"):
@@ -150,7 +150,7 @@ for use in (lambda: m.symbol("nope"), lambda: m.symbol("pair", "3f8"), lambda: m
 
 
 def test_modules_work_after_a_reset(tmp_path: Path) -> None:
-    """The module is loaded again, once, for whichever kernel asks first; its variables are as they were declared."""
+    """The next use loads the module again, once; its variables have their initial values."""
     script = """
 m = cached_module(SOURCE, NAMES, cache=cache)
 launch = m.axpy[1, 32]
@@ -188,7 +188,7 @@ for lazy in (False, True):
 
 
 def test_launch_attributes_are_every_kernel_s(tmp_path: Path) -> None:
-    """Options of the module that are of launches."""
+    """The module's launch options apply to each of its kernels."""
     script = """
 m = cached_module(SOURCE, NAMES, cache=cache, cluster=2)
 m.axpy[2, 32](2.0, None, None)
@@ -220,8 +220,8 @@ def count(frame, event, what):
 
 
 def test_further_kernel_of_a_module_asks_for_its_handle_and_no_more(tmp_path: Path) -> None:
-    """The context is asked for its number: with that, device and module are those of the kernel before, and the entry
-    says how many threads a block may have. Types that the kernel before was launched with are known."""
+    """The context's number shows that device and module are those of the kernel before; the entry has the threads that
+    a block may have, and the argument types are registered."""
     script = """
 m.k0[1, 32](2.0, x, y)
 m.k0[1, 64](2.0, x, y)  # again: the compiled module is told
@@ -300,7 +300,7 @@ except LaunchConfigError as error:
 
 
 def test_further_kernel_after_a_reset_is_loaded_again(tmp_path: Path) -> None:
-    """The module of the first kernel is gone with the context, before any launch has noticed it."""
+    """The reset unloaded the module of the first kernel, and no launch has noticed that yet."""
     script = """
 from cuda.bindings import driver
 m.k0[1, 32](2.0, x, y)
@@ -363,7 +363,7 @@ print(cache.info("process").hits, cache.info("process").compiles)
 
 
 def test_further_source_asks_which_context_is_current_by_one_number(tmp_path: Path) -> None:
-    """Known to be that of a primary context; a context of the program's own is refused after that as before."""
+    """The number is known to be that of a primary context; a context of the program's own is still refused."""
     script = """
 from cuda.bindings import driver
 from numba_kcache import LaunchError, cached_kernel

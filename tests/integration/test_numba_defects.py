@@ -1,6 +1,6 @@
-"""Each defect of Numba's own kernel cache, shown on Numba and shown to be gone: one program, run under either cache.
+"""Each defect of Numba's own kernel cache, shown with Numba and absent here: one program, run with either cache.
 
-The programs are not edited for it: `@cuda.jit(cache=True)`, and NUMBA_KCACHE_INSTALL=1 in the environment or not.
+The programs are not edited: they have `@cuda.jit(cache=True)`, and run with or without NUMBA_KCACHE_INSTALL=1.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Project:
         self.write("program.py", PROGRAM.format(head=head, body=lines, options=options, dtype=dtype))
 
     def fill(self, *arguments: str, before: str = "", **env: str) -> str:
-        """The same as `run`, for a process that compiles: it is forked with Numba imported.
+        """Like `run`, for a process that compiles: it is forked with Numba imported.
 
-        What it shares with the one before, as the seed of hashes, could only help it to a hit that is wrong.
+        Forked processes share a hash seed and the like, which could only cause a hit, never hide one that is wrong.
         """
         return self._said(arguments, before, env, is_forked=True)
 
@@ -116,7 +116,7 @@ def scaled(x):
 
 @either
 def test_edited_device_function_of_another_module_is_seen(project: Project) -> None:
-    """Numba looks at the kernel's file alone (numba#1833, numba#9483)."""
+    """Numba checks only the kernel's own file (numba#1833, numba#9483)."""
     project.program("x[0] = helpers.scaled(x[0])", "import helpers")
     project.write("helpers.py", HELPERS.format(k="3.0"))
     assert THREE in project.fill()
@@ -140,7 +140,7 @@ def test_edited_constant_of_another_module_is_seen(project: Project) -> None:
 
 @either
 def test_global_from_the_environment_is_seen(project: Project) -> None:
-    """The file is the same, the value is not."""
+    """The file is the same, the global's value is not."""
     project.program("x[0] *= SCALE", 'SCALE = float(os.environ["SCALE"])')
     assert THREE in project.fill(SCALE="3")
 
@@ -149,7 +149,7 @@ def test_global_from_the_environment_is_seen(project: Project) -> None:
 
 @either
 def test_decorator_option_is_seen(project: Project) -> None:
-    """fastmath that comes from outside the file; Numba serves the precise kernel."""
+    """fastmath is set outside the file: Numba serves the precise kernel."""
     project.program("x[0] = x[0] / x[1]", options=', fastmath=bool(os.environ.get("FAST"))', dtype="f4")
     assert "div.rn" in project.fill()
 
@@ -196,7 +196,7 @@ kernel = make(5.0)
 
 @either
 def test_generated_kernels_of_one_file_are_told_apart(project: Project) -> None:
-    """Same name, same line, same bytecode, another constant: Numba runs the first one's code for the second."""
+    """Name, line and bytecode are equal, a constant is not: Numba runs the first kernel's code for the second."""
     project.program()
     text = (project.files / "program.py").read_text()
     start = text.index("@cuda.jit(cache=True)")
@@ -239,7 +239,7 @@ def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: st
 @either
 @pytest.mark.parametrize("damage", ["empty", "truncated"])
 def test_damaged_file_is_compiled_again(project: Project, damage: str) -> None:
-    """Numba's EOFError or UnpicklingError comes out of the launch, at every start from then on."""
+    """Numba's launch raises EOFError or UnpicklingError, at every start from then on."""
     project.program()
     project.fill()
     for each in project.stored():
@@ -251,7 +251,7 @@ def test_damaged_file_is_compiled_again(project: Project, damage: str) -> None:
 
 @either
 def test_flipped_bit_is_noticed(project: Project) -> None:
-    """Numba loads whatever the file holds; here every byte is under a checksum."""
+    """Numba loads the changed bytes; here a checksum covers every byte."""
     project.program()
     project.fill()
     for each in project.stored():
@@ -265,7 +265,7 @@ def test_flipped_bit_is_noticed(project: Project) -> None:
 
 @either
 def test_full_disk_does_not_reach_the_launch(project: Project) -> None:
-    """Numba's OSError comes out of the user's launch, after the kernel has been compiled."""
+    """Numba's launch raises OSError after the compile."""
     project.program()
 
     said = project.fill(before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))")
@@ -275,7 +275,7 @@ def test_full_disk_does_not_reach_the_launch(project: Project) -> None:
 
 @either
 def test_planted_file_runs_no_code(project: Project) -> None:
-    """Numba unpickles an index before it looks at it; nothing that is stored here is ever code of this process."""
+    """Numba unpickles an index before it checks it; here no stored byte ever runs in this process."""
     project.program()
     project.fill()
     mark = project.root / "mark"
@@ -305,7 +305,7 @@ KERNELS = {
 @either
 @pytest.mark.parametrize("what", KERNELS)
 def test_kernel_that_links_is_cached(project: Project, what: str) -> None:
-    """Numba raises `Cannot pickle CUDACodeLibrary with linking files` out of the launch."""
+    """Numba's launch raises `Cannot pickle CUDACodeLibrary with linking files`."""
     project.write(
         "external.cu",
         'extern "C" __device__ int external(double *r, double x) { *r = 3.0 * x; return 0; }',
@@ -367,7 +367,7 @@ def test_function_without_a_file_is_cached(project: Project, where: str) -> None
 
 @either
 def test_program_in_a_read_only_tree_is_cached(project: Project) -> None:
-    """Numba finds no place beside the file and none in a home that cannot be written: it refuses at decoration."""
+    """Numba can write neither beside the file nor in the home, and refuses at decoration."""
     project.program()
     project.write("__pycache__", "a file, so that no folder can be made here, root or not")
     nowhere = {"NUMBA_CACHE_DIR": "", "HOME": "/dev/null/home", "XDG_CACHE_HOME": "/dev/null/cache"}
@@ -391,7 +391,7 @@ def test_forall_is_cached(project: Project) -> None:
 
 @either
 def test_carveout_survives_a_hit(project: Project) -> None:
-    """Numba sets it when it compiles, and never again."""
+    """Numba sets it only after a compile."""
     project.program(options=', shared_memory_carveout="MaxShared"')
     counts = []
     for start in (project.fill, project.run):
@@ -405,7 +405,7 @@ def test_carveout_survives_a_hit(project: Project) -> None:
 
 @either
 def test_moved_kernel_leaves_nothing_behind(project: Project) -> None:
-    """A line shift orphans Numba's files for ever."""
+    """With Numba, files of kernels at other lines stay for ever."""
     project.program()
     path = project.files / "program.py"
     for start in (project.fill, project.run, project.run):
@@ -417,7 +417,8 @@ def test_moved_kernel_leaves_nothing_behind(project: Project) -> None:
 
 @either
 def test_writers_at_once_lose_nothing(project: Project) -> None:
-    """Index read, index written, no lock: a second writer in between loses the first one's entry, or names its file."""
+    """Numba reads and writes its index without a lock: a writer in between loses an entry, or the index names its
+    file."""
     project.program()
     text = (project.files / "program.py").read_text()
     meet = """
@@ -482,7 +483,7 @@ def test_writers_at_once_never_leave_another_signature_s_kernel(project: Project
 
 
 def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:
-    """`uninstall()` leaves Numba's class and dispatchers as they were."""
+    """`uninstall()` restores Numba's class and dispatchers."""
     project = Project(tmp_path, HERE)
     project.program(
         head="from numba.cuda.dispatcher import CUDADispatcher as kind\n"
@@ -496,7 +497,7 @@ def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:
 
 
 def test_installer_runs_a_program(tmp_path: Path) -> None:
-    """`python -m numba_kcache.numba_hook program.py`: without an edit, without the variable."""
+    """`python -m numba_kcache.numba_hook program.py` needs neither an edit nor the environment variable."""
     project = Project(tmp_path, HERE)
     project.program()
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(project.cache / HERE)}

@@ -84,8 +84,8 @@ for device in (0, 1, 0):
 
 @ways
 def test_large_dynamic_shared_memory_is_allowed_for_every_signature(tmp_path: Path, way: str) -> None:
-    """Numba itself stays below 48 KiB; also for the second type that a bound launch meets, and after a reset, which
-    what Numba compiled does not survive."""
+    """Numba itself stays below 48 KiB. This holds for the second type that a bound launch gets, and after a reset,
+    after which kernels that Numba compiled fail."""
     turns = 1 if way == "uncached" else 2
     script = f"""
 {start(way, "")}
@@ -110,7 +110,7 @@ REFUSED = {
 
 @ways
 def test_shape_that_the_attributes_rule_out_is_refused(tmp_path: Path, way: str) -> None:
-    """Before anything is queued, with the number that is in the way."""
+    """The error comes before any driver call of the launch, with the number that does not fit."""
     script = ""
     for options, config, _ in REFUSED.values():
         script += f"""
@@ -140,7 +140,7 @@ kernel.specialize(array(), 1)[4, 32, 0, 90_000](array(), 1)
 
 
 def test_forall_launches_whole_clusters(tmp_path: Path) -> None:
-    """The grid is rounded up; more than eight blocks of a cluster are allowed for."""
+    """The grid is rounded up; clusters of more than eight blocks work."""
     script = "made(straight, cluster=16).forall(1000, 64)(array(), 1)"
     _, events = seen(tmp_path, script, "set_attribute", "launch")
 
@@ -149,7 +149,8 @@ def test_forall_launches_whole_clusters(tmp_path: Path) -> None:
 
 
 def test_cooperative_code_is_checked_without_the_option(tmp_path: Path) -> None:
-    """A kernel that synchronises its grid is launched as one, and a grid that does not fit is refused by name."""
+    """A kernel that synchronises its grid is launched cooperatively, and a grid that does not fit is refused with its
+    name."""
     script = """
 def together(x):
     cuda.cg.this_grid().sync()
@@ -185,7 +186,7 @@ made(straight, launch_bounds=64, carveout="MaxShared")
 
 @ways
 def test_debug_launches_waits_for_numba_kernels(tmp_path: Path, way: str) -> None:
-    """On, each launch stands between two waits; off again, none is waited for."""
+    """When on, each launch is between two waits; when off again, there is none."""
     script = f"""
 cache = None
 {start(way, "")}
@@ -237,7 +238,7 @@ def test_failed_launch_is_named_with_its_arguments(tmp_path: Path, way: str, x: 
 
 @pytest.mark.parametrize("way", ["straight", "debugged"])
 def test_earlier_failure_is_not_blamed_on_the_launch(tmp_path: Path, way: str) -> None:
-    """An earlier failure is said to be earlier, and the launch is not made."""
+    """The error says that the failure is earlier, and the launch is not made."""
     said, launches = seen(tmp_path, FAILS.format(start=start(way, ""), which=1), "launch")
 
     assert said.startswith(f"cannot launch {way}: work that was queued before it failed")

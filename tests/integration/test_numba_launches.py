@@ -38,7 +38,8 @@ def seen(tmp_path: Path, script: str, *events: str) -> Any:
 
 
 def test_first_launch_inside_a_capture_is_captured(tmp_path: Path) -> None:
-    """Compiled, loaded and launched beside the capture, which stays whole; so does the second process, from disk."""
+    """The kernel is compiled and loaded outside the capture, which stays valid; the same holds for a hit in the second
+    process."""
     script = """
 import cuda.bindings.driver as driver
 def value(answer):
@@ -123,7 +124,7 @@ bound(x, 1, 1.0)
 
 
 def test_recompiled_kernel_is_launched_as_it_is_now(tmp_path: Path) -> None:
-    """A global counts as it was at the first launch; after `recompile()`, as it is."""
+    """A global has its value of the first launch; after `recompile()`, its present value."""
     script = """
 @cached_kernel(cache=KernelCache(sys.argv[1]))
 def reads(x):
@@ -142,7 +143,7 @@ for _ in range(3):
 
 
 def test_kernel_survives_cuda_close(tmp_path: Path) -> None:
-    """A launch of host arrays brings the context back, which Numba itself does not do; then device arrays go again."""
+    """A launch of host arrays makes the context again, which Numba itself does not; then device arrays work too."""
     script = """
 bound, host = kernel[1, 64], np.ones(8, "f4")
 for _ in range(3):

@@ -1,4 +1,4 @@
-"""Numba kernels on the fake driver: what reaches the driver, what a warm start brings in, bad input."""
+"""Numba kernels on the fake driver: the bytes at the driver, the imports of a warm start, bad input."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> No
 
 
 def test_one_kernel_takes_many_types(tmp_path: Path) -> None:
-    """Alternating signatures, wrong counts and whatever else: each launch finds its own code."""
+    """Alternating signatures, and wrong counts in between: each launch finds its own code."""
     assert forked(POLYMORPHIC, tmp_path).split() == ["done"]
 
 
 def test_each_grid_of_a_loop_is_launched(tmp_path: Path) -> None:
-    """Over ever new grids, past what is kept, with other types and extents in between, and after a reset."""
+    """More new grids than are kept, with other types and extents in between, and after a reset."""
     log = tmp_path / "log"
 
     said = forked(GRIDS, tmp_path / "cache", log=log).splitlines()
@@ -107,7 +107,7 @@ def test_clear_reset_and_reload_are_followed(tmp_path: Path) -> None:
 
 
 def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
-    """Two capabilities in one process: two entries, and the host stays in charge of which device launches."""
+    """Two capabilities in one process give two entries; the current device is the one that launches."""
     log = tmp_path / "log"
 
     said = forked(DEVICES, tmp_path / "cache", log=log, devices="90 80")
@@ -166,7 +166,8 @@ def test_each_signature_of_an_uncached_kernel_is_its_own_module(tmp_path: Path) 
 
 
 def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
-    """A value that cannot be told from another and an extension, which still prepares each launch; and told apart."""
+    """A kernel with an uncapturable value, and one with an extension, which still prepares each launch: cached with
+    `depends=`, and by its value."""
     said = [child(VOUCHED, tmp_path, factor).split() for factor in ("2", "2", "3")]
 
     assert said == [["1", "24", "1"], ["0", "24", "1"], ["1", "24", "2"]]
@@ -181,7 +182,7 @@ def test_numbas_own_message_comes_unchanged(tmp_path: Path, what: str) -> None:
 
 
 def test_numpy_too_new_for_numba_says_so(tmp_path: Path) -> None:
-    """NumPy 2.5 breaks Numba's registries with an AttributeError; here the error names the version that works."""
+    """NumPy 2.5 breaks Numba's registries with an AttributeError; here the error has the version that works."""
     said = child(BAD, tmp_path, "numpy", "ours")
 
     assert said.startswith("ToolchainMissingError")

@@ -40,14 +40,14 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 class Place:
-    """A path of a test's own in the container of a service."""
+    """A path in a service's container, for one test."""
 
     def __init__(self, service: ObjectService) -> None:
         self.url = f"{service.scheme}://{CONTAINER}/team{next(_number)}"
         self.port, self.endpoint = service.port, service.endpoint
 
     def tier(self, port: int | None = None, **options: object) -> ObjectTier:
-        """A tier there, or at another port."""
+        """A tier at that path, or at another port."""
         endpoint = self.endpoint.replace(str(self.port), str(port or self.port), 1)
         return ObjectTier(self.url, endpoint=endpoint, **options)  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def test_what_is_too_large_is_not_fetched(place: Place) -> None:
 
 
 def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) -> None:
-    """A tier set by the settings serves the entry; push and pull find it there too."""
+    """A tier in the settings serves the entry; push and pull use it too."""
     url = f"{place.url}?endpoint={place.endpoint}"
     first, second = (KernelCache(tmp_path / name, tiers=url, durability="none") for name in ("a", "b"))
     cached_kernel(EMPTY, cache=first).compile("sm_90")
@@ -100,7 +100,7 @@ def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) ->
 def test_two_nodes_that_add_a_variant_at_once_lose_none(
     place: Place, running: ObjectService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Another writes after the first has read, or when it is about to write, which needs a service with conditions."""
+    """Another node writes between the read and the write, or just before the write, which needs conditional writes."""
     import obstore
 
     events = Events()
@@ -125,7 +125,7 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 
 
 def test_service_that_is_away_is_a_miss_and_is_left_alone(place: Place, tmp_path: Path) -> None:
-    """Refused: told once, and not tried again in the breaker's period."""
+    """A refused connection is reported once, and not tried again while the breaker is open."""
     events = Events()
     chain = Chain(open_store(tmp_path), [place.tier(free_port())], events)
 
@@ -134,7 +134,7 @@ def test_service_that_is_away_is_a_miss_and_is_left_alone(place: Place, tmp_path
 
 
 def test_black_hole_costs_its_timeout(place: Place, tmp_path: Path) -> None:
-    """One request, not repeated."""
+    """One request is sent, and not repeated."""
     events = Events()
     with fault_proxy(1) as proxy:
         proxy.is_silent = True
@@ -158,12 +158,13 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
 
 @pytest.mark.parametrize("fault", [*FAULTS, "slow"])
 def test_answer_that_is_not_whole_is_a_miss(place: Place, tmp_path: Path, fault: str) -> None:
-    """Hung up on, cut, a bit flipped, not HTTP, refused for now, in drops: told and counted once, nothing is kept."""
+    """Closed, truncated, flipped, not HTTP, temporarily refused, or in single bytes: reported and counted once, not
+    stored."""
     events = Events()
     place.tier().put(ENTRY, key_of(1), encode_entry(entry_of(1, 50_000)))
     with fault_proxy(place.port) as proxy:
         whole = Chain(open_store(tmp_path / "whole"), [place.tier(proxy.port)], events)
-        assert whole.get(key_of(1)) == entry_of(1, 50_000)  # or what follows would show nothing
+        assert whole.get(key_of(1)) == entry_of(1, 50_000)  # else the rest of the test would prove nothing
         proxy.fault, proxy.pieces_s = FAULTS.get(fault, proxy.fault), 0.02 if fault == "slow" else None
         chain = Chain(open_store(tmp_path / "broken"), [place.tier(proxy.port, timeout_s=0.3)], events)
 
@@ -195,7 +196,7 @@ def test_wrong_secret_is_told_and_never_shown(
     "url", ["s3://kernels", "gs://kernels/a", "az://container/a", "s3://k?endpoint=https://h:9000"]
 )
 def test_urls_of_each_cloud_are_tiers(url: str) -> None:
-    """Opened without a request."""
+    """Opening a tier sends no request."""
     (opened,) = open_tiers(read_settings({"tiers": url}, {}))
 
     assert opened.name == url.partition("?")[0]
@@ -205,7 +206,7 @@ def test_urls_of_each_cloud_are_tiers(url: str) -> None:
     "url", ["s3://kernels?ttl=3", "s3://kernels?endpoint=ftp://codswallop", "s3://k?key=codswallop"]
 )
 def test_option_that_it_has_not_is_refused_unseen(url: str) -> None:
-    """The message names those there are."""
+    """The message lists the options, and does not repeat the value."""
     with pytest.raises(SettingsError, match="endpoint") as raised:
         read_settings({"tiers": url}, {})
 

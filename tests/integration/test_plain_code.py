@@ -1,4 +1,4 @@
-"""Our hand does not show in the code: what is stored is, byte by byte, what NVRTC and nvJitLink make without us."""
+"""The package leaves no trace in code: it equals, byte by byte, what NVRTC and nvJitLink make alone."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_types_are_told_in_the_compile(name: str, way: str, made_by: Callable[[s
 
 
 def test_programs_have_enough_kernels() -> None:
-    """150 at least, in which no way to write one is left out."""
+    """There are at least 150, and each way to write a kernel is among them."""
     assert sum(program.kernels for program in PROGRAMS.values()) >= 150
 
 
@@ -216,7 +216,7 @@ def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
 
 @pytest.mark.slow
 def test_single_kernel_of_many_is_the_code_of_all(spy: Spy) -> None:
-    """One kernel is requested, and all that the source has are in the cubin, as without us."""
+    """One kernel is requested, and the cubin has all kernels of the source, as with NVRTC alone."""
     program = PROGRAMS["scalars in C"]
     made = build(program.source, "copied_3")
 
@@ -234,7 +234,7 @@ def test_signature_is_read_in_the_compile(spy: Spy) -> None:
 
 
 def test_refused_source_is_compiled_once(spy: Spy) -> None:
-    """The log is the user's if no error is about what was asked."""
+    """If no error is about the names that the package asked for, the log is shown to the user as it is."""
     with pytest.raises(Exception, match="undefined"):
         build('extern "C" __global__ void k(float *x) { *x = missing; }')
 
@@ -243,7 +243,7 @@ def test_refused_source_is_compiled_once(spy: Spy) -> None:
 
 @pytest.mark.parametrize("flag", ["-rdc=true", "--relocatable-device-code=true", "-dc", "--device-c"])
 def test_relocatable_code_is_linked(flag: str) -> None:
-    """An object is not stored as a cubin."""
+    """A relocatable object is not stored as a cubin."""
     made = build(EMPTY, options=[flag]).cubin
 
     assert made[16:18] == b"\2\0"  # ET_EXEC
@@ -260,7 +260,7 @@ def test_relocatable_code_that_lacks_a_function_is_refused() -> None:
 
 @pytest.mark.parametrize("how", ["lineinfo", "debug"])
 def test_line_table_of_a_file_is_that_of_the_file(how: str, tmp_path: Path) -> None:
-    """A source that is a file of its own is compiled under its name, without a directive of ours."""
+    """A source in a file of its own is compiled under the file's name, without an added `#line`."""
     path = tmp_path / "k.cu"
     path.write_text('extern "C" __global__ void k(int *x) {\n  *x = __LINE__;\n}\n')
     request = SourceRequest(

@@ -1,6 +1,6 @@
-"""Entries with right digests and wrong meaning: launched on the fake driver, from everywhere they may come.
+"""Entries with valid digests and wrong contents: launched on the fake driver, from every place they may come from.
 
-What reaches the driver is read from its log: nothing whose target, kernels or parameters are not as its header says.
+The driver's log shows that nothing is loaded whose target, kernels or parameters differ from its header.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def child(tmp_path: Path, script: str, **options: object) -> tuple[str, list[dic
 
 @pytest.mark.parametrize("way", ["own", "tier", "shared"])
 def test_poisoned_entry_is_compiled_anew_and_heals(tmp_path: Path, way: str) -> None:
-    """Of every kind, from one's own directory, another one, and one of a team: one warning, and a hit after it."""
+    """Each kind of entry, in the local directory, in a tier and in a team's directory: one warning, and a hit
+    afterwards."""
     script = f"""
 way, root = {way!r}, sys.argv[1]
 for name in {CHANGES!r}:
@@ -127,7 +128,8 @@ for name in {CHANGES!r}:
 
 @pytest.mark.parametrize("mode", ["readwrite", "frozen"])
 def test_code_that_the_driver_alone_refuses_is_set_aside(tmp_path: Path, mode: str) -> None:
-    """Whole in all that can be read of it: compiled again, with one warning; frozen, an error that names the entry."""
+    """All checks of the bytes pass: the code is compiled again with one warning; if frozen, the error names the
+    entry."""
     log = tmp_path / "log"
     script = f"""
 cache, found = compiled(sys.argv[1] + "/cache")
@@ -147,7 +149,7 @@ except KCacheError as error:
 
 
 def test_own_code_that_the_driver_refuses_is_the_user_s_error(tmp_path: Path) -> None:
-    """Code that was compiled just now is not compiled again and again."""
+    """Code that was compiled just now is not compiled a second time."""
     script = """
 try:
     launch(KernelCache(sys.argv[1] + "/cache"))
@@ -160,7 +162,7 @@ except KCacheError as error:
 
 
 def test_driver_without_memory_keeps_the_entry(tmp_path: Path) -> None:
-    """It says nothing about the code: the launch fails as it would without a cache, and the entry stays."""
+    """The error says nothing about the code: the launch fails as it would without a cache, and the entry stays."""
     script = """
 cache, found = compiled(sys.argv[1] + "/cache")
 again = KernelCache(sys.argv[1] + "/cache")
@@ -175,7 +177,7 @@ except KCacheError as error:
 
 
 def test_kernel_of_a_module_is_held_against_the_cubin_when_it_is_launched(tmp_path: Path) -> None:
-    """One of three kernels has a lie about its parameters: the module is compiled again, and all three run."""
+    """The header has wrong parameters for one of three kernels: the module is compiled again, and all three run."""
     script = """
 from numba_kcache import cached_module
 TWO = SAXPY + OTHER + 'extern "C" __global__ void third(int a) {}'

@@ -24,7 +24,7 @@ HEADED = '#include "two.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
 
 @pytest.fixture(params=["directory", "redis"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Writes an empty tier, in each of the ways."""
+    """Make an empty tier, in each of the ways to name one."""
     if request.param == "directory":
         yield str(tmp_path / "share")
         return
@@ -68,7 +68,7 @@ def test_tier_that_was_pushed_to_is_closed(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path) -> None:
-    """Byte for byte; the kernel with a header is found by its manifest. Again, there is nothing left to move."""
+    """Bytes are equal; the kernel with a header is found by its manifest. A second push or pull moves nothing."""
     pushed = filled.push(tier)
     other = KernelCache(tmp_path / "other", durability="none")
     pulled = other.pull(tier)
@@ -87,7 +87,7 @@ def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path
 
 @pytest.mark.slow
 def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_path: Path) -> None:
-    """Only what the entries need goes along."""
+    """Only entries and their manifests are pushed."""
     filled.push(str(tmp_path / "share"))
 
     assert b"toolchain" not in b"".join(path.read_bytes() for path in files_below(tmp_path / "share"))
@@ -120,7 +120,7 @@ def test_entry_that_changes_after_it_was_verified_is_not_pushed(
 
 @pytest.mark.slow
 def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> None:
-    """The others are; it is counted."""
+    """The others are pulled; the damaged one is counted."""
     share = str(tmp_path / "share")
     filled.push(share)
     damaged = next(iter(DirectoryTier(share).keys(ENTRY)))
@@ -132,7 +132,7 @@ def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> Non
 
 
 def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
-    """Other files are in a bucket too, or in a shared Redis."""
+    """A bucket, or a shared Redis, has other files too."""
     key = "0123456789abcdef" * 4
     names = [key, "README", key.upper(), "g" * 64, f"../{key[3:]}", ""]
     tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=lambda _kind: names))
@@ -155,9 +155,9 @@ def test_verbs_move_and_say_so(
 def test_info_verb_shows_whether_each_tier_answers(
     filled: KernelCache, tier: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reachable, latency, hits, misses, errors, bytes, of all processes; one that is away is said to be."""
+    """Reachability, latency, hits, misses, errors and bytes of all processes; an unreachable tier is shown as such."""
     filled.push(tier)
-    assert filled.info("process").tiers == ()  # it was named, not set
+    assert filled.info("process").tiers == ()  # the tier was an argument, not a setting
     filled.session.save_counts()  # as at the end of a process
     away = f"redis://127.0.0.1:{free_port()}/0"
     monkeypatch.setenv("NUMBA_KCACHE_TIERS", f"{tier},{away}")

@@ -39,7 +39,7 @@ def masters(running: list[RedisServer]) -> list[RedisServer]:
 
 
 def redirected(masters: list[RedisServer]) -> int:
-    """Number of times that any has sent somebody elsewhere."""
+    """Number of redirections that the masters have sent."""
     stats = [each.told("INFO", "errorstats") for each in masters]
     return sum(found.get("errorstat_MOVED", {}).get("count", 0) for found in stats)  # type: ignore[attr-defined]
 
@@ -65,7 +65,7 @@ def test_what_is_put_at_one_node_is_got_at_another(masters: list[RedisServer]) -
 
 
 def test_each_slot_is_redirected_once(masters: list[RedisServer]) -> None:
-    """Places once learned are kept: reading all again asks the right node at once."""
+    """A slot's node is remembered: reading all keys again sends each request to the right node."""
     tier = RedisTier(masters[0].url)
     slots = {slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)}
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_each_slot_is_redirected_once(masters: list[RedisServer]) -> None:
 
 
 def test_slot_that_moves_is_asked_where_it_goes(masters: list[RedisServer]) -> None:
-    """ASK while it moves, MOVED from then on."""
+    """Redirections are ASK while the slot moves, and MOVED afterwards."""
     number = next(number for number in range(99) if slot_of(f"numba_kcache:1:entry:{key_of(number)}") <= 5460)
     slot = slot_of(f"numba_kcache:1:entry:{key_of(number)}")
     first, second = (str(each.told("CLUSTER", "MYID"), "ascii") for each in masters[:2])  # type: ignore[arg-type]
@@ -93,7 +93,8 @@ def test_slot_that_moves_is_asked_where_it_goes(masters: list[RedisServer]) -> N
 
 
 def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> None:
-    """One owner, by whichever node it asked; a manifest is replaced by who has read it."""
+    """A lease has one owner, whichever node was asked; a manifest is replaced only by the node that read its last
+    content."""
     tiers = [RedisTier(each.url) for each in masters]
     for number in range(6):
         mine, yours, third = (tiers[(number + shift) % 3] for shift in range(3))
@@ -124,7 +125,7 @@ def test_kernel_of_one_node_is_a_hit_on_another(masters: list[RedisServer], tmp_
 
 
 def test_redirections_end(tmp_path: Path, masters: list[RedisServer]) -> None:
-    """A node that sends everybody back to itself, or nowhere, is a miss and an error, not a circle."""
+    """A node that redirects to itself, or nowhere, is a miss and an error, not an endless loop."""
     events = Events()
     with fault_proxy(masters[0].port) as proxy:
         for number, answer in enumerate((f"-MOVED 1 127.0.0.1:{proxy.port}\r\n", "-MOVED 1\r\n", "-ASK x :y\r\n")):
@@ -149,7 +150,7 @@ def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) 
 
 
 def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
-    """Entries of the others are found; those that another master has taken over are looked for there."""
+    """Entries of other masters are found; slots that another master took over are read there."""
     events = Events()
     with redis_cluster(tmp_path / "cluster") as masters:
         for each in masters:
@@ -166,7 +167,7 @@ def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
         slots = [slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)]
         number = found.index(False)
         masters[0].told("CLUSTER", "SETSLOT", slots[number], "NODE", masters[0].told("CLUSTER", "MYID"))
-        assert tier.get(ENTRY, key_of(number)) is None  # asked where the URL says, not where it was before
+        assert tier.get(ENTRY, key_of(number)) is None  # asked at the URL's address, not at the dead master's
 
     assert found == [slot < 2 * 5461 for slot in slots]
     assert len(events.of(EventKind.TROUBLE)) == found.count(False)

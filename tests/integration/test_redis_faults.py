@@ -58,7 +58,7 @@ def node(directory: Path, url: str, events: Events) -> Chain:
 
 
 def flipped(data: bytes) -> bytes:
-    """One bit of what is in the middle."""
+    """The data with one bit in the middle flipped."""
     at = len(data) // 2
     return data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
 
@@ -99,13 +99,14 @@ def test_answer_that_is_not_whole_is_a_miss(proxy: FaultProxy, tmp_path: Path, e
     assert time.monotonic() - start < WAIT_S / 3
     assert [event.kind for event in events.of(EventKind.TROUBLE)] == [EventKind.TROUBLE]
     assert not file_of(chain.local, key_of(1)).exists()
-    assert ("above the limit" in str(events[-1].fields["error"])) == (fault == "lies")  # not taken until time was up
+    assert ("above the limit" in str(events[-1].fields["error"])) == (fault == "lies")  # refused before the timeout
     report = chain.reports()[0]
     assert (report.hits, report.misses, report.errors) == (0, 1, 1)
 
 
 def test_answer_in_drops_ends_within_the_timeout(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
-    """The time is the whole operation's and begins again with no packet: 300 KB in single bytes would take long."""
+    """The timeout is for the whole operation and does not restart at a packet: 300 KB in single bytes would take
+    long."""
     proxy.pieces_s = TIMEOUT_S / 20
     chain = node(tmp_path, proxy.url, events)
     start = time.monotonic()
@@ -122,7 +123,7 @@ def eight_ranks(directory: Path, url: str, kernels: int = 20) -> list[int]:
     def rank(_: int) -> None:
         os.close(start[1])
         chain = node(directory, url, Events())
-        os.read(start[0], 1)  # the end of the file, for all at once
+        os.read(start[0], 1)  # returns at the end of the file, in all processes at once
         for number in range(kernels):
             chain.get(key_of(100 + number))
             chain.put(entry_of(200 + number))
@@ -141,7 +142,7 @@ def eight_ranks(directory: Path, url: str, kernels: int = 20) -> list[int]:
 
 @pytest.mark.slow
 def test_black_hole_costs_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_path: Path) -> None:
-    """Eight processes that begin at once: the server is tried once, counted once; once more when the period is over."""
+    """Eight processes start at once: the server is tried and counted once, and once more after the period."""
     proxy.is_silent = True
     assert eight_ranks(tmp_path, proxy.url) == [0] * 7 + [1]
     assert proxy.connections == 1
@@ -157,13 +158,13 @@ def test_black_hole_costs_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_
 
 @pytest.mark.slow
 def test_server_that_answers_is_asked_by_all(proxy: FaultProxy, tmp_path: Path) -> None:
-    """Eight processes that begin at once: nobody is kept away, and what one waits for is the answer of another."""
+    """Eight processes start at once: all ask the server, after the first one's answer."""
     assert eight_ranks(tmp_path, proxy.url, 3) == [0] * 8
     assert proxy.connections >= 8
 
 
 def is_asked(breaker: Breaker, outcome: OSError | None = None) -> bool:
-    """The server is asked, which answers or, with an outcome, raises it; False where it is left alone."""
+    """Return True if the server is asked, which answers or, with an outcome, raises it; False if it is not asked."""
     with contextlib.suppress(OSError):
         try:
             with breaker.asking():
@@ -184,7 +185,7 @@ def another_asks(path: Folder, **how: bool) -> Iterator[None]:
         with Breaker(path, LABEL).asking(**how):
             os.write(asked[1], b"1")
             os.read(end[0], 1)
-            os._exit(0)  # without an answer
+            os._exit(0)  # ends without an answer
 
     with children(1, rank):
         os.read(asked[0], 1)
@@ -197,7 +198,7 @@ def another_asks(path: Folder, **how: bool) -> Iterator[None]:
 
 
 def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waited for its answer long enough asks as well, and its own answer is for all."""
+    """A rank that has waited long enough for the answer asks itself, and its answer counts for all."""
     waited: list[float] = []
     monkeypatch.setattr(breaker, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(breaker.time, "sleep", waited.append)
@@ -221,7 +222,7 @@ def test_rank_that_dies_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatc
 
 
 def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write behind a launch is no question for whose answer the other ranks wait."""
+    """Other ranks do not wait for the answer to a write behind a launch."""
     path = folder_of(tmp_path, TIERS)
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
     with another_asks(path, is_awaited=False):
@@ -252,7 +253,7 @@ def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> Non
 
 
 def test_host_of_many_addresses_has_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a partition none of them answers: together they are given the time of one operation."""
+    """Behind a partition no address answers: all together get the time of one operation."""
     waited_s, now_s = list[float](), [1000.0]
 
     class Silent:
@@ -283,7 +284,7 @@ def test_host_of_many_addresses_has_the_time_of_one(monkeypatch: pytest.MonkeyPa
 def test_name_servers_that_do_not_answer_cost_one_timeout(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The resolver asks for half a minute; a hundred look-ups wait for it once, and no longer than for a server."""
+    """The resolver would take half a minute; a hundred look-ups wait for it once, no longer than for a server."""
     asked, answered, look_up = list[object](), threading.Event(), socket.getaddrinfo
 
     def unanswered(host: object, port: object, *how: int) -> object:
@@ -345,7 +346,7 @@ def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
 
 
 def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -> None:
-    """A failure of the future is none."""
+    """A failure with a time in the future is ignored."""
     clock, path = Clock(), folder_of(tmp_path, TIERS)
     assert is_asked(Breaker(path, LABEL, clock=clock), OSError("away"))
     clock.now_s -= 10 * PERIOD_S
@@ -354,7 +355,7 @@ def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -
 
 
 def test_without_a_directory_each_process_has_its_own(tmp_path: Path) -> None:
-    """Nothing is written by a cache that writes nothing."""
+    """A cache that writes nothing shares no state of the server with other processes."""
     clock = Clock()
     breaker = Breaker(None, clock=clock)
     assert is_asked(breaker, OSError("away"))

@@ -1,4 +1,4 @@
-"""Many nodes with one Redis: each kernel is built once, whoever dies."""
+"""Many nodes with one Redis: each kernel is built once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def wanted(node: Chain, number: int, build: Callable[[], None]) -> StoredEntry:
-    """The resolver's work for one kernel, with a build of the test's."""
+    """Request a kernel as the resolver does, with a build function of the test."""
     key = key_of(number)
     entry = node.get(key)
     if entry is not None:
@@ -76,7 +76,7 @@ class Fleet:
         return pid
 
     def note(self, text: object) -> None:
-        """One line, whoever else writes."""
+        """Append one line, which stays whole beside other writers."""
         fd = os.open(self._log, os.O_WRONLY | os.O_APPEND)
         os.write(fd, f"{text}\n".encode())
         os.close(fd)
@@ -94,7 +94,7 @@ class Fleet:
         assert chain.flush(BOUND_S)
 
     def ended(self) -> list[int]:
-        """The statuses of all processes, when they have ended."""
+        """The exit statuses of all processes, once they have ended."""
         return [os.waitpid(pid, 0)[1] for pid in self._children]
 
     def builds(self) -> Counter[str]:
@@ -102,7 +102,7 @@ class Fleet:
         return Counter(self._log.read_text().split())
 
     def seen(self, text: str) -> None:
-        """Return when a line is there."""
+        """Return when the file has the line."""
         deadline = time.monotonic() + BOUND_S
         while text not in self.builds():
             assert time.monotonic() < deadline
@@ -123,7 +123,7 @@ def test_sixty_four_processes_build_each_of_twenty_kernels_once(server: RedisSer
 def test_killed_builder_is_succeeded_by_exactly_one(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL in the middle of a build: its lease runs out, one of the seven other nodes builds."""
+    """SIGKILL in the middle of a build: its lease expires, and one of the seven other nodes builds."""
     monkeypatch.setattr(lease, "LEASE_S", 1.0)
     fleet = Fleet(tmp_path, server.url)
     builder = fleet.start(lambda: fleet.rank(0, [1], 3600.0))
@@ -191,7 +191,7 @@ def test_failed_build_lets_the_others_try_at_once(server: RedisServer, tmp_path:
 
 
 def test_only_the_owner_renews_and_releases(server: RedisServer) -> None:
-    """Another's token is left as it stands, and so is what became of it; a sign of life is another token."""
+    """A lease with another token is left unchanged; each renewal writes a new token, the sign of life."""
     tier = RedisTier(server.url)
 
     assert tier.claim(key_of(1), "mine", 60.0) == "mine"

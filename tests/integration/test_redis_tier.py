@@ -1,4 +1,4 @@
-"""A real Redis server behind the local store: what moves, how much, how long, and what is never shown."""
+"""A real Redis server behind the local store: the commands, bytes and times, and what is never shared."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 
 
 def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
-    """Even where it holds what a pattern would."""
+    """The prefix is literal, even if it has characters of a pattern."""
     RedisTier(server.url, prefix="a*").put(ENTRY, key_of(1), b"a")
     RedisTier(server.url, prefix="ab").put(ENTRY, key_of(2), b"b")
 
@@ -124,7 +124,7 @@ def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events:
 
 
 def test_ttl_is_the_server_s(server: RedisServer) -> None:
-    """An entry put with one goes by itself; without one it stays."""
+    """An entry with a ttl expires by itself; one without stays."""
     RedisTier(server.url, ttl_s=1000).put(ENTRY, key_of(1), b"x")
     RedisTier(server.url).put(ENTRY, key_of(2), b"x")
     names = server.keys()
@@ -151,7 +151,7 @@ def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
 
 
 def test_child_has_connections_of_its_own(server: RedisServer) -> None:
-    """A process forked from one that has asked takes no answer of its parent's."""
+    """A process forked after a request reads no answer to its parent."""
     import os
 
     tier = RedisTier(server.url)
@@ -167,7 +167,7 @@ def test_child_has_connections_of_its_own(server: RedisServer) -> None:
 
 
 def test_restarted_server_is_asked_again(server: RedisServer) -> None:
-    """The idle connection is gone; the answer comes over a new one."""
+    """The idle connection is closed; the answer comes over a new one."""
     tier = RedisTier(server.url)
     tier.get(ENTRY, key_of(1))
     server.kill()
@@ -199,7 +199,7 @@ def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, 
 
 @pytest.mark.slow
 def test_kernel_compiled_on_one_node_is_a_hit_on_another(server: RedisServer, tmp_path: Path) -> None:
-    """Through the settings; the first process hands it on at its end at the latest."""
+    """The tier is a setting; the first process uploads at its end at the latest."""
     code = """
 import sys
 from numba_kcache import cached_kernel, info
@@ -274,7 +274,7 @@ print(found.compiles, found.hits, found.misses, found.errors)
 
 @pytest.mark.slow
 def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
-    """A warm first launch does not pay for its import."""
+    """A warm first launch does not import it."""
     cached_kernel(EMPTY, cache=KernelCache(tmp_path / "a", tiers=server.url)).compile("sm_90")
     assert _flushed(tmp_path, server)
     code = """
@@ -296,7 +296,7 @@ def _flushed(directory: Path, server: RedisServer) -> bool:
 
 @pytest.mark.parametrize("password", ["codswallop", "a:b/c@d?e,f%g"])
 def test_password_opens_and_is_never_shown(tmp_path: Path, events: Events, password: str) -> None:
-    """The right one is let in; with a wrong one, told and counted without it, nothing else happens."""
+    """The right password works; a wrong one is reported and counted, without showing it."""
     from urllib.parse import quote
 
     with redis_server(tmp_path / "redis", "--requirepass", password) as server:
@@ -350,7 +350,7 @@ def test_users_need_no_more_rights_than_the_docs_say(server: RedisServer, tmp_pa
 def test_tls_is_spoken_and_its_certificate_is_checked(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read and written by rediss:// where the certificate is trusted; else told, counted, and nothing is read."""
+    """rediss:// reads and writes if the certificate is trusted; otherwise it reports, counts, and reads nothing."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl: apt-get install openssl")
     key, certificate, port = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem"), str(free_port())
