@@ -150,6 +150,8 @@ def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dic
     survey = Survey(project.source, project.search, now_ns=later_ns())
     watch = watch_of(survey)
     result = compile_source(project.source, project.search, library=library)
+    watch.stop()
+    watch.close()  # its events are read; a user has few watches for all processes
     return result, lambda: {
         "mirror": project.try_learn(),
         "scan": learned(Survey(project.source, project.search, now_ns=later_ns())),

@@ -95,8 +95,9 @@ def test_no_descriptor_left_scans_nothing(tree: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "pipe", refused)
     scans = TreeScans()
-    with closing(OpenWatch((), [str(tree)])) as watch, closing(ScanBeside(watch, {}, [str(tree)], later_ns())):
-        (tree / "a.h").read_bytes()
+    with closing(OpenWatch((), [str(tree)])) as watch:
+        with closing(ScanBeside(watch, {str(tree): scans}, [str(tree)], later_ns())):
+            (tree / "a.h").read_bytes()
 
     assert not scans.rows
 
