@@ -67,7 +67,7 @@ for name in errors:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C library's calls, failing on demand."""
+    """The preloaded library, whose calls fail on demand."""
     source = Path(__file__).parents[1] / "support" / "failing_calls.c"
     made = tmp_path_factory.mktemp("failing") / "failing_calls.so"
     command = [str(compiler()), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"]
@@ -89,7 +89,7 @@ def test_kernel_works_while_a_call_fails(tmp_path: Path, library: Path, call: st
     assert [each["kernel"] for each in launches] == ["saxpy", "other"] * 2 * len(ERRORS)
     for error, (failed, said, errors, healed) in rows.items():
         is_repeated = error == "EINTR" and call in ("open", "read", "write", "fdatasync")
-        is_needless = call == "unlink"  # a lock file that stays is reaped like one of the dead
+        is_needless = call == "unlink"  # a lock file that stays is removed later, like that of a process that has ended
         assert failed > 0, error
         assert len(said) == (0 if is_repeated or is_needless else 1), (error, said)
         assert errors >= len(said)

@@ -1,4 +1,4 @@
-"""Defects proven in other kernel caches, each by name: the same thing done here, and what happens instead.
+"""Defects proven in other kernel caches, each by name: the same steps with this cache, and its behaviour.
 
 The systems are those of the versions of 2026 that the project looked at (numba-cuda 0.30, cuda.core 1.2, Triton 3.6 and
 the JAX, PyTorch, DeepGEMM and CuPy of that time). Kernels are compiled for sm_90, for which no GPU is needed.
@@ -81,7 +81,7 @@ for each in types:
 
 
 def write_at_once(directory: Path, orders: list[list[str]]) -> None:
-    """Processes that compile instances of one template, in these orders, all let go at the same time."""
+    """Start processes that compile instances of one template in these orders, all at the same time."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WRITER, str(directory), TEMPLATE]
     writers = [subprocess.Popen([*command, *order], stdin=subprocess.PIPE, env=environment) for order in orders]
@@ -172,7 +172,7 @@ def test_numba_cuda_full_disk_raises_out_of_the_launch(
 
 
 class _Bomb:
-    """Unpickled, it makes a directory."""
+    """An object that makes a directory when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -205,7 +205,7 @@ def test_numba_cuda_unpickling_runs_planted_code(directory: Path, tmp_path: Path
 
     assert not bomb.exists()
     assert again.cubin() == kernel.cubin()
-    os.mkdir(bomb)  # and it would have exploded
+    os.mkdir(bomb)  # the bomb itself works
     with pytest.raises(FileExistsError):
         pickle.loads(pickled)
 
@@ -238,7 +238,8 @@ def test_pytorch_stale_lock_of_the_dead_hangs_for_ever(directory: Path) -> None:
 
 
 def test_pytorch_lock_of_a_process_that_never_ends_hangs_for_ever(directory: Path) -> None:
-    """The owner is stopped in the middle of its build; who waits has bounds, builds alone and stores."""
+    """The owner is stopped in the middle of its build; a waiting process waits a bounded time, then builds and
+    stores."""
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -262,7 +263,7 @@ def test_pytorch_lock_of_a_process_that_never_ends_hangs_for_ever(directory: Pat
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS[:-1])
 def test_deepgemm_loser_of_a_rename_race_aborts(directory: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """Another publishes the same key at any moment of a publish: both have stored, and a whole entry is there."""
+    """Another process publishes the same key at any moment of a publish: both succeed, and a whole entry is there."""
     first, second = open_store(directory), open_store(directory)
     won: list[bool] = []
 
@@ -320,7 +321,7 @@ def test_numba_cuda_grows_without_bound(directory: Path) -> None:
         cache.session.store.wait_for_eviction()
 
     assert 1 <= len(list(cache.entries())) <= 4
-    cache.prune()  # a manifest that was written during the last pass is counted by the next
+    cache.prune()  # the next pass counts a manifest that was written during the last one
     assert len(files_below(directory / "v1" / "manifests")) <= 4
 
 
@@ -348,7 +349,7 @@ def test_cuda_core_clear_removes_the_directory_under_a_put(
 
 @pytest.mark.slow
 def test_cuda_core_clear_races_with_put(directory: Path) -> None:
-    """Two that put and two that clear, 200 times each: every put stores, nobody raises, what is there is whole."""
+    """Two processes put and two clear, 200 times each: every put stores, none raises, and every entry is whole."""
     events = Events()
 
     def work(number: int) -> None:

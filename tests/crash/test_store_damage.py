@@ -1,4 +1,4 @@
-"""Every byte of a stored file may change, and the file may become anything: always a miss with a count."""
+"""Any byte of a stored file may change, and any other object may be in its place: always a counted miss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_bit_is_found(name: str) -> None:
-    """Each bit of each byte by itself, and each byte turned over."""
+    """Each bit of each byte alone, and all bits of each byte."""
     kind, data = FILES[name]
     for offset in range(len(data)):
         for mask in (1, 2, 4, 8, 16, 32, 64, 128, 255):
@@ -44,7 +44,7 @@ def test_every_truncation_is_found(name: str) -> None:
 
 
 def test_every_flipped_byte_on_disk_is_a_counted_miss_that_heals(tmp_path: Path) -> None:
-    """Through the store: None, one event, and the next put is a hit again."""
+    """The store returns None and emits one event, and the next put makes it a hit again."""
     events = Events()
     store = open_store(tmp_path / "cache", emit=events)
     store.put(small_entry(1))
@@ -111,7 +111,7 @@ def _device(path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a device")
     path.unlink()
-    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: as many bytes as one asks for
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: bytes without end
 
 
 def _empty(path: Path) -> None:
@@ -141,7 +141,7 @@ def _claims_much(path: Path) -> None:
     ],
 )
 def test_what_is_no_entry_is_a_miss_that_heals(tmp_path: Path, plant: Callable[[Path], None]) -> None:
-    """A directory, link, pipe, socket, device, a terabyte of nothing, or another whole file under this name."""
+    """Under the entry's name is a directory, link, pipe, socket, device, a sparse terabyte, or another sound file."""
     events = Events()
     store = open_store(tmp_path / "cache", emit=events)
     store.put(small_entry(1))
@@ -159,7 +159,7 @@ def test_what_is_no_entry_is_a_miss_that_heals(tmp_path: Path, plant: Callable[[
 
 @pytest.mark.parametrize("plant", [_directory, _symlink, _dangling, _fifo, _socket])
 def test_put_replaces_whatever_is_in_its_place(tmp_path: Path, plant: Callable[[Path], None]) -> None:
-    """Without a look first, as in `refresh` mode."""
+    """No look-up comes first, as in `refresh` mode."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(1))
     plant(file_of(store, key_of(1)))
@@ -173,7 +173,7 @@ def test_put_replaces_whatever_is_in_its_place(tmp_path: Path, plant: Callable[[
 )
 @pytest.mark.parametrize("plant", ["file", "fifo", "link"])
 def test_what_replaces_a_folder_never_raises(tmp_path: Path, folder: str, plant: str) -> None:
-    """Any part of the tree turned into something else: misses and events, no exception, no wait."""
+    """Any part of the tree is replaced by another object: misses and events, no exception, no blocking."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(1))
     store.counters.add({"hits": 1})
@@ -191,7 +191,7 @@ def test_what_replaces_a_folder_never_raises(tmp_path: Path, folder: str, plant:
 
 
 def use_every_verb(store: DiskStore) -> None:
-    """Call everything once; what it gives must be right or nothing."""
+    """Call every operation once; each result must be right or empty."""
     assert store.get(key_of(1)) in (None, small_entry(1))
     store.put(small_entry(2))
     assert store.get(key_of(2)) in (None, small_entry(2))

@@ -1,4 +1,4 @@
-"""Every call to the system may fail, with anything: the store reports it once and continues."""
+"""Every system call may fail with any error: the store reports it once and continues."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(store: DiskStore) -> None:
-    """Every verb once; what it gives is right or nothing, and what it raises fails the test."""
+    """Call every operation once; each result must be right or empty, and an exception fails the test."""
     assert store.get(key_of(1)) in (None, small_entry(1))
     store.put(small_entry(2))
     assert store.get(key_of(2)) in (None, small_entry(2))
@@ -74,7 +74,7 @@ def use(store: DiskStore) -> None:
 def test_failing_call_never_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: str, every: int
 ) -> None:
-    """Each call, with each error, always or now and then; and after it the store works again."""
+    """Each call fails with each error, always or now and then; afterwards the store works again."""
     clock = Clock()
     root = tmp_path / "cache"
     store = open_store(root, durability="data")
@@ -103,7 +103,7 @@ def test_failing_call_never_raises(
 
 @pytest.mark.parametrize("call", ["write", "fdatasync", "rename"])
 def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """False, TROUBLE with the system's reason, and the private file is gone."""
+    """It returns False and emits TROUBLE with the system's error, and the private file is removed."""
     events = Events()
     store = open_store(tmp_path / "cache", durability="data", emit=events)
     store.put(small_entry(1))
@@ -122,7 +122,7 @@ def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: py
 
 
 def test_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take part of the bytes without an error; what is published is all of them."""
+    """The system may write a part of the bytes without an error; the published file has all of them."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(1))
     write = os.write
@@ -134,7 +134,7 @@ def test_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOLCK: single flight is off, nothing else is."""
+    """With ENOLCK processes build the same key several times; everything else works."""
     import fcntl
 
     def no_locks(fd: int, operation: int) -> None:
@@ -151,7 +151,7 @@ def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_full_disk_stops_writing_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One event, not one for each kernel; a minute later it is tried again."""
+    """There is one event, not one for each kernel; a minute later the store tries again."""
     clock, events = Clock(), Events()
     store = open_store(tmp_path / "cache", emit=events, clock=clock)
     store.put(small_entry(1))
@@ -196,7 +196,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 @pytest.mark.parametrize("size", ["2m", "40m"])
 def test_last_room_of_a_filesystem_is_left_to_others(mounted: Callable[..., Path], size: str) -> None:
-    """A twentieth of a small one stays free; hits go on, and with more room storing does, a minute later."""
+    """A twentieth of a small one stays free; hits work, and a minute after there is more room, puts do."""
     point = mounted("-t", "tmpfs", "-o", f"size={size}", "none")
     clock, events = Clock(), Events()
     store = open_store(point / "cache", emit=events, clock=clock)
@@ -222,7 +222,7 @@ def test_last_room_of_a_filesystem_is_left_to_others(mounted: Callable[..., Path
 
 
 def test_half_a_gibibyte_of_a_large_filesystem_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifests too; a filesystem that does not say how large it is is no reason to store nothing."""
+    """This holds for manifests too; on a file system that does not report its size, entries are stored."""
     events, free = Events(), (512 << 20) + 2000
     store = open_store(tmp_path / "cache", emit=events, clock=Clock())
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=1 << 40))
@@ -238,7 +238,7 @@ def test_half_a_gibibyte_of_a_large_filesystem_stays_free(tmp_path: Path, monkey
 
 
 def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two megabytes of tmpfs: some entries are stored, the others are not, none is torn."""
+    """On two megabytes of tmpfs some entries are stored, others are not, and none is torn."""
     monkeypatch.setattr(limits, "LEFT_FREE_BYTES", -(1 << 40))
     point = mounted("-t", "tmpfs", "-o", "size=2m", "none")
     clock, events = Clock(), Events()
@@ -259,7 +259,8 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monke
 
 
 def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) -> None:
-    """A container's volume: made by others but ours, not empty, a filesystem of its own; no file leaves it."""
+    """A container volume was made by others, belongs to the user, has other files, and is a file system of its own: no
+    file is moved out of it."""
     point = mounted("-t", "tmpfs", "-o", "size=40m,mode=0700", "none")
     (point / "lost+found").mkdir()
     events = Events()
@@ -286,7 +287,7 @@ def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -
 
 
 def test_readonly_mount_is_read_and_added_to_elsewhere(mounted: Callable[..., Path], tmp_path: Path) -> None:
-    """An image layer: hits from it, the rest in a private directory, one event."""
+    """An image layer: hits come from it, new entries go to a private directory, with one event."""
     open_store(tmp_path / "real").put(small_entry(1))
     point = mounted("--bind", str(tmp_path / "real"))
     subprocess.run(["mount", "-o", "remount,bind,ro", str(point)], check=True)
@@ -302,7 +303,7 @@ def test_readonly_mount_is_read_and_added_to_elsewhere(mounted: Callable[..., Pa
 
 
 def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: Path) -> None:
-    """A filesystem that goes read-only after an error: what is there is still served."""
+    """A file system becomes read-only after an error: stored entries are still served."""
     (tmp_path / "real").mkdir(0o700)
     point = mounted("--bind", str(tmp_path / "real"))
     store = open_store(point)
@@ -317,7 +318,7 @@ def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: 
 
 
 def test_directory_removed_while_in_use(tmp_path: Path) -> None:
-    """`rm -rf` of the cache under a running program: misses, and then a new tree."""
+    """`rm -rf` of the cache under a running program: misses, then a new tree."""
     root = tmp_path / "cache"
     store = open_store(root)
     store.put(small_entry(1))
@@ -353,7 +354,7 @@ def test_file_size_limit_is_a_put_that_fails(tmp_path: Path) -> None:
 
 
 def test_no_file_descriptor_left_is_a_miss(tmp_path: Path) -> None:
-    """EMFILE of the program around us is no reason to fail its launch."""
+    """If the program is at its limit (EMFILE), the launch must not fail."""
     open_store(tmp_path / "cache").put(small_entry(1))
 
     def work() -> None:
@@ -363,7 +364,7 @@ def test_no_file_descriptor_left_is_a_miss(tmp_path: Path) -> None:
         soft = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
         gc.collect()
-        gc.disable()  # what the collector finds later could close a file, and leave a descriptor free
+        gc.disable()  # a collection could close a file, and so free a descriptor
         held = []
         try:
             while True:

@@ -53,7 +53,7 @@ def test_reader_finds_old_or_new_after_kill(tmp_path: Path, point: str) -> None:
 @pytest.mark.parametrize("end", ["os._exit", "SIGTERM"])
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
 def test_reader_finds_old_or_new_after_another_end(tmp_path: Path, point: str, end: str) -> None:
-    """A writer that leaves without a farewell, or that its batch system ends, is like one that was killed."""
+    """A writer that calls os._exit, or that its batch system ends, is like a killed one."""
     store = open_store(tmp_path / "cache")
     store.put(OLD)
 
@@ -75,7 +75,7 @@ def test_reader_finds_old_or_new_after_another_end(tmp_path: Path, point: str, e
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
 def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
-    """The same for a manifest, whose lock does not outlive its owner."""
+    """The same holds for a manifest, and its lock ends with its owner."""
     store = open_store(tmp_path / "cache")
     store.add_variant(OLD.key, {"key": "a"})
 
@@ -90,7 +90,7 @@ def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
 def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """The first pass after its file is old enough removes the private file of a killed writer."""
+    """The first pass after the private file is old enough removes it."""
     store = open_store(tmp_path / "cache")
     store.put(OLD)
     assert killed_at(point, lambda: store.put(NEW))
@@ -103,7 +103,7 @@ def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("point", eviction.FAULT_POINTS)
 def test_killed_eviction_leaves_whole_entries_and_no_lock(tmp_path: Path, point: str) -> None:
-    """The next pass does the rest."""
+    """The next pass removes the rest."""
     clock = Clock()
     store = open_store(tmp_path / "cache", clock=clock)
     for number in range(10):
@@ -144,7 +144,7 @@ def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurren
 
 
 def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
-    """Counts that the first summed but did not remove are remembered by the second, killed there too."""
+    """The second fold, killed too, knows which counts the first had summed but not removed."""
     directory = tmp_path / "cache"
     for sum_s in (1, 2):
         counters_of(directory).add({"hits": 1})
@@ -153,7 +153,7 @@ def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
 
 
 def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
-    """A builder that is killed leaves its turn to whoever waits."""
+    """The turn of a killed builder goes to a waiting process."""
     store = open_store(tmp_path / "cache")
     ready, start = os.pipe()
     pid = os.fork()
@@ -222,7 +222,7 @@ def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
 
 
 def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of a put goes on to the user, but no private file stays behind."""
+    """Ctrl-C in the middle of a put reaches the user, and no private file is left."""
     from numba_kcache.store import faults
 
     def interrupt(point: str) -> None:
@@ -250,7 +250,8 @@ def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_rename_is_fenced_by_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, expected: list[str]
 ) -> None:
-    """Written, synced, named, then the directory synced. No kill shows it: the page cache outlives it."""
+    """The file is written, synced and renamed, then the directory is synced. No kill shows this, since the page cache
+    survives it."""
     store = open_store(tmp_path / "cache", durability=durability)
     store.put(OLD)
     calls: list[str] = []
@@ -282,7 +283,7 @@ def test_nothing_waits_for_the_disk_by_default(tmp_path: Path, monkeypatch: pyte
 
 
 def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cold run of many kernels makes a directory for most of them: it must not write each file twice."""
+    """A cold run of many kernels makes a directory for most of them, and must not write each file twice."""
     store = open_store(tmp_path / "cache", durability="data")
     synced: list[int] = []
     real = publish.sync_data
@@ -295,7 +296,7 @@ def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
-    """The loser of a rename race has published a whole entry too; nobody fails."""
+    """The loser of a rename race has published a whole entry too, so no writer fails."""
     store = open_store(tmp_path / "cache")
     store.put(OLD)
 

@@ -1,4 +1,4 @@
-"""Strangers' things in the tree, or in its place: nothing outside is touched, and nothing of theirs is served."""
+"""Foreign objects in the tree or in its place: nothing outside is changed, and no foreign bytes are served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ State = dict[str, tuple[int, int, int, bytes]]
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """A folder of somebody else, with files whose names could be ours in any folder, and a subfolder."""
+    """A folder of another user, whose file names would be valid in the store's folders, and a subfolder."""
     folder = tmp_path / "foreign"
     names = (key_of(1)[2:], key_of(1), f"{key_of(1)[2:]}.0a0a0a0a", f"123.{'0a' * 8}", f"9-{'0a' * 8}.jsonl", "total")
     for below in (folder, folder / key_of(1)[:2], folder / "below"):
@@ -54,7 +54,7 @@ def state(folder: Path) -> State:
 
 
 def filled(root: Path) -> DiskStore:
-    """A store with an entry, a manifest, counts, a damaged file and a lock that was left."""
+    """A store with an entry, a manifest, counts, a damaged file and an abandoned lock."""
     store = open_store(root)
     for number in (1, 2, 3):
         store.put(small_entry(number))
@@ -69,7 +69,7 @@ def filled(root: Path) -> DiskStore:
 
 
 def plant(path: Path, target: Path) -> None:
-    """A link in place of whatever is there."""
+    """Replace the object at this path by a link."""
     if path.exists():
         path.rename(path.with_name(f"{path.name}-away"))
     path.symlink_to(target)
@@ -78,8 +78,7 @@ def plant(path: Path, target: Path) -> None:
 @pytest.mark.parametrize("place", [*FIXED, f"entries/{key_of(1)[:2]}", f"manifests/{key_of(1)[:2]}", "."])
 @pytest.mark.parametrize("was_open", [True, False])
 def test_planted_link_leads_nowhere(tmp_path: Path, foreign: Path, place: str, was_open: bool) -> None:
-    """With a link in place of any folder, planted before or during a process, every verb leaves the foreign files
-    unchanged."""
+    """A link in place of any folder, made before or while a process runs: no operation changes the foreign files."""
     root = tmp_path / "cache"
     store = filled(root)
     plant(root / "v1" / place if place != "." else root / "v1", foreign)
@@ -92,7 +91,7 @@ def test_planted_link_leads_nowhere(tmp_path: Path, foreign: Path, place: str, w
 
 @pytest.mark.parametrize("place", FIXED)
 def test_planted_link_is_reported_and_left(tmp_path: Path, foreign: Path, place: str) -> None:
-    """`verify` names it; it stays through `verify`, `prune` and `clear`."""
+    """`verify` reports the link, which stays through `verify`, `prune` and `clear`."""
     store = filled(tmp_path / "cache")
     plant(tmp_path / "cache" / "v1" / place, foreign)
     again = open_store(tmp_path / "cache")
@@ -142,7 +141,7 @@ FILES = {
 def test_planted_file_is_neither_followed_nor_written(
     tmp_path: Path, foreign: Path, name: str, planted: Callable[[Path, Path], None]
 ) -> None:
-    """A link, a second name, a pipe or a device in place of any file: no wait, no error, no foreign byte changed."""
+    """A link, hard link, pipe or device in place of any file: no blocking, no error, no foreign byte changed."""
     root = tmp_path / "cache"
     filled(root)
     path = root / "v1" / FILES[name]
@@ -199,7 +198,7 @@ def test_files_of_others_are_left_and_reported(tmp_path: Path) -> None:
 
 
 def test_swapped_directory_is_not_entered(tmp_path: Path) -> None:
-    """The directory that was checked is the one that is used: a running process goes on in it."""
+    """A running process keeps using the directory that it has checked."""
     parent = tmp_path / "parent"
     parent.mkdir()
     parent.chmod(0o777)
@@ -224,7 +223,7 @@ def test_swapped_directory_is_not_entered(tmp_path: Path) -> None:
 def test_below_a_parent_that_others_may_write_only_an_own_closed_directory_is_used(
     tmp_path: Path, planted: str
 ) -> None:
-    """No sticky bit: whoever may write there can put any directory in its place."""
+    """The parent has no sticky bit, so any user with write access can replace the directory."""
     parent = tmp_path / "parent"
     open_store(tmp_path / "theirs" / "cache").put(small_entry(1))
     parent.mkdir()
@@ -257,7 +256,8 @@ def test_below_a_parent_that_others_may_write_only_an_own_closed_directory_is_us
 
 
 def test_own_closed_directory_below_such_a_parent_is_used(tmp_path: Path) -> None:
-    """An emptyDir of Kubernetes, a home that a group may write to: what is made there is closed, and serves."""
+    """For an emptyDir of Kubernetes, or a home that a group may write to: the store makes its directory with mode 700
+    and uses it."""
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume").chmod(0o777)
     events = Events()
@@ -269,7 +269,7 @@ def test_own_closed_directory_below_such_a_parent_is_used(tmp_path: Path) -> Non
 
 
 def test_own_link_to_the_directory_is_followed_where_nobody_else_writes(tmp_path: Path) -> None:
-    """`~/.cache/numba_kcache` on a larger disk."""
+    """`~/.cache/numba_kcache` may be a link to a larger disk."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     store = open_store(tmp_path / "link" / "cache")
@@ -281,7 +281,7 @@ def test_own_link_to_the_directory_is_followed_where_nobody_else_writes(tmp_path
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a link away")
 def test_stranger_s_link_in_a_sticky_folder_is_not_followed(tmp_path: Path) -> None:
-    """In a folder like /tmp anybody may create a link, and nobody can remove another user's."""
+    """In a folder like /tmp any user may make a link, and no one else can remove it."""
     open_store(tmp_path / "mine").put(small_entry(1))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
@@ -294,7 +294,7 @@ def test_stranger_s_link_in_a_sticky_folder_is_not_followed(tmp_path: Path) -> N
 
 
 def test_writable_folder_inside_an_open_directory_is_not_believed(tmp_path: Path) -> None:
-    """An unpacked copy with any modes: 0755 outside, 0777 inside, is for everybody to write to."""
+    """An unpacked copy with modes 0755 outside and 0777 inside can be written to by all users."""
     root = tmp_path / "cache"
     open_store(root).put(small_entry(1))
     root.chmod(0o755)
@@ -313,7 +313,8 @@ def test_writable_folder_inside_an_open_directory_is_not_believed(tmp_path: Path
 
 
 def test_descriptor_that_the_program_closed_and_reused_is_not_used(tmp_path: Path) -> None:
-    """A daemon closes all numbers and opens its own files under them: neither read from, nor closed."""
+    """A daemon closes all descriptors and opens its own files under the numbers: the store neither reads nor closes
+    these."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(1))
     other = open_store(tmp_path / "other")
@@ -333,7 +334,7 @@ def test_descriptor_that_the_program_closed_and_reused_is_not_used(tmp_path: Pat
 
 
 def test_descriptor_is_closed_with_its_store(tmp_path: Path) -> None:
-    """A program that opens many caches does not run out of numbers."""
+    """A program that opens many caches does not run out of descriptors."""
     open_store(tmp_path / "cache").put(small_entry(1))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
@@ -358,7 +359,7 @@ def test_kept_descriptor_is_no_standard_stream(tmp_path: Path) -> None:
 
 
 def test_directory_that_was_removed_is_made_and_checked_again(tmp_path: Path) -> None:
-    """`rm -rf`, then another user is faster with the same name: what he made is not used."""
+    """After `rm -rf` another user makes a directory of that name first: it is not used."""
     import shutil
 
     root = tmp_path / "cache"
@@ -383,7 +384,7 @@ def test_directory_that_was_removed_is_made_and_checked_again(tmp_path: Path) ->
     "place", ["v1", "v1/entries", f"v1/entries/{key_of(1)[:2]}", f"v1/{FILES['first']}", "signatures"]
 )
 def test_tier_that_carries_a_link_hands_over_nothing(tmp_path: Path, place: str) -> None:
-    """An unpacked copy: read-only, and still no link is followed."""
+    """In an unpacked copy that is a read-only tier, no link is followed either."""
     for name in ("tier", "theirs", "theirs/signatures"):
         open_store(tmp_path / name).put(small_entry(1))
     path = tmp_path / "tier" / place
@@ -398,7 +399,7 @@ def test_tier_that_carries_a_link_hands_over_nothing(tmp_path: Path, place: str)
 
 @pytest.mark.parametrize("planted", ["link", "dangling link", "pipe", "folder", "device"])
 def test_export_replaces_a_regular_file_or_nothing(tmp_path: Path, planted: str) -> None:
-    """Anything else at its path is an error, stays, and nothing is left beside it."""
+    """Any other object at the path is an error and stays, and no file is left beside it."""
     from numba_kcache.bundles.writing import write_bundle
     from numba_kcache.keys import sha256
     from numba_kcache.tiers.bundle import BundledFile

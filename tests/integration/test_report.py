@@ -1,4 +1,4 @@
-"""The report in a real browser: it asks for nothing, fits a phone, follows the dark, and shows what the cache did."""
+"""The report in a real browser: it requests nothing, fits a phone, has a dark mode, and shows what the cache did."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def evil_entry() -> Any:
 
 
 class Tags(HTMLParser):
-    """The tags of a page and the attributes that lead elsewhere."""
+    """The tags of a page, and the attributes that load or link to something."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Tags(HTMLParser):
 
 
 def test_report_is_one_file_that_leads_nowhere(written: Path) -> None:
-    """No script, link, picture or font; what stands in the cache is text."""
+    """It has no script, link, picture or font; texts of the cache are escaped."""
     text = written.read_text()
     page = Tags(text)
 
@@ -73,7 +73,7 @@ def test_report_is_one_file_that_leads_nowhere(written: Path) -> None:
 
 
 def test_report_says_what_the_cache_did(written: Path) -> None:
-    """Time saved, rate, what costs most first, reasons, and what to do."""
+    """It shows time saved, hit rate, the costliest entries first, reasons of misses, and advice."""
     text = written.read_text()
 
     assert "50 min 0 s" in text
@@ -86,7 +86,7 @@ def test_report_says_what_the_cache_did(written: Path) -> None:
 
 
 def test_report_of_an_empty_cache_is_a_page_too(tmp_path: Path) -> None:
-    """Nothing yet, said in words."""
+    """The page says that nothing is stored yet."""
     text = KernelCache(tmp_path / "none").report()
 
     assert "nothing yet" in text
@@ -136,7 +136,7 @@ FORMS = {"phone": (360, 640), "desk": (1280, 800)}
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_reads_well(browser: Any, written: Path, form: str, scheme: str) -> None:
-    """No request, no complaint of the browser, nothing wider than the screen, ink that stands out from the ground."""
+    """No request, no error of the browser, nothing wider than the screen, and enough contrast."""
     width, height = FORMS[form]
     view = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     asked: list[str] = []
@@ -161,7 +161,7 @@ def test_report_reads_well(browser: Any, written: Path, form: str, scheme: str) 
 
 
 def smallest_contrast(view: Any, ground: str) -> float:
-    """Compute the smallest contrast of text and bars with the page."""
+    """Compute the smallest contrast of text or bars with the page's background."""
     colours = view.evaluate(
         """[...document.querySelectorAll('p,td,th,dt,dd,.ends span,figcaption,rect')].map(each => {
             const style = getComputedStyle(each);

@@ -1,4 +1,4 @@
-"""A cache warmed for five targets on a machine without a GPU serves whatever device there is, wherever it is moved."""
+"""A cache warmed for five targets on a machine without a GPU serves every device, at any path."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def launched(project: Path, toolkit: str, *bundle: str, device: int = 90, **sett
 @pytest.mark.parametrize("toolkit", ["same", "other", "none"])
 @pytest.mark.parametrize("way", ["moved directory", "bundle", "frozen bundle", "imported", "image layer"])
 def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str, toolkit: str) -> None:
-    """Another path of cache and checkout, another patch of NVRTC or none: zero compiles, counted."""
+    """Cache and checkout are at another path, with another patch version of NVRTC or none: no compile is counted."""
     project = shutil.copytree(warmed / "project", tmp_path / "elsewhere" / "checkout")
     bundle = str(shutil.copy(warmed / "all.kcache", tmp_path / "moved.kcache"))
     given: list[str] = []
@@ -153,7 +153,7 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
 def test_hit_looks_for_no_compiler_and_no_header_of_one(
     warmed: Path, tmp_path: Path, way: str, looked_for: list[str]
 ) -> None:
-    """Without an installed compiler the search is the longest part of a start; only a cache of one's own needs it."""
+    """Without an installed compiler that search takes most of a start; only a cache that compiles needs it."""
     given, settings = [], {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}
     if way == "image layer":
         settings["NUMBA_KCACHE_TIERS"] = str(shutil.copytree(warmed / "cache", tmp_path / "image"))
@@ -194,7 +194,7 @@ print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
 
 
 def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
-    """A hit needs no CUDA runtime, whose version determines Numba's defaults for a compile."""
+    """The version of the CUDA runtime sets Numba's defaults for a compile; a hit needs no runtime."""
     (tmp_path / "kernel.py").write_text(
         "from numba_kcache import cached_kernel\n"
         "@cached_kernel(signature='void(float32[::1], float64)')\n"
@@ -219,7 +219,7 @@ def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def everybodys() -> Iterator[Path]:
-    """A folder that others can be let into; pytest closes its own whenever another run of it starts."""
+    """A folder that other users can enter; pytest closes its own at each further run."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -227,7 +227,7 @@ def everybodys() -> Iterator[Path]:
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user: not root")
 @pytest.mark.parametrize("way", ["bundle", "image layer"])
 def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Path, way: str) -> None:
-    """Root made them, somebody else runs, at another path, with another patch of NVRTC: all three at once."""
+    """Root made them; another user runs, at another path, with another patch version of NVRTC."""
     moved = Path(shutil.copytree(warmed, everybodys / "moved"))
     for path in (everybodys, moved, *moved.rglob("*")):
         path.chmod(path.stat().st_mode & ~0o022 | (0o555 if path.is_dir() else 0o444))
@@ -253,7 +253,7 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Pat
         os.setuid(65534)
         use(home / "cache")
 
-    use(everybodys / "mine")  # and all is imported: the interpreter may be root's alone
+    use(everybodys / "mine")  # imports everything now: another user may be unable to read root's interpreter
     assert in_child(as_other) == 0
 
 

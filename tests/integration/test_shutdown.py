@@ -1,4 +1,4 @@
-"""Launches while the interpreter goes down: from atexit, from `__del__`, from daemon threads; and its collections."""
+"""Launches at the interpreter's exit: from atexit, `__del__` and daemon threads; and the garbage collections there."""
 
 from __future__ import annotations
 

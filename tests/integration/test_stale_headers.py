@@ -1,4 +1,5 @@
-"""Changes around headers that once were served stale: served code is that of a compile without a cache."""
+"""Changes around headers, for which stale code was once served: served code equals that of a compile without a
+cache."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def code(directory: Path, options: dict[str, Any], *, is_cached: bool = True) ->
 @pytest.mark.parametrize("target", ["sm_90", "compute_90"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_path_in_whatever_form_invalidates_key(tmp_path: Path, spelling: str, target: str) -> None:
-    """The same header in another folder, whose name is in the code by its length, its hash, or as numbers."""
+    """The header moves to another folder, whose name is in the code by its length, its hash, or as numbers."""
     served = []
     for folder in ("one", "another"):
         (tmp_path / folder).mkdir()
@@ -59,7 +60,7 @@ def test_path_in_whatever_form_invalidates_key(tmp_path: Path, spelling: str, ta
 
 @pytest.mark.slow
 def test_path_in_a_lazy_module_invalidates_key(tmp_path: Path) -> None:
-    """LTO-IR cannot be searched for it."""
+    """LTO-IR cannot be searched for the path."""
     served = []
     for folder in ("one", "another"):
         (tmp_path / folder).mkdir()
@@ -125,7 +126,7 @@ def test_header_that_the_listing_of_names_lacks_is_not_stored(tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -> None:
-    """The text that is linked is compiled with the kernel's own macros."""
+    """The linked text is compiled with the kernel's macros."""
     device = (
         '#if ASK\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\nextern "C" __device__ int f() { return VALUE; }\n'
     )
@@ -161,7 +162,7 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
     ],
 )
 def test_question_behind_macros_invalidates_key(tmp_path: Path, text: str) -> None:
-    """A file that is only asked for appears: another answer; one that nothing asks for does not matter."""
+    """A new file changes the value of `__has_include`; a file that no condition asks for does not matter."""
     source = f"{text}\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n{KERNEL}"
     (tmp_path / "inc").mkdir()
     options: dict[str, Any] = {"source": source, "include_dirs": [tmp_path / "inc"]}
@@ -192,7 +193,8 @@ UNKNOWN: dict[str, tuple[str, dict[str, str]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("how", UNKNOWN)
 def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> None:
-    """Edited, shadowed, removed, made again, named otherwise: served what is compiled without a cache; twice."""
+    """The header is edited, shadowed, removed, made again or renamed: each time, twice, the code is that of a compile
+    without a cache."""
     text, defines = UNKNOWN[how]
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
@@ -237,9 +239,9 @@ def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> No
     ],
 )
 def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path, text: str) -> None:
-    """In a header as in the source, such words cause no compile in the second process."""
+    """Such words, in a header or in the source, cause no compile in the second process."""
     (tmp_path / "value.h").write_text(text)
-    lines = {"include_dirs": [tmp_path], "lineinfo": True}  # compiled from the user's folders
+    lines = {"include_dirs": [tmp_path], "lineinfo": True}  # so it is compiled from the user's folders
     absolute = {"source": f'#include "{tmp_path}/value.h"\n' + KERNEL}
     lto = {"include_dirs": [tmp_path], "lto": True}
     for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}, lines, absolute, lto):
@@ -281,7 +283,7 @@ _UNSEEN_NAME = _JOINED + "#define FOLDER {folder}/value\n#include JOINED(FOLDER.
     ids=["path decides", "absolute", "absolute and pasted"],
 )
 def test_clock_that_no_mirror_shows_is_not_stored(tmp_path: Path, include: str, value: str) -> None:
-    """The branch depends on where the header lies, or the header is read wherever the compiler is led."""
+    """The branch depends on the header's folder, or the header is found only in the user's folders."""
     header = tmp_path / "value.h"
     value = value.replace("SIZE", str(len(str(header)) + 1))
     header.write_text(f"__device__ inline long value(int x) {{ {value} }}\n#define VALUE value(*out)\n")
@@ -294,7 +296,8 @@ def test_clock_that_no_mirror_shows_is_not_stored(tmp_path: Path, include: str, 
 
 @pytest.mark.slow
 def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line table has absolute names; with `debug=True` it has the directory, too, and that is another key."""
+    """The line table has absolute names; with `debug=True` it also has the working directory, and the key is
+    another."""
     (tmp_path / "k.cu").write_text(KERNEL.replace("VALUE", "clock64()"))
     for option, compiles in (("lineinfo", 0), ("debug", 1)):
         options = {"source": tmp_path / "k.cu", option: True}
@@ -311,7 +314,8 @@ def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monke
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is not cached")
 def test_header_that_is_mapped_for_writing_is_not_compiled_in_place_and_stored(tmp_path: Path) -> None:
-    """A write through the mapping that is taken back meanwhile cannot be seen; a mirror knows what was read."""
+    """A write through the mapping that is undone during the compile leaves no trace; a mirror keeps the bytes that were
+    read."""
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
     options: dict[str, Any] = {"include_dirs": [tmp_path]}
     source = '#include "value.h"\n' + KERNEL
@@ -328,7 +332,7 @@ def test_header_that_is_mapped_for_writing_is_not_compiled_in_place_and_stored(t
 
 @pytest.mark.slow
 def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
-    """Many headers beside a folder in which something was just made: cached all the same."""
+    """Many headers beside a folder in which a file was just made are cached."""
     (tmp_path / "include").mkdir()
     (tmp_path / "inc").mkdir()
     for number in range(300):
@@ -373,7 +377,7 @@ def test_header_that_comes_and_goes_while_it_is_compiled_in_place_is_not_stored(
 
 
 def _moved(folder: Path, *names: str) -> None:
-    """Move what the first name names to the second, that to the third, and so on round."""
+    """Rename the first path to the second, that to the third, and so on in a circle."""
     for name in names:
         (folder / name).rename(folder / f"{name}.moved")
     for name, after in zip(names, (*names[1:], names[0]), strict=True):
@@ -436,7 +440,7 @@ ATTACKS: dict[str, tuple[dict[str, str], str, tuple[str, ...], Callable[[Path], 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ATTACKS)
 def test_other_file_under_a_name_invalidates_key(tmp_path: Path, what: str) -> None:
-    """No content that was read changes: names, links and folders lead to others, and the served code follows."""
+    """No file's content changes: names, links and folders lead to other files, and the served code follows."""
     files, includes, folders, edit = ATTACKS[what]
     tree = tmp_path / "tree"
     for name, text in files.items():

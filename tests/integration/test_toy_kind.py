@@ -1,4 +1,4 @@
-"""A kind of kernel that the package does not know, registered from outside: everything works, nothing is edited."""
+"""A kind of kernel that is registered from outside: all features work without a change in the package."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Toys:
         (root / "toys.py").write_text(KERNELS)
 
     def write(self, version: int) -> None:
-        """Make the row of the table again."""
+        """Write the table's row."""
         row = {"version": version, "parameters": self.parameters}
         (self.root / "table.json").write_text(json.dumps({"scale": row}))
 
     def python(self, script: str, *, check: bool = True, **settings: str) -> str:
-        """Run a program that has the kernel on the fake driver."""
+        """Run a program with the kernel on the fake driver."""
         environ = environment(build(), log=self.log) | {
             "NUMBA_KCACHE_DIR": str(self.root / "cache"), "TOY_TABLE": str(self.root), "PYTHONPATH": str(ROOT),
             **settings,
@@ -60,7 +60,7 @@ LAUNCH = "scale[2, 32](None, 7)\nprint(numba_kcache.info('process').to_dict())"
 
 
 def test_toy_is_launched_checked_and_served_from_disk(toys: Toys) -> None:
-    """The first process compiles it, the second has it from disk; its typed parameters refuse a wrong argument."""
+    """The first process compiles it, the second gets it from disk; its typed parameters refuse a wrong argument."""
     counted = [eval(toys.python(LAUNCH)) for _ in range(2)]
     launches = read_log(toys.log, "launch")
     refused = "try:\n    scale[1, 1](None, 1.5)\nexcept numba_kcache.ArgumentError as error:\n    print(error)"
@@ -72,7 +72,7 @@ def test_toy_is_launched_checked_and_served_from_disk(toys: Toys) -> None:
 
 
 def test_explain_names_the_component_that_changed(toys: Toys) -> None:
-    """The explanation uses the kinds of the toy's components, in the program and in the shell."""
+    """The explanation has the toy's own kinds of components, in the program and in the shell."""
     toys.python("scale.compile()")
     assert "hit, from disk" in toys.shell("explain", f"{toys.root}/toys.py:scale", "--arch", "sm_90")
 
@@ -83,7 +83,7 @@ def test_explain_names_the_component_that_changed(toys: Toys) -> None:
 
 
 def test_frozen_cache_refuses_a_toy_that_it_does_not_hold(toys: Toys) -> None:
-    """A stored toy is served."""
+    """A stored toy is a hit."""
     script = "try:\n    scale[1, 1](None, 1)\n    print('launched')\nexcept numba_kcache.FrozenCacheError as error:\n"
     script += "    print(error)"
     assert "does not hold it" in toys.python(script, NUMBA_KCACHE_MODE="frozen")
@@ -93,7 +93,7 @@ def test_frozen_cache_refuses_a_toy_that_it_does_not_hold(toys: Toys) -> None:
 
 
 def test_warm_up_compiles_toys_in_workers_and_says_what_failed(toys: Toys) -> None:
-    """Kernels arrive there pickled, and the toys' module registers its kind."""
+    """Workers get the kernels pickled, and the toys' module registers its kind there."""
     script = "print(numba_kcache.warm_up('toys', progress=False))"
     assert "1 built" in toys.python(script)
     assert "1 hit" in toys.python(script)
@@ -104,7 +104,7 @@ def test_warm_up_compiles_toys_in_workers_and_says_what_failed(toys: Toys) -> No
 
 
 def test_bundle_with_a_toy_is_served_without_the_table(toys: Toys) -> None:
-    """Exported, imported elsewhere, and mounted read-only."""
+    """The bundle is imported by another cache, or mounted read-only."""
     toys.python("scale.compile(); numba_kcache.export_bundle('toys.kcache', kernels=scale)".replace(
         "toys.kcache", str(toys.root / "toys.kcache")
     ))  # fmt: skip
@@ -116,7 +116,7 @@ def test_bundle_with_a_toy_is_served_without_the_table(toys: Toys) -> None:
 
 
 def test_administration_handles_entries_of_a_kind_it_does_not_know(toys: Toys) -> None:
-    """Processes that never heard of toys list, show, explain, verify and remove them."""
+    """Processes without the toys' module list, show, explain, verify and remove the entries."""
     toys.python("scale.compile()")
     environ = environment(build()) | {"NUMBA_KCACHE_DIR": str(toys.root / "cache"), "PYTHONPATH": str(ROOT)}
 

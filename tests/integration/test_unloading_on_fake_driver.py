@@ -1,4 +1,4 @@
-"""Modules that nothing holds any more are unloaded, at a later load and not before their work is done."""
+"""Modules that are no longer referenced are unloaded at a later load, and not before their launches are done."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ load(2)
 
 
 def test_loop_of_distinct_kernels_keeps_one_module(tmp_path: Path) -> None:
-    """Each of them is gone before the one after the next is loaded, in whichever thread it was launched."""
+    """Each module is unloaded before the next but one is loaded, whichever thread launched it."""
     script = """
 for number in range(5):
     thread = threading.Thread(target=lambda: (driver.cuCtxSetCurrent(contexts[0]), load(number)))
@@ -111,7 +111,7 @@ load(3)
 
 @pytest.mark.parametrize("forgets", ["kernel.forget()", "cache.clear()"])
 def test_module_that_was_forgotten_is_unloaded(tmp_path: Path, forgets: str) -> None:
-    """A module that the next launch replaces goes with the load after it."""
+    """A module that the next launch replaces is unloaded at the load after it."""
     script = f"""
 kernel = made(1)
 for _ in range(3):
@@ -128,7 +128,7 @@ load(2)
 
 
 def test_module_launched_under_capture_stays(tmp_path: Path) -> None:
-    """The graph has its functions; another one that went meanwhile waits until the capture has ended."""
+    """The graph has its functions; another unreferenced module is unloaded after the capture."""
     script = """
 from numba import cuda
 stream = cuda.stream()
@@ -179,7 +179,7 @@ cuda.current_context().deallocations.clear()
 
 
 def test_modules_of_several_devices_go_in_their_own_context(tmp_path: Path) -> None:
-    """A load on one device leaves those of the other until something is loaded there."""
+    """A load on one device unloads no module of another."""
     script = """
 load(1)
 driver.cuCtxSetCurrent(contexts[1])

@@ -1,4 +1,4 @@
-"""Uses of a kernel beside launches by position, as the driver sees them: no kernel runs."""
+"""Other uses of a kernel than launches by position, as the driver sees them: no kernel runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ said(lambda: add[1, 32](x, factor=1.0))
 
 
 def test_names_of_what_a_compiler_made_are_not_guessed(tmp_path: Path) -> None:
-    """PTX has none: said so, with the types that a signature gives."""
+    """PTX has no names of parameters: the error says so, with the types of a signature."""
     script = """
 ptx = cached_kernel(saxpy.ptx(), signature="float, const float*, float*, int", cache=cache)
 said(lambda: ptx[1, 32](2.0, None, None, n=3))
@@ -116,7 +116,7 @@ said(lambda: saxpy[8, 128](a=2.0))
 
 
 def test_measures_are_the_driver_s(tmp_path: Path) -> None:
-    """Blocks of a multiprocessor, the block that suits, and attributes under the names that CuPy has."""
+    """Blocks of a multiprocessor, a suitable block size, and attributes under the names of CuPy."""
     script = """
 import cuda.bindings.driver as driver
 
@@ -148,7 +148,7 @@ said(lambda: saxpy.suggested_block(10**6))
 
 
 def test_measures_of_a_numba_kernel_are_by_signature(tmp_path: Path) -> None:
-    """A dict of all that were launched, or the one that is named."""
+    """They are a dict over all launched signatures, or those of the given one."""
     script = """
 from numba import cuda
 
@@ -169,7 +169,7 @@ print(add.suggested_block(signature=signature) == add.suggested_block()[signatur
 
 
 def test_time_is_the_median_between_events(tmp_path: Path) -> None:
-    """One launch is not counted; each other stands between two events on the same stream, which are given back."""
+    """The first launch is not counted; each other one is between two events of its stream, which are destroyed."""
     script = """
 took = saxpy.time(4, 64, 2.0, None, None, 0, repeats=5, sharedmem=16)
 print(type(took).__name__, 0 <= took < 1000)
@@ -190,7 +190,7 @@ said(lambda: saxpy.time(4, 64, 2.0, repeats=1))
 
 
 def test_stream_that_is_captured_is_not_timed(tmp_path: Path) -> None:
-    """Nothing runs there, and the capture goes on."""
+    """An error says that no kernel runs under capture, and the capture stays valid."""
     script = """
 import cuda.bindings.driver as driver
 saxpy[1, 32](2.0, None, None, 0)

@@ -97,11 +97,11 @@ def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KERNELS)
 def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str) -> None:
-    """The record of the compilers, without which there is no key, and the entry. No compiler library is there, and
-    Numba has built no typing or target context: types come from the arguments, the key from what the kernel is."""
+    """The files are the entry, and the record of compilers that the key needs. No compiler library is mapped, and Numba
+    makes no typing or target context: types come from the arguments, the key from the function's code."""
     cold = start(tmp_path, kind)
     assert (cold["compiles"], cold["misses"], cold["hits"]) == (1, 1, 0)
-    own = kind == "Numba, its dispatcher"  # what `cuda.jit` itself builds and loads is not ours
+    own = kind == "Numba, its dispatcher"  # what `cuda.jit` itself makes and loads is Numba's
 
     warm = start(tmp_path, kind)
 
@@ -112,7 +112,7 @@ def test_warm_start_opens_two_files_and_builds_nothing(tmp_path: Path, kind: str
 
 
 def test_installed_cache_opens_two_files_at_a_warm_start(tmp_path: Path) -> None:
-    """Kernels under `cache=True` cost what ours do."""
+    """A kernel with `cache=True` opens the same files as a `cached_kernel`."""
     cold, warm = (start(tmp_path, "installed") for _ in range(2))
 
     assert (cold["compiles"], cold["hits"]) == (1, 0)
@@ -121,7 +121,7 @@ def test_installed_cache_opens_two_files_at_a_warm_start(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["CUDA C++", "Numba"])
 def test_read_only_cache_opens_the_same_two_files(tmp_path: Path, kind: str) -> None:
-    """A start that may write nothing needs nothing more."""
+    """A start without write access opens no further file."""
     start(tmp_path, kind)
 
     warm = start(tmp_path, kind, NUMBA_KCACHE_MODE="readonly")

@@ -1,4 +1,4 @@
-"""CUDA C++ kernels in programs that do not use Numba: nothing of it is imported, and it may come later."""
+"""CUDA C++ kernels in programs without Numba: no module of Numba is imported, and the program may import it later."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
 
 @pytest.mark.slow
 def test_warm_start_imports_neither_numba_nor_numpy_nor_compilers(tmp_path: Path) -> None:
-    """The whole launch, interpreted and compiled, on memory that is nobody's: not one module more."""
+    """Interpreted and compiled launches on a raw pointer import no further module."""
     script = """
 context()
 x, y = lent(), lent()
@@ -70,7 +70,7 @@ print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") i
 
 @pytest.mark.slow
 def test_warm_start_beside_a_mapped_nvrtc_imports_no_bindings_and_two_modules_more(tmp_path: Path) -> None:
-    """As in a program of CuPy, which calls the driver and NVRTC without the bindings, and has NVRTC in its process."""
+    """CuPy's programs are like this: NVRTC is mapped, and driver and NVRTC are called without the bindings."""
     program = f"""
 import ctypes, sys
 cuda, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -96,14 +96,14 @@ print("cuda.bindings" in sys.modules, info("process").hits, *sorted(imported))
 
     listed = (Path(__file__).parents[1] / "data/warm_modules.txt").read_text().split("# Numba")[0].split()
     more = {"numba_kcache.toolchain.build_id", "numba_kcache.toolchain.loaded"}
-    more |= set() if devices.native else {"numba_kcache.launch.by_ctypes"}  # the driver's calls without the C module
+    more |= set() if devices.native else {"numba_kcache.launch.by_ctypes"}  # driver calls without the C module
     assert (bindings, hits) == ("False", "1")
     assert set(imported) - set(listed) == more
 
 
 @pytest.mark.slow
 def test_driver_is_handed_the_same_bytes_with_and_without_numba(tmp_path: Path) -> None:
-    """Grid, block, stream and every parameter; with Numba imported before, and not at all."""
+    """Grid, block, stream and every parameter are equal if Numba was imported before, and if it was not."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)
@@ -142,7 +142,7 @@ print("numba" in sys.modules, driver.cuDevicePrimaryCtxGetState(0)[2])
 
 @pytest.mark.slow
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
-    """Each launch goes to the device whose context is current; memory of another one is refused."""
+    """Each launch goes to the device of the current context; memory of another device is refused."""
     script = """
 kernel = cached_kernel(SAXPY)
 for ordinal in (0, 1, 0, 1):
@@ -165,7 +165,8 @@ except ArgumentError as error:
 
 @pytest.mark.slow
 def test_module_outlives_that_numba_is_imported(tmp_path: Path) -> None:
-    """The module is not loaded again, which would duplicate its variables; Numba's arrays are accepted afterwards."""
+    """The module is not loaded a second time, which would duplicate its variables; Numba's arrays are accepted
+    afterwards."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)
@@ -196,7 +197,7 @@ other[1, 32](2.0, array, array, 0)
 @pytest.mark.slow
 @pytest.mark.parametrize("between", ["", "kernel[1, 32](2.0, array, array, 0)\n"], ids=["never met", "met"])
 def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str) -> None:
-    """Loaded before Numba came; whether or not it was launched between that and `cuda.close()`."""
+    """It was loaded before Numba's import, and launched or not between that and `cuda.close()`."""
     script = f"""
 context()
 kernel = cached_kernel(SAXPY)
@@ -220,7 +221,7 @@ kernel[2, 32](2.0, None, None, 0)
 
 @pytest.mark.slow
 def test_stream_that_is_gone_does_not_load_the_module_again(tmp_path: Path) -> None:
-    """The driver's answer is the same as for a context that is gone; the module keeps its variables."""
+    """The driver returns the same status as for a destroyed context; the module keeps its variables."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)
@@ -314,7 +315,7 @@ kernel[1, 32](2.0, None, None, 0)
 @pytest.mark.parametrize("comes", ["before", "after"])
 @pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
 def test_compiled_module_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
-    """After the first of them no launch goes the slow way, of a CUDA C++ kernel or of a Numba kernel."""
+    """After the first such array, no launch of a CUDA C++ or Numba kernel takes the interpreted path."""
     come = """
 import numpy as np
 from numba import cuda

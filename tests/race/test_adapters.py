@@ -1,4 +1,5 @@
-"""The adapters among many: twelve processes at once, on what is damaged, and beside a tier that nobody answers at."""
+"""The adapters in twelve processes at once: on an empty cache, on damaged entries, and beside a tier that does not
+answer."""
 
 from __future__ import annotations
 
@@ -93,14 +94,14 @@ x = compute.ProxyArray(np.float32)
 
 @pytest.fixture(scope="module")
 def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the code of a kernel."""
+    """A file with a kernel's code."""
     path = tmp_path_factory.mktemp("code") / "k.cubin"
     path.write_bytes(KernelCache(None, mode="off").get_or_compile(EMPTY, "k", arch="sm_90").cubin())
     return path
 
 
 def run(program: tuple[str, str], log: Path, cubin: Path, settings: Mapping[str, str]) -> int:
-    """Run twelve processes at once, each of which checks what it is given; how many of them compiled."""
+    """Run twelve processes at once, each of which checks its result; return how many of them compiled."""
     log.write_text("")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     text = FORKS.replace("IMPORTS", program[0]).replace("    BODY", program[1])
@@ -113,7 +114,7 @@ def run(program: tuple[str, str], log: Path, cubin: Path, settings: Mapping[str,
 
 
 def damage(directory: Path) -> None:
-    """Flip a bit in the middle of the one entry that is stored."""
+    """Flip a bit in the middle of the only stored entry."""
     cache = KernelCache(directory)
     (entry,) = cache.entries()
     file = file_of(cache.session.local, entry.key)  # type: ignore[arg-type]
@@ -123,7 +124,7 @@ def damage(directory: Path) -> None:
 
 
 def in_each_trouble(program: tuple[str, str], tmp_path: Path, cubin: Path, settings: Mapping[str, str]) -> list[int]:
-    """Numbers of compiles: with nothing stored and a dead tier; with a damaged entry; when all is well."""
+    """Numbers of compiles: with an empty cache and a dead tier; with a damaged entry; and with a sound one."""
     directory, dead = tmp_path / "cache", f"redis://127.0.0.1:{free_port()}/0"
     settings = {**settings, "NUMBA_KCACHE_DIR": str(directory), "NUMBA_KCACHE_DURABILITY": "none"}
     counts = [run(program, tmp_path / "log", cubin, {**settings, "NUMBA_KCACHE_TIERS": dead})]
@@ -134,13 +135,14 @@ def in_each_trouble(program: tuple[str, str], tmp_path: Path, cubin: Path, setti
 
 
 def test_twelve_processes_compile_a_group_of_triton_once(tmp_path: Path, cubin: Path) -> None:
-    """Each has the files as they were put; one compiles where there is nothing, and one where it is damaged."""
+    """Each gets the files as they were put; one process compiles for the empty cache, and one for the damaged entry."""
     assert in_each_trouble(TRITON, tmp_path, cubin, {}) == [1, 1, 0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda.core") is None, reason="cuda-core is not installed")
 def test_twelve_processes_have_their_programs(tmp_path: Path, cubin: Path) -> None:
-    """Each has its code: cuda.core asks and stores by itself, so several may compile; once it is stored none does."""
+    """Each gets its code: cuda.core looks up and stores in separate calls, so several may compile; with a stored
+    program none does."""
     cold, healing, warm = in_each_trouble(PROGRAMS, tmp_path, cubin, {})
     assert 1 <= cold <= 12
     assert 1 <= healing <= 12

@@ -1,4 +1,5 @@
-"""`get_or_build` among many: one build for all threads, processes and nodes, whoever dies and whatever is down."""
+"""`get_or_build` in many threads, processes and nodes: one build for all, also if a process dies or a server is
+down."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ for each in asking: each.join()
 
 
 def run(log: Path, directories: Sequence[Path], tiers: str = "", threads: int = 1) -> Counter[str]:
-    """Run one process for each directory, all of which miss the same at once; the notes of all."""
+    """Run one process for each directory, which all miss the same request at once; return the notes of all."""
     command = [sys.executable, "-c", PROGRAM, str(log)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = [
@@ -90,7 +91,7 @@ def test_twelve_processes_heal_a_damaged_entry_once(tmp_path: Path) -> None:
 
 @needs_redis
 def test_nodes_of_one_tier_build_once(tmp_path: Path) -> None:
-    """Six nodes with directories of their own and one Redis: one of them builds."""
+    """Six nodes with separate directories and one Redis: one of them builds."""
     with redis_server(tmp_path / "redis") as server:
         noted = run(tmp_path / "log", [tmp_path / f"node{number}" for number in range(6)], server.url)
     assert noted["built"] == 1
@@ -99,7 +100,7 @@ def test_nodes_of_one_tier_build_once(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 def test_dead_tier_costs_a_build_and_no_error(tmp_path: Path) -> None:
-    """No server listens at the tier's address: the result is built, and is in the directory afterwards."""
+    """No server listens at the tier's address: the result is built and stored in the directory."""
     cache = KernelCache(tmp_path, durability="none", tiers=[f"redis://127.0.0.1:{free_port()}/0"])
     assert cache.get_or_build({"a": 1}, lambda: b"code").payloads == {"data": b"code"}
     assert KernelCache(tmp_path).get_or_build({"a": 1}, lambda: b"other").payloads == {"data": b"code"}
@@ -108,7 +109,7 @@ def test_dead_tier_costs_a_build_and_no_error(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 @pytest.mark.parametrize("trouble", ["error", "damage"])
 def test_tier_in_trouble_is_a_miss(tmp_path: Path, trouble: str) -> None:
-    """A tier that fails at each question, or hands over damaged bytes, is a miss; a sound one serves."""
+    """A tier that fails at each request, or returns damaged bytes, is a miss; a sound one serves."""
     first, tier = KernelCache(tmp_path / "first", durability="none"), MemoryTier()
     first.session.mount(tier)
     first.get_or_build({"a": 1}, lambda: b"code" * 100)
@@ -131,7 +132,7 @@ def test_tier_in_trouble_is_a_miss(tmp_path: Path, trouble: str) -> None:
 
 
 def test_builder_that_is_killed_leaves_its_turn(tmp_path: Path) -> None:
-    """Another process builds when the one that was at it is gone, and nothing of that one is found."""
+    """Another process builds after the builder is killed, and no file of the killed one is found."""
     started = tmp_path / "started"
     code = """
 import pathlib, sys, time

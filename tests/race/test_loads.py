@@ -1,4 +1,4 @@
-"""The tier in the process: one module per artifact and device, however many threads and kernels ask at once."""
+"""Loaded modules of a process: one for each artifact and device, for any number of threads and kernel objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of one job that miss the same kernels share the work: each kernel is compiled once, by whoever has time."""
+"""Ranks of one job that miss the same kernels share the work: each kernel is compiled once, by a rank that is free."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ print(*built, cache.info("process").hits, "hits")
 
 
 def ranks(folder: Path, *tiers: str, are_nodes: bool = False, first: str = "builder") -> list[list[str]]:
-    """Give the output of the builder of the first kernel and of the rank that waits for it."""
+    """Return the outputs of the rank that builds the first kernel and of the rank that waits for it."""
     held, freed = folder / "held", folder / "freed"
     for each in (held, freed):
         os.mkfifo(each)
@@ -86,7 +86,7 @@ def ranks(folder: Path, *tiers: str, are_nodes: bool = False, first: str = "buil
 
 
 def test_rank_that_waits_builds_the_next_kernel_whose_signature_is_given(tmp_path: Path) -> None:
-    """Each is compiled once, and counted so; the error of one that nobody has asked for comes to who asks for it."""
+    """Each kernel is compiled and counted once; an error in one compiled ahead is raised where that kernel is used."""
     builder, waiter = ranks(tmp_path)
 
     assert builder == ["TypingError", "first", "1", "hits"]
@@ -132,7 +132,7 @@ for each in kernels:
 
 
 def test_no_more_compilers_run_than_there_are_cores(tmp_path: Path) -> None:
-    """Ranks that each want other kernels, on one core: one compiles at a time."""
+    """Ranks need different kernels on one core: one compiles at a time."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", ON_ONE_CORE, tmp_path / "cache", tmp_path / "log"]
     children = [subprocess.Popen([*words, str(n)], env=environment, stdin=subprocess.PIPE) for n in range(4)]
@@ -145,7 +145,7 @@ def test_no_more_compilers_run_than_there_are_cores(tmp_path: Path) -> None:
 
 
 def test_rank_that_gets_no_place_compiles_after_its_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody holds every place and does not go on: that costs `build_wait_s` once, not once for each kernel."""
+    """All slots are held for ever: that costs `build_wait_s` once, not once for each kernel."""
     monkeypatch.setattr(turns, "vain_s", 0.0)
     cache = KernelCache(tmp_path, build_wait_s=0.2, durability="none")
     kernels = [
@@ -170,13 +170,14 @@ def nothing(out: object) -> None:
 def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_waited: bool
 ) -> None:
-    """A rank that had to wait before does, if nobody takes the next ones; a process that is alone loses no time."""
+    """A rank that had to wait before leaves the next kernels to others for so long; a process that is alone loses no
+    time."""
     for name, value in (("has_waited", has_waited), ("has_compiled", False), ("grace_s", 2 * GRACE_S)):
         monkeypatch.setattr(turns, name, value)
     cache = KernelCache(tmp_path, durability="none")
     left = []
     for number in range(4):
-        with cache.session.store.locks.slot(1):  # somebody is at it
+        with cache.session.store.locks.slot(1):  # another rank compiles
             pass
         monkeypatch.setattr(turns, "has_compiled", False)  # as if its compilers were not loaded yet
         cached_kernel(nothing, signature="void(int32[::1])", depends=[number], cache=cache, arch="sm_90").compile()
@@ -194,12 +195,12 @@ def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
             assert not is_had
     with locks.slot(cores()) as is_had, locks.slot(cores()) as is_had_again:
         assert is_had
-        assert is_had_again  # it has one
+        assert is_had_again  # it has a slot
 
 
 @pytest.mark.parametrize(("quota", "count"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", 0), ("", 0)])
 def test_quota_of_a_container_bounds_its_cores(tmp_path: Path, quota: str, count: int) -> None:
-    """The quota holds if it is less than the affinity."""
+    """The quota counts if it is lower than the affinity."""
     (tmp_path / "cpu.max").write_text(quota)
     own = len(os.sched_getaffinity(0))
 
@@ -241,7 +242,7 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path, wo
 
 
 def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
-    """The wait for the other is no longer than `build_wait_s`."""
+    """It waits for the other's turn no longer than `build_wait_s`."""
     cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
     kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
     with KernelCache(tmp_path).session.store.locks.slot(1, WARM_UPS) as is_had:
@@ -253,7 +254,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
 
 
 def test_warm_up_in_the_middle_of_one_waits_for_nobody(tmp_path: Path) -> None:
-    """A subscriber that begins one would wait for itself."""
+    """A subscriber that begins a warm-up inside one would otherwise wait for itself."""
     cache = KernelCache(tmp_path, durability="none", build_wait_s=20)
     first, second = (cached_kernel(f'extern "C" __global__ void k{each}() {{}}', cache=cache) for each in range(2))
     reports: list[Any] = []

@@ -1,4 +1,4 @@
-"""Signals, forks and subscribers at any instant: whatever comes back into the package waits for nobody, for ever."""
+"""Signals, forks and subscribers at any instant: a call that re-enters the package never blocks for ever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("kind", "count"), [("lines", 60), ("signals", 200), ("forks", 12)])
 def test_package_survives_what_comes_at_any_instant(environ: dict[str, str], kind: str, count: int) -> None:
-    """Handlers that launch, compile, ask, clear and configure, and children that compile and look up: none hangs."""
+    """Handlers launch, compile, look up, clear and configure, and children compile and look up: none hangs."""
     assert run(["-m", "tests.support.storm", f"-{kind}", str(count), "0"], env=environ, timeout_s=60).stdout
 
 
@@ -65,7 +65,7 @@ assert {"miss", "compile_begin", "compile_end", "stored", "load"} <= {str(each) 
 
 
 def test_subscriber_may_wait_for_a_thread_that_launches(environ: dict[str, str]) -> None:
-    """No lock is held while it runs: the thread that it waits for launches, compiles and asks meanwhile."""
+    """No lock is held during the call: the other thread launches, compiles and looks up meanwhile."""
     script = """
 depth = []
 def on_event(event):
@@ -80,7 +80,7 @@ launch()
 
 
 def test_source_function_may_wait_for_a_thread_that_launches(environ: dict[str, str]) -> None:
-    """The function that returns the source is the user's code: others do not wait for it long."""
+    """The function that returns the source is the user's code, for which other threads do not wait long."""
     script = f"""
 asked = []
 @cached_kernel
@@ -95,7 +95,7 @@ scale[1, 32](None, 7)
 
 
 def test_subscriber_to_an_unusable_directory_may_launch(environ: dict[str, str], tmp_path: Path) -> None:
-    """The trouble with a refused directory is told once, and when no lock is held."""
+    """The trouble with a refused directory is reported once, while no lock is held."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     script = """
@@ -156,7 +156,7 @@ assert came
 
 
 def test_child_launches_if_its_parent_had_not_used_cuda(environ: dict[str, str]) -> None:
-    """Forked while another thread compiles and looks up: it compiles, looks up, counts and launches."""
+    """It is forked while another thread compiles and looks up; it then compiles, looks up, counts and launches."""
     script = """
 kernels = [cached_kernel(SOURCE.replace("*= 2", f"*= {n}")) for n in range(3, 7)]
 compiling, go_on = threading.Event(), threading.Event()
@@ -184,7 +184,7 @@ assert status == 0, status
 
 
 def test_child_imports_what_another_thread_was_importing(environ: dict[str, str], tmp_path: Path) -> None:
-    """A module of which the parent's other thread was in the middle is imported again in the child."""
+    """A module that another thread of the parent was importing is imported again in the child."""
     (tmp_path / "slow_import.py").write_text(
         "import threading, __main__\n"
         "if threading.current_thread() is not threading.main_thread():\n"
@@ -212,7 +212,7 @@ assert status == 0, status
 
 
 def test_handler_may_come_as_a_subscriber_returns(environ: dict[str, str]) -> None:
-    """A handler launches at the moment when an event ends its call of subscribers: both calls are ended correctly."""
+    """A signal handler launches at the moment when an event ends its call of subscribers: both launches succeed."""
     script = """
 from numba_kcache import model
 class Marks(dict):
@@ -251,7 +251,7 @@ def launch_all():
 
 @pytest.mark.parametrize("part", ["store/writing", "engine/compile", "waiting", "store/folders"])
 def test_launch_in_the_middle_of_an_import_of_its_own_thread(environ: dict[str, str], part: str) -> None:
-    """An audit hook launches, compiles and asks while its thread is half through a module that this needs."""
+    """An audit hook launches, compiles and looks up while its thread is importing a module that these need."""
     script = f"""
 import cuda.bindings.driver
 when_imported({part + ".py"!r}, launch_all)
@@ -262,7 +262,8 @@ assert came and numba_kcache.info("process").entries == 3
 
 
 def test_signal_handler_waits_for_the_bindings_of_the_driver(environ: dict[str, str]) -> None:
-    """A signal that comes while the first launch imports them finds a whole module: it launches, and so does it."""
+    """A signal arrives while the first launch imports the bindings: its handler gets the whole module, and both
+    launches run."""
     script = """
 done = []
 signal.signal(signal.SIGUSR1, lambda *_: done.append(launch_all()))
@@ -274,7 +275,7 @@ assert came and done
 
 
 def test_launch_while_its_thread_imports_the_bindings_goes_on(environ: dict[str, str]) -> None:
-    """The driver is called without them: what the hook launches runs, and so does the launch that it interrupted."""
+    """The driver is called without the bindings: the hook's launch runs, and so does the one that it interrupted."""
     script = """
 when_imported("cuda/pathfinder/__init__.py", launch_all)
 launch_all()
@@ -284,7 +285,7 @@ assert came and numba_kcache.info("process").entries == 3
 
 
 def test_launch_at_the_end_of_the_stack_is_a_recursion_error(environ: dict[str, str]) -> None:
-    """At every depth of the stack there is no other error, nothing in quarantine, and the next launch works."""
+    """At every depth of the stack there is no other error and nothing in quarantine, and the next launch works."""
     script = """
 ended = set()
 def at(depth, kernel):

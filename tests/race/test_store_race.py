@@ -1,4 +1,4 @@
-"""Many threads and processes at one store: each key is built once, with its own bytes, within the limits."""
+"""Many threads and processes with one store: each key is built once, with its own bytes, within the limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def noted(path: Path) -> list[int]:
 
 
 def get_or_build(store: DiskStore, number: int, builds: Path) -> None:
-    """The cache's steps for a key; the bytes are checked."""
+    """Look up, build and store a key as the cache does, and check the bytes."""
     found = store.get(key_of(number))
     if found is None:
         with store.building(key_of(number)) as turn:
@@ -53,7 +53,7 @@ def get_or_build(store: DiskStore, number: int, builds: Path) -> None:
 
 @pytest.mark.slow
 def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
-    """16 processes want 50 keys, each in its own order: 50 builds, no trouble, no lock left."""
+    """16 processes need 50 keys, each in its own order: 50 builds, no trouble, no lock left."""
 
     def work(number: int) -> None:
         events = Events()
@@ -74,12 +74,12 @@ def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
-    """A job that starts on all cores of a large node: one compiles, the others are given what it stored."""
+    """A job starts on all cores of a large node: one process compiles, the others get what it stored."""
 
     def work(number: int) -> None:
         store = open_store(tmp_path / "cache")
         get_or_build(store, 1, tmp_path / "builds")
-        with store.building(key_of(1000 + number)) as turn:  # of its own: nobody is in the way
+        with store.building(key_of(1000 + number)) as turn:  # a key of its own, without contention
             assert turn.found is None
             assert turn.has_turn
 
@@ -98,7 +98,7 @@ def _build_in_child(root: Path, number: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: str) -> None:
-    """While the parent is in the middle of a build, and with a store that it has used."""
+    """The parent is in the middle of a build with a store that it has used."""
     store = open_store(tmp_path / "cache")
     store.put(small_entry(0))
     with store.building(key_of(9)), multiprocessing.get_context(method).Pool(2) as pool:
@@ -109,7 +109,7 @@ def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: st
 
 @pytest.mark.slow
 def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
-    """Mixed with `clear` and `prune`: no more builds than keys and removals; right bytes throughout."""
+    """With `clear` and `prune` in between, there are no more builds than keys and removals; bytes are always right."""
 
     def work(number: int) -> None:
         events = Events()
@@ -138,7 +138,8 @@ def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the filesystem that measures")
 def test_limits_hold_while_many_write(tmp_path: Path) -> None:
-    """Never more than the limit and what is in flight: a filesystem without more room does not fill up."""
+    """The store never exceeds the limit and the entries being written, so a file system without more room does not fill
+    up."""
     limit, writers, entry_kib = 40, 4, 8
     room_kib = (limit + 3 * writers) * entry_kib + 64
     point = tmp_path / "mnt"
@@ -165,7 +166,7 @@ def test_limits_hold_while_many_write(tmp_path: Path) -> None:
 
 
 def test_threads_build_once(tmp_path: Path) -> None:
-    """Eight threads, one store, twenty keys."""
+    """Eight threads need twenty keys of one store."""
     store = open_store(tmp_path / "cache")
     together = threading.Barrier(8)
 
@@ -181,7 +182,7 @@ def test_threads_build_once(tmp_path: Path) -> None:
 
 
 def test_waiting_is_bounded(tmp_path: Path) -> None:
-    """Who has waited long enough builds by itself; the owner is not disturbed."""
+    """A process that has waited long enough builds itself; the owner of the turn is not disturbed."""
     store = open_store(tmp_path / "cache")
     impatient = open_store(tmp_path / "cache", max_wait_s=0.05)
 
@@ -196,7 +197,7 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
 
 
 def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
-    """The same within one process and one store."""
+    """The same holds for threads of one process with one store."""
     store = open_store(tmp_path / "cache", max_wait_s=0.05)
 
     def second() -> tuple[bool, bool]:
@@ -237,7 +238,7 @@ def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> None:
-    """When a build fails, those who waited for it go on at once and side by side, not one after the other."""
+    """After a failed build all waiting processes build at once, not one after another."""
     waiters = 4
     context = multiprocessing.get_context("fork")
     together = threading.Barrier(waiters) if kind == "threads" else context.Barrier(waiters)
@@ -252,7 +253,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
         looked, looks = mine.get, itertools.count(1)
 
         def look(key: str) -> object:
-            if next(looks) == 3:  # each of them is waiting, however late it came
+            if next(looks) == 3:  # all are waiting, however late they started
                 waiting.release()
             return looked(key)
 
@@ -263,7 +264,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
         with suppress(Failed):
             with mine.building(key_of(1)) as turn:
                 assert turn.found is None
-                together.wait(60)  # all of them are in here at the same time
+                together.wait(60)  # all build at the same time
                 raise Failed
 
     if kind == "threads":
@@ -290,7 +291,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
 
 
 def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
-    """A worker that is forked during a build does not hold the key when its parent is done."""
+    """A worker forked during a build does not hold the key's lock after its parent's build."""
     store = open_store(tmp_path / "cache")
     finish, finished = os.pipe()
 
@@ -345,7 +346,7 @@ def test_fork_in_the_middle_of_everything(tmp_path: Path) -> None:
 
 
 def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
-    """The child of a fork in the middle of an opening, or of the start of a pass, does not wait for ever."""
+    """A child forked while a thread opens the store, or starts an eviction, does not wait for ever."""
     store = open_store(tmp_path / "cache", max_entries=1)
     store.put(small_entry(1))
     store.wait_for_eviction()
@@ -375,7 +376,7 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
-    """Eight add, one folds all the time, one reads: sums never fall, and none is lost at the end."""
+    """Eight processes add, one folds, one reads: sums never fall, and no count is lost."""
     directory = tmp_path / "cache"
     folder = directory / "v1" / "statistics"
     stop = multiprocessing.get_context("fork").Event()
@@ -384,7 +385,7 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
         for _ in range(40):
             each = counters_of(directory)
             assert each.add({"hits": 1, "misses": 2})
-            for path in folder.glob(f"{os.getpid()}-*"):  # nobody adds to them any more
+            for path in folder.glob(f"{os.getpid()}-*"):  # no process adds to these any more
                 with suppress(FileNotFoundError):
                     os.utime(path, (0, 0))
 
@@ -410,7 +411,7 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
-    """Merged under a lock: six processes add ten each to one family."""
+    """Six processes add ten variants each to one family, which are merged under a lock."""
 
     def work(number: int) -> None:
         store = open_store(tmp_path / "cache")
@@ -426,7 +427,7 @@ def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_passes_of_many_processes_do_not_add_up(tmp_path: Path) -> None:
-    """Eight prune to the same limit at once: together they go no further than one would."""
+    """Eight processes prune to the same limit at once: together they remove no more than one would."""
     store = open_store(tmp_path / "cache")
     for number in range(100):
         store.put(small_entry(number))
@@ -441,7 +442,7 @@ def test_passes_of_many_processes_do_not_add_up(tmp_path: Path) -> None:
 
 
 def test_locks_without_a_directory_are_for_threads() -> None:
-    """A read-only or memory-only store has those."""
+    """A read-only or memory-only store has locks between threads only."""
     locks = KeyLocks(None)
 
     with locks.turn("a", lambda: None, 1) as turn:
@@ -451,7 +452,7 @@ def test_locks_without_a_directory_are_for_threads() -> None:
 
 
 def test_child_forked_during_a_pass_keeps_nobody_from_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock is inherited: a pass gives its own up, though a child has the file open still."""
+    """A child inherits the open lock file, but the parent releases the lock when its pass ends."""
     store = open_store(tmp_path)
     store.put(entry_of(1))
     end, pids = os.pipe(), list[int]()

@@ -1,4 +1,4 @@
-"""Several users and one directory: a team that shares it, and an intruder who may write to its parent."""
+"""Several users of one directory: a team that shares it, and an intruder who may write to its parent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def team(place: Path) -> Path:
-    """A directory as docs/how-to/shared-directory.md makes it: of the group, closed to all others."""
+    """A directory as docs/how-to/shared-directory.md makes it: open to the group, closed to all others."""
     root = place / "team"
     root.mkdir()
     os.chown(root, 0, TEAM)
@@ -79,7 +79,7 @@ def team(place: Path) -> Path:
 
 
 def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
-    """Every verb of a member: what the others stored is there, what is new is stored, and numbers are added."""
+    """Use the store as a member: others' entries are found, new ones stored, and counts added."""
     for number in others:
         assert store.get(key_of(number)) == small_entry(number)
         assert store.put(small_entry(number))
@@ -121,7 +121,8 @@ def test_umask_without_search_permission_spoils_no_directory(place: Path, kind: 
 
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
 def test_members_of_a_group_share_a_directory_without_a_warning(team: Path, umask: int) -> None:
-    """Entries, manifests, locks, statistics and passes, whatever the umask of each; nobody else may read it."""
+    """Entries, manifests, locks, statistics and evictions work under any umask; no other user may read the
+    directory."""
     for number, (user, others) in enumerate(((ALICE, ()), (BOB, (0,)), (ALICE, (0, 1)))):
 
         def work(number: int = number, others: tuple[int, ...] = others) -> None:
@@ -133,7 +134,7 @@ def test_members_of_a_group_share_a_directory_without_a_warning(team: Path, umas
         as_user(user, work, TEAM, umask=umask)
 
     as_user(BOB, lambda: open_store(team, shared=True).counters.fold(stale_s=-10), TEAM)
-    as_user(ALICE, lambda: _equal(counters_of(team).read(), {}), TEAM)  # not shared: it is another user's
+    as_user(ALICE, lambda: _equal(counters_of(team).read(), {}), TEAM)  # unshared, it is another user's directory
     as_user(ALICE, lambda: _equal(open_store(team, shared=True).counters.read(), {"hits": 3}), TEAM)
     assert all(path.stat().st_mode & 0o007 == 0 and path.stat().st_gid == TEAM for path in (team, *team.rglob("*")))
 
@@ -143,7 +144,8 @@ def _equal(found: object, wanted: object) -> None:
 
 
 def test_use_by_any_member_keeps_an_entry(team: Path) -> None:
-    """Recency is renewed by who does not own the file: else what only others use is the first to go."""
+    """A member's hit renews the time of another's file: otherwise entries that only others use would be evicted
+    first."""
     clock = Clock()
     as_user(ALICE, lambda: open_store(team, shared=True, clock=clock).put(small_entry(1)), TEAM)
     path = file_of(open_store(team), key_of(1))
@@ -156,7 +158,7 @@ def test_use_by_any_member_keeps_an_entry(team: Path) -> None:
 
 @pytest.mark.slow
 def test_entry_of_a_stranger_is_not_believed_where_everybody_writes(place: Path) -> None:
-    """`shared` trusts owner and group: where all may write, own entries and the owner's are served."""
+    """`shared` trusts owner and group: if all may write, only one's own entries and the owner's are served."""
     root = place / "open"
     root.mkdir()
     os.chown(root, ALICE, TEAM)
@@ -187,7 +189,7 @@ def test_entry_of_a_stranger_is_not_believed_where_everybody_writes(place: Path)
 
 
 def test_file_that_everybody_may_write_is_not_believed_in_a_shared_directory(team: Path) -> None:
-    """The mode of its folder does not help: whoever reaches the file can have changed its bytes."""
+    """The mode of its folder does not help: any user who reaches the file can have changed its bytes."""
     as_user(ALICE, lambda: open_store(team, shared=True).put(small_entry(1)), TEAM)
     file_of(open_store(team), key_of(1)).chmod(0o666)
 
@@ -195,7 +197,7 @@ def test_file_that_everybody_may_write_is_not_believed_in_a_shared_directory(tea
 
 
 def test_shared_directory_below_a_parent_of_everybody_is_refused(place: Path) -> None:
-    """Anybody could put another one in its place; below a parent of the same group it is used."""
+    """Any user could replace the directory; below a parent of the same group it is used."""
     (place / "parent").mkdir()
     root = place / "parent" / "team"
     root.mkdir()
@@ -215,7 +217,8 @@ def test_shared_directory_below_a_parent_of_everybody_is_refused(place: Path) ->
 
 
 def test_directory_of_a_builder_serves_readers_as_a_tier(place: Path) -> None:
-    """One account writes, many read: with `shared` its owner is trusted, without it another user's is refused."""
+    """One account writes, many read: with `shared` they trust its owner; without, another user's directory is
+    refused."""
     root = place / "built"
     root.mkdir()
     os.chown(root, ALICE, ALICE)
@@ -296,7 +299,7 @@ def test_intruder_who_swaps_the_directory_gets_nothing_touched_and_nothing_serve
 
 
 def test_directory_of_root_is_believed_as_a_tier_and_not_where_others_write(place: Path) -> None:
-    """An image layer belongs to root; it serves a user, unless its mode lets others write, inside it too."""
+    """An image layer belongs to root: it serves a user, unless a mode in it lets others write."""
     root = place / "layer"
     open_store(root).put(small_entry(1))
     for path in (root, *root.rglob("*")):
