@@ -1,4 +1,4 @@
-"""Arrays of CuPy and PyTorch, streams and memory that comes back, through the compiled module, on a real device."""
+"""Arrays, streams and memory of CuPy and PyTorch through the compiled module, on a real device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache(tmp_path: Path) -> KernelCache:
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_numba_kernel_takes_their_arrays(cache: KernelCache, library: str) -> None:
-    """Contiguous and strided, again and again: the values that Numba's own arrays give."""
+    """Contiguous and strided arrays, launched repeatedly, give the values that Numba's own arrays give."""
     from numba import cuda
 
     module: Any = pytest.importorskip(library)
@@ -47,7 +47,8 @@ def test_numba_kernel_takes_their_arrays(cache: KernelCache, library: str) -> No
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_work_of_their_current_stream_is_done_before_the_launch(cache: KernelCache, library: str) -> None:
-    """A launch on the default stream waits for what a stream of theirs still fills, and the other way round."""
+    """A launch on the default stream waits for writes on the library's stream, and the library's reads wait for the
+    launch."""
     module: Any = pytest.importorskip(library)
     kernel = cached_kernel(
         'extern "C" __global__ void k(float *y, int n)'
@@ -97,7 +98,7 @@ def test_tensor_that_is_negated_or_conjugated_on_paper_is_refused(cache: KernelC
 
 
 def test_dropped_kernels_give_their_memory_back(cache: KernelCache) -> None:
-    """The driver knows the modules of the last ones alone."""
+    """The driver has only the modules of the last kernels loaded."""
     cupy: Any = pytest.importorskip("cupy")
     y = cupy.zeros(1, dtype=cupy.float32)
     loader = cache.session.loader

@@ -1,4 +1,4 @@
-"""cuda.compute on a real device: built once, then served to fresh processes; right results, and nothing stale."""
+"""cuda.compute on a real device: built once, then hits in new processes; right results, and no stale code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print(json.dumps([counts.misses, counts.hits, counts.errors, "numba_cuda_mlir" i
 
 
 def said(tmp_path: Path, **asked: Any) -> list[Any]:
-    """Misses, hits, errors of a fresh process, and if it loaded the compiler of Python operators."""
+    """Misses, hits and errors of a new process, and whether it loaded the compiler of Python operators."""
     (tmp_path / "program.py").write_text(PROGRAM)
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
@@ -79,7 +79,7 @@ def test_other_operator_or_dtype_is_built_again(tmp_path: Path) -> None:
 
 
 def test_python_operator_counts_by_its_code(tmp_path: Path) -> None:
-    """The same code is served without its compiler; another constant in it is built again."""
+    """Equal code is served without its compiler; code with another constant is built."""
     pytest.importorskip("numba_cuda_mlir")
     less = {"operator": "lambda a, b: a if a > b else b", "expected": "host.max()"}
     other = {"operator": "lambda a, b: a if a + 0 > b else b", "expected": "host.max()"}

@@ -1,4 +1,4 @@
-"""What a kernel sees of its arguments, told by the kernel itself."""
+"""The bytes of its arguments that a kernel sees, written out by the kernel itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FILLED = (0xAA, 0x55)
 
 
 def check_echo(kernel: Any, cases: list[Case], filled: int) -> None:
-    """The kernel found in its parameters what C++ would hold; padding, which it need not copy, is not looked at."""
+    """Check that the kernel's parameters had the bytes that C++ has; padding, which need not be copied, is not
+    compared."""
     from numba import cuda
 
     expected = np.frombuffer(b"".join(case.expected for case in cases), np.uint8)
@@ -57,7 +58,7 @@ def test_kernel_sees_many_parameters_each_in_its_place(cache: KernelCache) -> No
 
 
 def test_arrays_of_every_library_are_the_memory_they_name(cache: KernelCache) -> None:
-    """Numba, CuPy and PyTorch arrays, on both paths: the kernel writes where the library reads."""
+    """With Numba, CuPy and PyTorch arrays, on both paths, the kernel writes where the library reads."""
     kernel = cached_kernel(r'extern "C" __global__ void fill(float v, float *x) { x[threadIdx.x] = v; }', cache=cache)
     from numba import cuda
 
@@ -83,7 +84,7 @@ def test_arrays_of_every_library_are_the_memory_they_name(cache: KernelCache) ->
 
 
 def test_tensor_of_another_stream_is_complete_when_the_kernel_reads_it(cache: KernelCache) -> None:
-    """PyTorch works long on its own stream; the launch on ours waits for it on the device."""
+    """PyTorch works long on its own stream; the launch on another stream waits for it on the device."""
     torch = pytest.importorskip("torch")
     kernel = cached_kernel(r'extern "C" __global__ void copy(const float *x, float *y) { *y = *x; }', cache=cache)
     from numba import cuda

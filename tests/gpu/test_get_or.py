@@ -20,7 +20,7 @@ extern "C" __global__ void scale(float *x, float by, int n) {
 
 
 def test_kernel_of_a_current_device_is_compiled_before_its_launch(tmp_path: Path) -> None:
-    """Compiled and counted when `get_or_compile` returns; the launch that follows counts nothing and is right."""
+    """It is compiled and counted when `get_or_compile` returns; the launch counts nothing and computes right."""
     from numba import cuda
 
     cache, x = KernelCache(tmp_path), cuda.to_device(np.arange(1000, dtype=np.float32))
@@ -40,7 +40,7 @@ def test_kernel_of_a_current_device_is_compiled_before_its_launch(tmp_path: Path
 
 
 def test_program_of_cuda_core_runs_from_the_cache(tmp_path: Path) -> None:
-    """Code that `ProgramCache` gives back loads, launches and computes what a fresh compile does."""
+    """Code from `ProgramCache` loads, launches and computes what a fresh compile does."""
     core = pytest.importorskip("cuda.core")
     utils = pytest.importorskip("cuda.core.utils")
     if not hasattr(utils, "ProgramCacheResource"):

@@ -1,4 +1,4 @@
-"""Launches on real devices: attributes, captures, threads, streams, several devices, forks, and what is refused."""
+"""Launches on real devices: attributes, captures, threads, streams, several devices, forks, and refused arguments."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_cluster_has_the_blocks_that_were_asked_for(cache: KernelCache, blocks: 
 
 
 def test_carveout_and_dynamic_shared_memory_are_set_when_the_kernel_is_loaded(cache: KernelCache) -> None:
-    """The driver says so itself."""
+    """The driver returns the values that were set."""
     kernel = cached_kernel(SAXPY, cache=cache, max_dynamic_shared=80_000, carveout="MaxShared")
     kernel[1, 32](1.0, None, None, 0)
 
@@ -148,7 +148,8 @@ def test_forall_with_much_dynamic_shared_memory(cache: KernelCache) -> None:
 
 
 def test_capture_with_the_kernel_s_first_launch_replays(cache: KernelCache) -> None:
-    """Compiled, loaded, bound and launched while the stream is captured; then the graph runs three times."""
+    """The kernel is compiled, loaded, bound and launched while the stream is captured; then the graph runs three
+    times."""
     from numba import cuda
 
     stream = cuda.stream()
@@ -168,7 +169,7 @@ def test_capture_with_the_kernel_s_first_launch_replays(cache: KernelCache) -> N
 
 
 def test_capture_waits_for_an_argument_of_another_stream(cache: KernelCache) -> None:
-    """The graph waits for the stream outside it that is still at work on the argument."""
+    """The graph waits for a stream outside the capture that still writes the argument."""
     from numba import cuda
 
     outside, stream = cuda.stream(), cuda.stream()
@@ -188,7 +189,7 @@ def test_capture_waits_for_an_argument_of_another_stream(cache: KernelCache) -> 
 
 
 def test_eight_threads_launch_one_kernel(cache: KernelCache) -> None:
-    """Each with its own scalars, arrays and stream; none gets another's parameters."""
+    """Each thread has its own scalars, arrays and stream, and no launch gets another thread's parameters."""
     from numba import cuda
 
     kernel, wrong = cached_kernel(SAXPY, cache=cache), list[Any]()
@@ -245,7 +246,7 @@ def consumed(cache: KernelCache, make: Callable[[], Any], producer: Any, *, told
 
 
 def test_argument_of_another_numba_stream_is_waited_for(cache: KernelCache) -> None:
-    """The device waits by an event; an address alone, which has no stream, shows that the wait is needed."""
+    """The device waits for an event; a bare address, which has no stream, shows that the wait is needed."""
     from numba import cuda
 
     stream = cuda.stream()
@@ -256,7 +257,7 @@ def test_argument_of_another_numba_stream_is_waited_for(cache: KernelCache) -> N
 
 
 def test_argument_of_another_cupy_stream_is_waited_for(cache: KernelCache) -> None:
-    """CuPy's current stream is what its arrays are produced on."""
+    """CuPy writes its arrays on its current stream."""
     cupy = pytest.importorskip("cupy")
 
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -267,7 +268,7 @@ def test_argument_of_another_cupy_stream_is_waited_for(cache: KernelCache) -> No
 
 
 def test_argument_of_another_torch_stream_is_waited_for(cache: KernelCache) -> None:
-    """PyTorch's current stream is what its tensors are produced on."""
+    """PyTorch writes its tensors on its current stream."""
     torch = pytest.importorskip("torch")
 
     stream = torch.cuda.Stream()
@@ -297,7 +298,7 @@ def test_kernel_alternates_between_devices(cache: KernelCache, two_devices: Any)
 
 
 def test_array_of_another_device_is_refused(cache: KernelCache, two_devices: Any) -> None:
-    """Named with both devices, before anything is queued; interpreted and compiled."""
+    """The error names both devices and comes before the launch, interpreted or compiled."""
     kernel = cached_kernel(SAXPY, cache=cache)
     far = two_devices.to_device(np.ones(32, np.float32))
     with two_devices.gpus[1]:
@@ -356,7 +357,7 @@ assert (y.copy_to_host() == 2).all()
 
 
 def test_debug_launches_names_the_launch_that_failed(tmp_path: Path) -> None:
-    """An address that is nobody's: the error comes from the launch itself, with its arguments."""
+    """For an invalid address the error comes from the launch itself, with its arguments."""
     script = """
 import ctypes
 kernel, x = cached_kernel(SAXPY), cuda.to_device(np.ones(64, np.float32))
@@ -384,7 +385,7 @@ MANY = {
 
 @pytest.mark.parametrize("kind", MANY)
 def test_a_million_launches_leave_nothing(tmp_path: Path, kind: str) -> None:
-    """Resident memory of the host, over the same grid and over ever new ones."""
+    """The host's resident memory does not grow, over one grid and over ever new ones."""
     kernel, *arguments = MANY[kind]
     script = f"""
 import resource
@@ -440,7 +441,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
 @pytest.mark.parametrize("recognised", [False, True], ids=["interpreted", "compiled"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_argument_is_refused_by_name(cache: KernelCache, case: str, recognised: bool) -> None:
-    """Position, kernel, C++ type, parameter name, what was given and a hint; nothing was launched."""
+    """The error has position, kernel, C++ type, parameter name, the value and a hint; no kernel is launched."""
     from numba import cuda
 
     make, message = REFUSED[case]

@@ -1,4 +1,4 @@
-"""Kernels of numba-cuda-mlir on a real device: the numbers that NumPy has, cold, from the cache and after a reset."""
+"""Kernels of numba-cuda-mlir on a real device: the numbers of NumPy, cold, from the cache and after a reset."""
 
 from __future__ import annotations
 
@@ -454,7 +454,8 @@ def test_numbers_are_numpys_cold_and_warm(program: str, tmp_path: Path) -> None:
 
 
 def test_arrays_of_other_libraries_are_launched_in_order(tmp_path: Path) -> None:
-    """CuPy, PyTorch and DLPack, strided and with gradients, on the current streams of theirs and in a graph."""
+    """Arrays of CuPy, PyTorch and DLPack, strided and with gradients, on their libraries' current streams and in a
+    graph."""
     pytest.importorskip("cupy")
     pytest.importorskip("torch")
     for state in ("cold", "warm"):

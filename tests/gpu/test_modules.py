@@ -1,4 +1,4 @@
-"""Modules on a real device: every kernel of the example against NumPy, variables, templates, code made before."""
+"""Modules on a real device: every kernel of the example compared with NumPy, variables, templates, compiled code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to_device(values: Any) -> Any:
 
 
 def example() -> ModuleType:
-    """examples/gemm_module.py, which has the references."""
+    """examples/gemm_module.py, which has the reference results."""
     found = importlib.util.spec_from_file_location("gemm_module", ROOT / "examples/gemm_module.py")
     assert found is not None
     assert found.loader is not None
@@ -123,7 +123,7 @@ def test_variables_are_the_kernels_own(cache: KernelCache) -> None:
 
 
 def test_symbol_is_an_argument(cache: KernelCache) -> None:
-    """A variable can be handed to a kernel as any array."""
+    """A kernel takes a variable of a module like any array."""
     module = cached_module(SOURCE, NAMES, cache=cache)
     module["fill<float, 5>"][1, 2](module.symbol("ns::vector"))
 
@@ -132,7 +132,7 @@ def test_symbol_is_an_argument(cache: KernelCache) -> None:
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
 def test_templates_by_name_expression_compute(cache: KernelCache, lazy: bool) -> None:
-    """Each instance its own code; nested brackets and commas included."""
+    """Each instance has its own code; nested brackets and commas are allowed."""
     module = cached_module(SOURCE, NAMES, lazy, cache=cache)
     floats, integers, size = (to_device(np.zeros(4, each)) for each in (np.float32, np.int32, np.int32))
     module["fill<float,5>"][1, 4](floats)
@@ -145,7 +145,7 @@ def test_templates_by_name_expression_compute(cache: KernelCache, lazy: bool) ->
 
 
 def test_lazy_kernel_has_the_constants_of_the_source(cache: KernelCache) -> None:
-    """A table that nobody writes to comes along."""
+    """A table that no kernel writes to is linked with each kernel."""
     x = to_device(np.zeros(4, np.float32))
     cached_module(SOURCE, NAMES, True, cache=cache).look[1, 4](x)
 
@@ -153,7 +153,7 @@ def test_lazy_kernel_has_the_constants_of_the_source(cache: KernelCache) -> None
 
 
 def test_values_of_a_template_reach_the_device(cache: KernelCache) -> None:
-    """Defaults, other values, and macros."""
+    """The instance has the defaults, other values, or macros."""
 
     @cached_kernel(cache=cache, defines={"SCALE": 3})
     def fill(T: str = "float", TILE: int = 16) -> str:
@@ -187,7 +187,7 @@ def test_code_that_was_made_before_runs(cache: KernelCache, tmp_path: Path, outp
 
 
 def test_fast_compile_computes_the_same(cache: KernelCache) -> None:
-    """Slower code, not other results."""
+    """The code is slower, and its results are equal."""
     source = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = x[threadIdx.x] * 3 + 1; }'
     for level in (False, "min", "mid", "max"):
         x = to_device(np.arange(32, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Numba kernels on a real device: bit for bit what Numba computes, cold, from the cache and after a reset."""
+"""Numba kernels on a real device: results equal to Numba's bit for bit, cold, from the cache and after a reset."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ print(cache.info("process").misses)
 
 
 def test_linked_kernel_is_right_and_cached(tmp_path: Path) -> None:
-    """CUDA C++ beside a Numba kernel, through `forall`."""
+    """CUDA C++ is linked to a Numba kernel, which `forall` launches."""
     assert [child(LINK, tmp_path), child(LINK, tmp_path)] == ["1", "0"]
 
 

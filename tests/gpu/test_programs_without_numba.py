@@ -56,7 +56,7 @@ def said(folder: Path, script: str) -> str:
 
 
 def test_results_are_right_and_numba_is_not_imported(tmp_path: Path) -> None:
-    """Cold and warm, interpreted launches and compiled ones, on memory of nobody's package."""
+    """Cold and warm, interpreted and compiled launches, on memory that no package owns."""
     script = """
 context()
 saxpy_is_right(cached_kernel(SAXPY), 20)
@@ -66,7 +66,7 @@ print(info("process").compiles, "numba" in sys.modules)
 
 
 def test_context_is_made_where_there_is_none(tmp_path: Path) -> None:
-    """A launch is the first thing that the process asks of the driver."""
+    """The launch is the process's first driver call."""
     script = """
 kernel = cached_kernel(SAXPY)
 kernel[1, 32](2.0, None, None, 0)
@@ -100,7 +100,8 @@ print(y.tolist() == [42.0 * n + 1 for n in range(N)], "numba" in sys.modules)
 
 
 def test_module_keeps_its_variables_when_numba_comes(tmp_path: Path) -> None:
-    """The array over a variable, the kernel before it and the kernel after it see one place; Numba's arrays work."""
+    """The array over a variable, and the kernels before and after Numba's import, use the same memory; Numba's arrays
+    work."""
     script = """
 context()
 counting, out = cached_module(COUNTING), Lent([0], "<i4")
@@ -122,7 +123,7 @@ print(array.copy_to_host())
 @pytest.mark.parametrize("protocol", ["interface", "dlpack"])
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_variable_of_a_module_is_an_array_of_the_library(tmp_path: Path, library: str, protocol: str) -> None:
-    """Over the variable itself, by either protocol: what a kernel writes is there, and the other way round."""
+    """The array is over the variable itself, by either protocol: each side reads what the other writes."""
     pytest.importorskip(library)
     take = {"interface": {"cupy": "asarray", "torch": "as_tensor"}[library], "dlpack": "from_dlpack"}[protocol]
     more = ', device="cuda"' if take == "as_tensor" else ""
@@ -146,7 +147,7 @@ counting.count[1, 1](1, counting.symbol("total"))
 
 @pytest.mark.parametrize("arrays", ["before", "never"])
 def test_kernel_runs_after_numba_has_closed_the_context(tmp_path: Path, arrays: str) -> None:
-    """A handle of the context that was is answered with a code, never taken for one of the new context."""
+    """The driver returns an error for a handle of the closed context, and never uses it in the new context."""
     script = f"""
 context()
 kernel = cached_kernel(SAXPY)
@@ -165,7 +166,8 @@ print("right")
 
 
 def test_stale_handle_is_answered_with_a_code(tmp_path: Path) -> None:
-    """The test above rests on this, asked of the driver itself: the id changes, the launch is refused."""
+    """The driver itself does what the test above needs: a new context has another id, and refuses a launch of an old
+    handle."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)
@@ -182,7 +184,7 @@ saxpy_is_right(kernel, 12)
 
 
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
-    """Each launch in the device whose context is current."""
+    """Each launch runs on the device whose context is current."""
     script = """
 driver.cuInit(0)
 if driver.cuDeviceGetCount()[1] < 2:

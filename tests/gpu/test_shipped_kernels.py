@@ -63,7 +63,7 @@ print(info.compiles, info.misses, info.hits)
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project, and its cache and bundle, made by a process that sees no device."""
+    """A project with its cache and bundle, made by a process that sees no device."""
     folder = tmp_path_factory.mktemp("warmed")
     project = folder / "project"
     (project / "include").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_warmed_cache_serves_this_device(warmed: Path, tmp_path: Path, way: str)
 
 @pytest.mark.parametrize("arch", ["compute_75", "sm_80"])
 def test_stand_ins_run(tmp_path: Path, arch: str) -> None:
-    """PTX is made code by the driver; code of another major is not served."""
+    """The driver compiles stored PTX; code of another major is not served."""
     from numba import cuda
 
     if arch == "sm_80" and cuda.get_current_device().compute_capability[0] == 8:

@@ -137,7 +137,7 @@ def test_kernel_survives_a_context_reset(cache: KernelCache) -> None:
 
 
 def test_kernel_survives_cuda_close(tmp_path: Path) -> None:
-    """After `cuda.close()` a launch brings Numba's context back, which Numba itself does not do."""
+    """After `cuda.close()` a launch makes Numba's context again, which Numba itself does not."""
     script = f"""
 import numpy as np, numba_kcache
 from numba import cuda
@@ -186,7 +186,7 @@ def test_ptx_runs_with_a_signature(cache: KernelCache) -> None:
 
 
 def test_numba_compile_ptx_tuple_runs(cache: KernelCache) -> None:
-    """The tuple of `numba.cuda.compile_ptx` is taken as it is: a pointer and a number, as Numba lays them out."""
+    """The tuple of `numba.cuda.compile_ptx` is accepted as it is: a pointer and a number, in Numba's layout."""
     from numba import cuda, types
 
     def fill(out, value):  # type: ignore[no-untyped-def]
@@ -227,7 +227,7 @@ def test_wrong_arguments_never_reach_the_driver(cache: KernelCache) -> None:
 
 
 def test_oversized_block_is_refused(cache: KernelCache) -> None:
-    """The device's own limits, before anything is queued."""
+    """The device's limits are checked before the launch."""
     with pytest.raises(LaunchConfigError, match="1025"):
         cached_kernel(SAXPY, cache=cache)[1, 1025]
     with pytest.raises(LaunchConfigError):

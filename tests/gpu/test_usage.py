@@ -1,4 +1,4 @@
-"""Uses of a kernel beside launches by position, on a real device."""
+"""Other uses of a kernel than launches by position, on a real device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def cache(tmp_path: Path) -> KernelCache:
 
 
 def test_arguments_by_name_compute_what_those_by_position_do(cache: KernelCache) -> None:
-    """Mixed, in any order, between launches by position; a source kernel and a Numba kernel."""
+    """Arguments by name, mixed and in any order, between launches by position, for a source kernel and a Numba
+    kernel."""
     from numba import cuda
 
     kernel = cached_kernel(SAXPY, cache=cache)
@@ -70,7 +71,7 @@ def test_measures_agree_with_cupy(cache: KernelCache) -> None:
 
 
 def test_time_tells_long_kernels_from_short_ones(cache: KernelCache) -> None:
-    """A kernel that waits for four million ticks of the clock takes as long as those; an empty one does not."""
+    """A kernel that waits for four million clock ticks takes so long; an empty one does not."""
     wait = cached_kernel(
         'extern "C" __global__ void wait(long long ticks)'
         "{ long long start = clock64(); while (clock64() - start < ticks) {} }",
@@ -84,7 +85,7 @@ def test_time_tells_long_kernels_from_short_ones(cache: KernelCache) -> None:
 
 
 def test_texture_and_surface_of_cupy_are_read_and_written(cache: KernelCache) -> None:
-    """Each texel arrives, filtered by nothing; the surface has what was written."""
+    """The kernel reads each texel unfiltered, and the surface has what it wrote."""
     cupy = pytest.importorskip("cupy")
     from cupy.cuda import runtime
     from cupy.cuda.texture import (

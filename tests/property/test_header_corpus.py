@@ -1,4 +1,4 @@
-"""A maze of headers under random changes: never stale, seldom needless. tests/corpus has the long run."""
+"""A maze of headers under random changes: never stale code, few needless compiles. tests/corpus has the long run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_header_set_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:
-    """Each change is judged by what a fresh compiler makes of the tree."""
+    """After each change the header set is compared with the output of a fresh compile."""
     tally = run(maze(tmp_path / "maze", seed), MAZE_STEPS, 40, seed)
 
     print(tally.report())

@@ -1,4 +1,4 @@
-"""Laws of the key: what changes it, what does not, and that it is the same everywhere and for ever."""
+"""Laws of the key: changes that change it, changes that do not, and equal keys everywhere and for ever."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def meaning(value: Any) -> Any:
 @pytest.mark.slow
 @given(plain)
 def test_encoding_can_be_read_back(value: Any) -> None:
-    """A decoder gets the very value back, so no two values share their bytes."""
+    """A decoder gets the same value back, so no two values have the same bytes."""
     assert decoded(encode(value)) == meaning(value)
 
 
@@ -119,7 +119,7 @@ def test_look_alikes_differ() -> None:
     [{1, 2}, object(), 1j, SimpleNamespace(), bytearray(b"x"), Path("x"), [1, {"a": {1}}], type("S", (str,), {})("x")],
 )
 def test_other_types_are_refused(value: Any) -> None:
-    """Nothing is turned into text to get a key out of it: a repr may hold an address."""
+    """No object is converted to text for a key: its repr may hold an address."""
     with pytest.raises(TypeError, match="cannot be in a key"):
         encode(value)
 
@@ -132,7 +132,7 @@ named = st.lists(st.tuples(st.text(max_size=4), plain), max_size=5)
 @pytest.mark.slow
 @given(named, named)
 def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None:
-    """Names, values, number and order of the components, and nothing else."""
+    """The key depends on names, values, number and order of the components, and on nothing else."""
     keys = [derive(component(name, value) for name, value in pairs) for pairs in (one, other)]
     same = [(meaning(n), meaning(v)) for n, v in one] == [(meaning(n), meaning(v)) for n, v in other]
 
@@ -141,7 +141,7 @@ def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None
 
 
 def test_schema_is_in_the_key() -> None:
-    """Two schemas never share a key: its number stands before the components in what is digested."""
+    """Two schemas never have a common key: the schema's number comes before the components in the digested bytes."""
     part = component("a", 1)
     this, next_one = (encode("numba_kcache") + encode(schema) + part.encoded for schema in (SCHEMA, SCHEMA + 1))
 
@@ -151,7 +151,7 @@ def test_schema_is_in_the_key() -> None:
 @pytest.mark.parametrize("name", ["environment", "depends", "depends[0]"])
 @pytest.mark.parametrize("wrap", [lambda text: text, lambda text: {"TOKEN": text}, lambda text: [[1, text.encode()]]])
 def test_secret_enters_the_key_and_is_kept_nowhere(name: str, wrap: Any) -> None:
-    """Variables and `depends` may hold one: it counts, it can be told from another, and it cannot be read."""
+    """Variables and `depends` may hold a secret: a change of it changes the key, and no stored byte shows it."""
     secret, other = component(name, wrap("hunter2")), component(name, wrap("hunter3"))
 
     assert derive([secret]) != derive([other])
@@ -161,7 +161,7 @@ def test_secret_enters_the_key_and_is_kept_nowhere(name: str, wrap: Any) -> None
 
 
 def test_large_value_is_kept_as_its_digest() -> None:
-    """A source of a megabyte is not repeated in the entry's report."""
+    """An entry's report does not repeat a source of a megabyte."""
     small, large = component("source", "x"), component("source", "x" * CLEAR_LIMIT_BYTES)
 
     assert small.record()[2] == "x"
@@ -170,7 +170,7 @@ def test_large_value_is_kept_as_its_digest() -> None:
 
 
 def test_diff_names_every_component_that_differs() -> None:
-    """Changed, added and removed; not the first alone."""
+    """Changed, added and removed components are all named."""
     old = [component(name, value).record() for name, value in (("a", 1), ("b", 2), ("c", 3), ("gone", 0))]
     new = [component(name, value).record() for name, value in (("a", 1), ("b", 20), ("c", 30), ("new", 0))]
 
@@ -187,7 +187,7 @@ def test_diff_names_every_component_that_differs() -> None:
 
 
 def variants(tmp_path: Path) -> dict[str, str]:
-    """The key of a request, and of as many requests as have one thing changed."""
+    """The key of a request, and the keys of requests that each differ from it in one component."""
     files = {"a.cu": "A", "b.cu": "A", "c.cu": "C", "a.ptx": "A", "a.o": "A", "c.o": "C", "a.ltoir": "A"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
