@@ -82,7 +82,8 @@ def _driver_release() -> str | None:
 
 
 def write_result(path: Path, question: str, header: dict[str, Any], samples: Any, **notes: object) -> None:
-    """Write the JSON file of one run of a benchmark; `notes` name parts that were left out or shortened."""
+    """Write the JSON file of one run of a benchmark; `notes` are further members of the object, such as the
+    parts left out."""
     write_json(path, {"question": question, "machine": header, **notes, "samples": samples})
 
 

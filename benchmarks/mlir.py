@@ -133,7 +133,8 @@ def _others() -> dict[str, tuple[Any, Any]]:
 
 
 def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batches: int, launches: int) -> Any:
-    """Seconds of a launch by library, with `kernel[...]` each time and with a bound one; the error, if it fails."""
+    """Seconds of a launch by library, with `kernel[...]` evaluated for each launch and with its result
+    kept; the error, if it fails."""
     found: dict[str, Any] = {}
     for name, (x, y) in arrays.items():
         try:

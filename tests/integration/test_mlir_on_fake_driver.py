@@ -1,4 +1,5 @@
-"""Kernels of numba-cuda-mlir on the fake driver: the bytes at the driver, the imports of a warm start, its defects."""
+"""Kernels of numba-cuda-mlir on the fake driver: bytes passed to the driver, imports of a warm start,
+and defects of numba-cuda-mlir's launcher and cache."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def said(
 ) -> list[str]:
     """The lines that a program prints under the fake driver, in a fork of a process with numba-cuda-mlir imported.
 
-    `is_forked=False` starts a new process, whose hash seed and addresses are others: for hits on what another stored.
+    `is_forked=False` starts a new process, with another hash seed and other addresses: for hits on entries that an
+    earlier process stored.
     """
     env = {**environment(build(), log=log, devices=devices), "NUMBA_CACHE_DIR": str(cache) + "-its-own"}
     words = ["-c", program, str(cache), *arguments]
@@ -37,15 +39,15 @@ def launches(log: Path, name: str) -> list[list[str]]:
     return [each["parameters"] for each in read_log(log, "launch") if name in each["kernel"]]
 
 
-def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
-    """Scalars, arrays of every layout and library, records, complex, tuples: the same bytes, cold and warm, on both
-    paths."""
+def test_parameters_equal_those_of_numba_cuda_mlir(tmp_path: Path) -> None:
+    """Scalars, arrays of every layout and library, records, complex, tuples: our launches pass the bytes that its
+    launcher passes, cold and warm."""
     for misses in ("33 misses", "0 misses"):
         log = tmp_path / f"log {misses}"
 
         printed = said(mlir_programs.PARITY, tmp_path / "cache", log=log, is_forked=misses != "0 misses")
 
-        found, size = launches(log, "echo"), 1 + 4
+        found, size = launches(log, "echo"), 1 + 4  # one launch by numba-cuda-mlir, four by this package
         groups = [found[at : at + size] for at in range(0, len(found), size)]
         assert len(groups) == sum(line.startswith("launched") for line in printed)
         assert [each for each in groups if any(one != each[0] for one in each)] == []
@@ -54,7 +56,7 @@ def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
 
 @pytest.mark.lane
 @pytest.mark.parametrize("way", ["decorated", "installed"])
-def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> None:
+def test_values_that_the_launcher_of_numba_cuda_mlir_garbles_arrive(tmp_path: Path, way: str) -> None:
     """Numbers of another width than the first launch's, strided complex arrays, defaults left out, and None."""
     log = tmp_path / "log"
 
@@ -73,7 +75,7 @@ def test_values_that_its_launcher_garbles_arrive(tmp_path: Path, way: str) -> No
 
 
 @pytest.mark.parametrize("way", ["decorated", "installed"])
-def test_host_waits_for_arrays_streams_where_a_program_is_not_edited(tmp_path: Path, way: str) -> None:
+def test_install_keeps_the_wait_of_the_host_for_the_stream_of_an_array(tmp_path: Path, way: str) -> None:
     """numba-cuda-mlir does so, and programs may rely on it; for kernels of `cached_kernel` the device waits."""
     waits = [str(each) for each in (["one", "two"], ["two"])]
 
@@ -124,14 +126,15 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
 
 @pytest.mark.lane
 def test_text_of_a_served_kernel_is_that_of_its_compile(tmp_path: Path) -> None:
-    """The text is MLIR before the passes, for the target of the options, which no device here needs to run."""
+    """The text is MLIR before the passes, for the target that the options name, also if no device here runs its
+    code."""
     for misses in (1, 0):
         assert said(mlir_programs.INSPECTED, tmp_path, is_forked=misses > 0) == [f"True True {misses}", "True"]
 
 
-def test_intrinsics_count_by_what_they_write(tmp_path: Path) -> None:
-    """A changed global of the function that writes code, and changed MLIR text, are compiled; code made before is
-    found."""
+def test_intrinsics_count_by_their_code_and_its_output(tmp_path: Path) -> None:
+    """A changed global that an intrinsic's code generator reads, or a change of the MLIR that it writes, is a miss;
+    earlier entries are hits."""
     assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 3 3"
     assert said(mlir_programs.INTRINSICS, tmp_path, is_forked=False)[-1] == "3 0 0"
 
@@ -145,7 +148,7 @@ def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
     assert warm == ["kernel hit ", "compiles 0", "compiles afterwards 0"]
 
 
-def test_launches_of_a_program_that_is_not_edited_say_what_they_said(tmp_path: Path) -> None:
+def test_install_keeps_errors_warnings_and_overloads(tmp_path: Path) -> None:
     """Errors, warnings and overloads are those of the program without the cache, cold and warm."""
     plain, *installed = [said(mlir_programs.UNEDITED, tmp_path, way) for way in ("plain", "installed")]
     installed.append(said(mlir_programs.UNEDITED, tmp_path, "installed", is_forked=False))
@@ -175,7 +178,7 @@ def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["module", "variable"])
-def test_hook_takes_programs_from_outside(tmp_path: Path, way: str) -> None:
+def test_hook_caches_programs_without_an_edit(tmp_path: Path, way: str) -> None:
     """`python -m numba_kcache.numba_hook --all PROGRAM`, or the environment variable if the program imports the
     package."""
     program = tmp_path / "program.py"
@@ -203,7 +206,8 @@ def test_target_is_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_keyed_runs_and_says_why(tmp_path: Path) -> None:
-    """A captured device array, numbers beyond a fixed signature, a planner: each runs uncached, with its reason."""
+    """A captured device array, a planner of the program's own: the kernel runs uncached, with the reason. A number
+    that a fixed signature cannot hold is refused."""
     printed = said(mlir_programs.REFUSED, tmp_path)
 
     assert "device array" in printed[0]
@@ -227,7 +231,7 @@ def test_both_numbas_take_their_own_kernels(tmp_path: Path) -> None:
     assert said(program, tmp_path) == ["numba mlir 2"]
 
 
-def test_edited_text_is_not_transformed_into_a_key(tmp_path: Path) -> None:
+def test_transform_of_a_file_edited_after_its_import_is_not_stored(tmp_path: Path) -> None:
     """A text transform reads the file again: code from text edited after the import is used, but not stored."""
     module = tmp_path / "transformed.py"
     text = (

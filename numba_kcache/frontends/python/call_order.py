@@ -17,11 +17,13 @@ def kept_objects(graph: Graph) -> tuple[tuple[Any, str], ...]:
     """
     found, seen, pending = list[int](), set[int](), [(0, False)]
     while pending:
-        index, has_read = pending.pop()
-        if has_read:
+        index, is_done = pending.pop()  # done: with its callees
+        if is_done:
             found.append(index)
         elif index not in seen:
             seen.add(index)
             pending.append((index, True))
-            pending += [(goal, False) for _name, goal in reversed(graph.edges[index]) if type(goal) is int]
-    return tuple((graph.kept[each][0], graph.digest(each)) for each in found if each and each in graph.kept)
+            pending += [(callee, False) for _name, callee in reversed(graph.edges[index]) if type(callee) is int]
+    return tuple(
+        (graph.kept[each][0], graph.digest(each)) for each in found if each != 0 and each in graph.kept
+    )  # 0: the kernel
