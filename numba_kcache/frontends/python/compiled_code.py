@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ...keys import Plain
-from .value import Refused
 
 _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 
@@ -31,7 +30,7 @@ def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
                     return False
             elif hasattr(each, "can_convert_to"):  # a type, and not a flag or a context
                 form_of_type(each)
-    except Refused:
+    except Exception:  # refused, or the class of an extension's type raised its own error
         return False
     return True
 
