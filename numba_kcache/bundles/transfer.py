@@ -302,14 +302,14 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     found: set[str] = set()
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def work() -> None:
         try:
             found.update(filter(entry_format.is_key, tier.tier.keys(kind)))
         except FileNotFoundError:
             pass  # a directory that does not exist yet: the first put makes it
-        except Exception as error:  # servers and their clients may raise anything
+        except BaseException as error:  # anything, of any client: a part of a listing must not be taken for all of it
             failed.append(error)
 
     # in a thread: a client whose server sends empty pages without end never returns, and ignores an interrupt

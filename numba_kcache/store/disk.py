@@ -395,6 +395,6 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         from .memory import MemoryStore
 
         return MemoryStore(**limits)
-    demands = settings.trusted_keys != () or settings.signing_key is not None
+    demands = settings.trusted_keys != () or settings.signing_key is not None  # as tiers.trust
     limits |= {"durability": settings.durability, "shared": settings.shared, "demands": demands}
     return DiskStore(directory, readonly=readonly, emit=emit, **limits)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.settings import read_settings
-from numba_kcache.store import fallback, tree
+from numba_kcache.settings import Settings, read_settings
+from numba_kcache.store import disk, fallback, tree
+from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.origin import SignedTree
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import Trust, trust_of
@@ -358,3 +360,17 @@ def test_private_store_in_front_of_a_marked_directory_is_kept_apart_too(
     assert open_store(tmp_path / "local", demands=True).put(small_entry(7))
 
     assert open_store(tmp_path / "local", demands=True).get(key_of(7)) == small_entry(7)
+
+
+@pytest.mark.parametrize("keys", [(), (("ci", bytes(32)),)], ids=["no trusted keys", "a trusted key"])
+@pytest.mark.parametrize("signing_key", [None, "key.pem"])
+def test_store_demands_signatures_where_the_tiers_do(
+    tmp_path: Path, keys: tuple[tuple[str, bytes], ...], signing_key: str | None
+) -> None:
+    """The store, which a warm hit opens without the tiers, decides for itself: by the same rule."""
+    settings = Settings(trusted_keys=keys, signing_key=signing_key)
+
+    store = disk.open_store(settings, str(tmp_path), lambda _event: None)
+
+    assert isinstance(store, DiskStore)
+    assert isinstance(store.tree, SignedTree) == trust_of(settings).demands == bool(keys or signing_key)
