@@ -7,7 +7,7 @@
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py differential [--steps N] [--seed S] [--processes P]  random programs and edits, checked
-    python3 tasks.py house    measure rooms, warm starts and size against their limits; --list for those above
+    python3 tasks.py house    measure rooms, warm starts and weight against their limits; --list for those above
     python3 tasks.py lanes    run the tests marked `lane` with neither, either and both of the Numbas
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines; an argument sets the number
     python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes

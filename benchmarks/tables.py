@@ -442,11 +442,10 @@ def sizes() -> str:
 
 
 def project() -> str:
-    """Tabulate the project itself: distributions, lines of code, tests, and the time to a first result."""
+    """Tabulate the project itself: distributions, tests, and the time to a first result."""
     result = result_of("project")
     found = result["samples"]
     rows = [(name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items()]
-    rows.append(("lines of code of the package", [f"{found['lines']:,}"]))
     if "suite" in found:
         rows.append((f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]))
     names = {
