@@ -12,7 +12,7 @@
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines; an argument sets the number
     python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes
     python3 tasks.py chaos    60 processes for 10 minutes, killed and stopped, and links planted in the store; as root
-    python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled launch module
+    python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled module
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -39,12 +39,10 @@ PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
 
 
 def make_environment() -> None:
-    """Make .venv, or bring it up to date with pyproject.toml and the compiled launch module."""
+    """Make .venv, or bring it up to date with pyproject.toml and the compiled module."""
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
-    read = [
-        (ROOT / name).read_bytes() for name in ("pyproject.toml", ".ci/native_build.py", "numba_kcache/launch/native.c")
-    ]
-    wanted = hashlib.sha256(b"\0".join([*read, toolkit.encode()])).hexdigest()
+    read = [ROOT / "pyproject.toml", ROOT / ".ci/native_build.py", *sorted(ROOT.glob("numba_kcache/*/*.c"))]
+    wanted = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in read), toolkit.encode()])).hexdigest()
     stamp = VENV / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted:
         return

@@ -37,8 +37,7 @@ def info_of(session: Session, scope: str) -> CacheInfo:
     usage, limit = session.store.size(), session.settings.max_size_bytes
     figures = (scope, session.store.directory or "", usage.entries, usage.size_bytes, limit)
     why = "" if session.local.readonly else session.local.obstacle()
-    found = CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
-    return found._replace(launches=session.loader.launches)
+    return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
 
 
 def find_entry(lookup: Lookup, key: str) -> Found:

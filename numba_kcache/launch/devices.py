@@ -18,23 +18,23 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import NamedTuple, Target
 
-native: Any
 try:
-    from . import native
-except ImportError:  # the module was not built: no C compiler, or another platform
-    native = None
-if native is not None:
-    _calls: Any = native
-else:
-    from . import by_ctypes as _calls
+    from . import native as native
+except ImportError as problem:
+    raise ToolchainMissingError(
+        "cannot use numba_kcache",
+        f"its compiled module cannot be imported: {problem}",
+        "pip install --force-reinstall numba-kcache; in a checkout: python3 .ci/native_build.py"
+        if sys.platform == "linux"
+        else f"use Linux on x86-64 or aarch64: there is no such module for {sys.platform}",
+    ) from problem
 
-address_of: Callable[[bytes | bytearray], int] = _calls.address_of
+address_of = native.address_of
 
 NUMBA_CUDA_MODULE = "numba.cuda.core.config"
 """A program that has imported this module of numba-cuda uses Numba, whose cudadrv.devices then manages the contexts.
@@ -123,7 +123,7 @@ def bindings() -> Driver:
     driver = Driver()
     driver.addresses = {}
     for name, pattern in _PATTERNS.items():
-        found = _calls.function(name, pattern)
+        found = native.function(name, pattern)
         if found is not None:
             driver.__dict__[name], driver.addresses[name] = found
     return driver
@@ -195,7 +195,7 @@ _modules_without_driver = 0
 def is_device_current() -> bool:
     """Check whether this thread has a current CUDA context. Imports and initialises nothing."""
     global _modules_without_driver
-    if _modules_without_driver >= 0 and hasattr(os, "RTLD_NOLOAD"):
+    if _modules_without_driver >= 0:
         if len(sys.modules) == _modules_without_driver:
             return False
         import ctypes

@@ -32,7 +32,7 @@ from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
-from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, devices, limits_of
+from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, limits_of
 from .devices import CurrentDevice, bindings, check_interpreter, context_id, current_device, device_attribute, done
 
 _SHARED_BY_DEFAULT = 48 * 1024
@@ -152,10 +152,7 @@ class Loader:
     Attributes:
         streams: Streams that kernels were launched on: by handle, the object that owns each.
         layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
-        launches: The code that launches run through, `"compiled"` or `"interpreted"`.
     """
-
-    launches = "interpreted" if devices.native is None else "compiled"
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

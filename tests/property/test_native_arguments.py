@@ -14,14 +14,10 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import devices
 from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, Numba, Tensor, fake_cupy, fake_torch
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)"),
-]
+pytestmark = pytest.mark.slow
 
 STEPS = 1500
 ELSEWHERE = 8192

@@ -31,8 +31,6 @@ from tests.support.launching import (
 
 ADDRESS = 0x7F0000001000
 
-pytestmark = pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
-
 
 class Pair(ctypes.Structure):
     """A struct by value."""
@@ -419,13 +417,3 @@ def test_array_of_another_stream_is_waited_for_by_a_numba_kernel_too(libraries: 
 
     assert typed.kernel.waits[-1] == (7, 0)
     assert len(typed.kernel.driver.launches) == 2
-
-
-def test_driver_functions_answer_alike_from_c_and_from_ctypes() -> None:
-    """Without a driver both have no functions; every name has a signature in both."""
-    from numba_kcache.launch import by_ctypes
-
-    assert devices.native.function("cuNoSuchFunction", "n") is None
-    assert by_ctypes.function("cuNoSuchFunction", "n") is None
-    memory = bytearray(16)
-    assert devices.native.address_of(memory) == by_ctypes.address_of(memory)
