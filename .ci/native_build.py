@@ -40,7 +40,6 @@ FLAGS = (
 """`nodelete`: what the module changed in other libraries calls its functions until the process ends."""
 
 ZIG = "ziglang==0.17.*"
-ZIG_TARGET = "{machine}-linux-gnu.2.17"
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """The processors that the package supports, by their numbers in an ELF header."""
 
@@ -68,9 +67,9 @@ def installed_compiler() -> list[str] | None:
     return next((found for found in map(shlex.split, wanted) if does_work(found)), None)
 
 
-def zig() -> list[str]:
-    """The C compiler of ziglang, for this processor and an old glibc."""
-    return [sys.executable, "-m", "ziglang", "cc", "-target", ZIG_TARGET.format(machine=os.uname().machine)]
+def zig(machine: str, *python: str) -> list[str]:
+    """The C compiler of the ziglang that a Python has: for a processor, and the oldest glibc that a tag names."""
+    return [*python, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{OLDEST_GLIBC[0]}.{OLDEST_GLIBC[1]}"]
 
 
 def check_platform() -> None:
@@ -94,7 +93,7 @@ def build() -> tuple[Path, str]:
         SystemExit: The module cannot be compiled on this machine.
     """
     check_platform()
-    compiler = installed_compiler() or zig()
+    compiler = installed_compiler() or zig(os.uname().machine, sys.executable)
     include = Path(sysconfig.get_path("include"))
     if IS_FREE_THREADED and not (include / "Python.h").is_file():
         raise SystemExit(
@@ -104,9 +103,7 @@ def build() -> tuple[Path, str]:
     # zig has a C library of its own, and some distributions' Python.h includes files of the system's.
     if not IS_FREE_THREADED and ("ziglang" in compiler or not (include / "Python.h").is_file()):
         include = DECLARATIONS
-    suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
-    target = SOURCES[0].with_name(f"native{suffix}")
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")
+    temporary = SOURCES[0].with_name(f".{os.getpid()}.native.so")
     limited = () if IS_FREE_THREADED else ("-DPy_LIMITED_API=0x030b0000",)
     command = [*compiler, *FLAGS, *limited, f"-I{include}", *map(str, SOURCES), "-o", str(temporary), "-ldl", "-lm"]
     try:
@@ -116,6 +113,11 @@ def build() -> tuple[Path, str]:
         if done.returncode:
             raise SystemExit(f"cannot build numba-kcache: {shlex.join(command)} failed:\n{done.stderr}")
         tag = tag_of(temporary)
+        suffix = f".{tag.split('-')[1]}.so"
+        if IS_FREE_THREADED:  # its suffix names the processor; a cross compiler's is another than this machine's
+            machine = next(each for each in MACHINES.values() if tag.endswith(each))
+            suffix = sysconfig.get_config_var("EXT_SUFFIX").replace(os.uname().machine, machine)
+        target = SOURCES[0].with_name(f"native{suffix}")
         temporary.replace(target)  # a process that has mapped the old file keeps it
     finally:
         temporary.unlink(missing_ok=True)
@@ -131,8 +133,11 @@ def tag_of(module: Path) -> str:
     needed = [(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", elf)]
     if not needed:  # another C library: the wheel is for machines like this one
         return f"{python}-{abi}-linux_{machine}"
-    major, minor = max(OLDEST_GLIBC, *needed)
-    return f"{python}-{abi}-manylinux_{major}_{minor}_{machine}"
+    return f"{python}-{abi}-{platform_tag(max(OLDEST_GLIBC, *needed), machine)}"
+
+
+def platform_tag(glibc: tuple[int, int], machine: str) -> str:
+    return f"manylinux_{glibc[0]}_{glibc[1]}_{machine}"
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]

@@ -153,7 +153,7 @@ def test_build_without_any_compiler_stops_with_what_to_install(
     """One sentence says so, and no file is left behind."""
     monkeypatch.setenv("CC", "no-such-cc")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(builder, "zig", lambda: [sys.executable, "-S", "-m", "ziglang", "cc"])
+    monkeypatch.setattr(builder, "zig", lambda machine, python: [python, "-S", "-m", "ziglang", "cc"])
 
     with pytest.raises(SystemExit) as stopped:
         builder.hook.initialize("standard", {"force_include": {}})
