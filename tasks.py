@@ -3,6 +3,7 @@
     python3 tasks.py demo     compile three kernels, serve them from disk to a second process
     python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
     python3 tasks.py quick    run the tests that are not marked slow: a minute
+    python3 tasks.py bare     the tests that start servers and tools, where there are none: they skip
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
@@ -84,6 +85,14 @@ def quick() -> None:
     run("-m", "pytest", "-q", "-m", "not slow and not gpu", *PARALLEL, *sys.argv[2:])
 
 
+def bare() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for each in ("sh", "chmod", "head", "true"):  # a shell and coreutils, which every Linux has
+            Path(folder, each).symlink_to(f"/bin/{each}")
+        os.environ["PATH"] = folder
+        run("-m", "pytest", "-q", "-m", "program and not gpu", *PARALLEL, *sys.argv[2:])
+
+
 def check() -> None:
     run("-m", "ruff", "format", "--check", ".")
     run("-m", "ruff", "check", ".")
@@ -142,7 +151,7 @@ def all_() -> None:
     test()
 
 
-NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, fuzz, chaos, wheel, gpu, all_)
+NAMED = (demo, test, quick, bare, check, docs, site, differential, house, lanes, storm, fuzz, chaos, wheel, gpu, all_)
 TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.programs import program
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 ABOUT_RESULTS = {"plots", "run", "tables"}
@@ -124,7 +126,7 @@ def test_note_beside_a_copy_names_its_commit_whatever_repository_it_lies_in(load
     """A copy of the tree inside another repository does not get that repository's commit."""
     header = load("header")
     (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
-    as_someone = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    as_someone = [program("git"), "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "another"]):
         subprocess.run([*as_someone, *words], check=True)
     monkeypatch.setattr(header, "ROOT", tmp_path)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from .programs import program
+
 MISSING = (
     "no redis-server: apt-get install redis-server"
     if shutil.which("redis-server") is None
@@ -50,9 +52,9 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, and return when it accepts connections."""
-        words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
         self._process = subprocess.Popen(
-            [*words, "--dir", str(self._directory), *self._options],
+            [program("redis-server"), *words, "--dir", str(self._directory), *self._options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -24,6 +24,7 @@ from numba_kcache.model import Target
 from numba_kcache.tiers.opening import open_any
 from tests.support.compiling import EMPTY
 from tests.support.keying import MadeUpToolchain
+from tests.support.programs import program
 from tests.support.resolving import resolutions_of
 from tests.unit.test_bundle import TWO, make_key, small_bundle
 
@@ -410,12 +411,11 @@ def test_layout_without_one_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")
 def test_skopeo_reads_copies_and_repacks_an_image(layout: Path, tmp_path: Path) -> None:
     """skopeo inspects it, copies it, and converts it through a Docker archive, which packs the layer again."""
 
     def skopeo(*words: str) -> str:
-        command = ["skopeo", "--insecure-policy", *words]
+        command = [program("skopeo"), "--insecure-policy", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     shown = json.loads(skopeo("inspect", f"oci:{layout}:v1"))

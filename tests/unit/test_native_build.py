@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_driver import ROOT, needs_fake_driver
+from tests.support.programs import program
 
 PYTHON_H = Path(sysconfig.get_path("include"), "Python.h")
 VALUES = """
@@ -131,10 +132,12 @@ def test_declarations_in_the_tree_agree_with_pythons_own(builder: Any, tmp_path:
     values = tmp_path / "values.c"
     values.write_text(VALUES)
 
-    subprocess.run(["cc", *limited, f"-I{PYTHON_H.parent}", "-fsyntax-only", str(both)], check=True)
+    subprocess.run([program("cc"), *limited, f"-I{PYTHON_H.parent}", "-fsyntax-only", str(both)], check=True)
     printed = []
     for include in (PYTHON_H.parent, builder.DECLARATIONS):
-        subprocess.run(["cc", *limited, f"-I{include}", str(values), "-o", str(tmp_path / "values")], check=True)
+        subprocess.run(
+            [program("cc"), *limited, f"-I{include}", str(values), "-o", str(tmp_path / "values")], check=True
+        )
         printed.append(subprocess.run([str(tmp_path / "values")], capture_output=True, text=True, check=True).stdout)
     assert printed[0] == printed[1]
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.compiling import ROOT
+from tests.support.programs import program
 
 UNRELEASED = "# Changelog\n\n## Unreleased\n\nKey schema: 1 · Store format: 1\n\n### Added\n\n- A kernel.\n"
 
@@ -87,7 +88,7 @@ def test_release_is_a_commit_and_a_tag(release: ModuleType, tmp_path: Path, monk
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b.c")
-    git = ["git", "-C", str(tmp_path)]
+    git = [program("git"), "-C", str(tmp_path)]
     (tmp_path / "CHANGELOG.md").write_text(UNRELEASED)
     subprocess.run([*git, "init", "-q"], check=True)
     with pytest.raises(SystemExit, match="not committed"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
+from tests.support.programs import program
 
 DIVIDE = 'extern "C" __global__ void k(float *x) { x[0] = x[1] / sqrtf(x[2]) + sinf(x[3]); }'
 CALLS = 'extern "C" __device__ float twice(float); extern "C" __global__ void k(float *x) { *x = twice(*x); }'
@@ -318,17 +318,16 @@ def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, which no wheel brings")
 @pytest.mark.parametrize("output", ["twice.o", "libtwice.a", "twice.fatbin"])
 def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
     """Objects, archives and fatbins as nvcc makes them."""
     (tmp_path / "twice.cu").write_text(TWICE.replace("FACTOR", "2"))
     form = ["-dc"] if output.endswith(".o") else ["-rdc=true", "-fatbin"]
     if output.endswith(".a"):
-        subprocess.run(["nvcc", "-arch=sm_90", "-dc", "twice.cu", "-o", "t.o"], cwd=tmp_path, check=True)
-        subprocess.run(["nvcc", "-lib", "t.o", "-o", output], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-arch=sm_90", "-dc", "twice.cu", "-o", "t.o"], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-lib", "t.o", "-o", output], cwd=tmp_path, check=True)
     else:
-        subprocess.run(["nvcc", "-arch=sm_90", *form, "twice.cu", "-o", output], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-arch=sm_90", *form, "twice.cu", "-o", output], cwd=tmp_path, check=True)
 
     assert build(CALLS, link=read_link_inputs([tmp_path / output], "")).entries[0].typed
 
@@ -361,7 +360,7 @@ def test_linked_source_finds_headers_beside_it(tmp_path: Path) -> None:
 def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None:
     """A host object without device code is a LinkError or an unresolved function, and never a crash."""
     (tmp_path / "host.c").write_text("int host(void) { return 1; }\n")
-    subprocess.run(["cc", "-c", "host.c", "-o", "host.o"], cwd=tmp_path, check=True)
+    subprocess.run([program("cc"), "-c", "host.c", "-o", "host.o"], cwd=tmp_path, check=True)
 
     with pytest.raises((LinkError, CompileError)):
         build(CALLS, link=read_link_inputs([tmp_path / "host.o"], ""))
