@@ -74,6 +74,7 @@ enum { Py_tp_descr_get = 54, Py_tp_descr_set = 55 };
 #define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
 #define Py_BuildValue _Py_BuildValue_SizeT
 #define PyObject_CallFunction _PyObject_CallFunction_SizeT
+#define PyObject_CallMethod _PyObject_CallMethod_SizeT
 #define PyModule_Create(definition) PyModule_Create2(definition, PYTHON_ABI_VERSION)
 #define PyCFunction_NewEx(method, self, module) PyCMethod_New(method, self, module, NULL)
 
@@ -120,6 +121,7 @@ static inline PyObject *Py_XNewRef(PyObject *object) {
 int _PyArg_ParseTuple_SizeT(PyObject *, const char *, ...);
 PyObject *_Py_BuildValue_SizeT(const char *, ...);
 PyObject *_PyObject_CallFunction_SizeT(PyObject *, const char *, ...);
+PyObject *_PyObject_CallMethod_SizeT(PyObject *, const char *, const char *, ...);
 PyObject *PyModule_Create2(PyModuleDef *, int);
 PyObject *PyCMethod_New(PyMethodDef *, PyObject *, PyObject *, PyTypeObject *);
 PyThreadState *PyEval_SaveThread(void);
