@@ -28,7 +28,7 @@ FOREIGN_HOMES = {
     "numpy": {"launch", "toolchain", "adapters", "frontends/numba", "frontends/mlir"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers", "bundles"},
     "redis": {"tiers"}, "obstore": {"tiers"}, "cryptography": {"tiers"},
-    "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"}, "platformdirs": {"settings"},
+    "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"},
 }  # fmt: skip
 """The rooms that may import each foreign package."""
 
