@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+PYTHON = VENV / "bin/python"
 EXTRAS = "numba,mlir,redis,object-store,sign"
 PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
 """One process more than cores, since some tests wait for locks and servers. Tests take from 1 ms to 10 s: with
@@ -42,7 +42,7 @@ PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
 def make_environment() -> None:
     """Make .venv, or bring it up to date with pyproject.toml and the compiled module."""
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
-    read = [ROOT / "pyproject.toml", ROOT / ".ci/native_build.py", *sorted(ROOT.glob("numba_kcache/*/*.c"))]
+    read = [ROOT / "pyproject.toml", ROOT / ".ci/native_build.py", *sorted(ROOT.glob("numba_kcache/*/*.[ch]"))]
     wanted = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in read), toolkit.encode()])).hexdigest()
     stamp = VENV / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted:

@@ -56,10 +56,9 @@ def load() -> Any:
 def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The module over copies of the sources in `tmp_path`, with a hook as Hatchling makes one."""
     module = load()
-    copies = [tmp_path / each.name for each in module.SOURCES]
-    for copy, source in zip(copies, module.SOURCES, strict=True):
-        copy.write_bytes(source.read_bytes())
-    monkeypatch.setattr(module, "SOURCES", tuple(copies))
+    for each in module.SOURCES[0].parent.glob("*.[ch]"):
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    monkeypatch.setattr(module, "SOURCES", tuple(tmp_path / each.name for each in module.SOURCES))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(module.NativeBuildHook, "metadata", SimpleNamespace(version="9.8.7"), raising=False)
     module.hook = object.__new__(module.NativeBuildHook)
@@ -165,7 +164,7 @@ def test_build_without_any_compiler_stops_with_what_to_install(
         "cannot build numba-kcache: neither $CC nor cc works: "
         "install a C compiler (Debian and Ubuntu: apt install gcc libc6-dev), or pip install ziglang"
     )
-    assert [each.name for each in tmp_path.iterdir()] == [each.name for each in builder.SOURCES]
+    assert {each.suffix for each in tmp_path.iterdir()} <= {".c", ".h"}
 
 
 @pytest.mark.parametrize("does_first_work", [True, False])
