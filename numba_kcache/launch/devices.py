@@ -42,7 +42,7 @@ The CUDA target built into Numba lacks the module: its arrays are treated like C
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without one name a target: arch='sm_90'"
-_LEGACY_DEFAULT = 1
+LEGACY_DEFAULT = 1
 """The explicit handle of the legacy default stream; 0 means the same stream."""
 
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709  # CUresult
@@ -89,6 +89,7 @@ _PATTERNS = {
     "cuEventCreate": "wi",
     "cuEventRecord": "ii",
     "cuEventQuery": "i",
+    "cuEventSynchronize": "i",
     "cuEventElapsedTime": "nii",
     "cuEventDestroy_v2": "i",
 }
@@ -397,4 +398,4 @@ def stream_handle(stream: Any) -> int:
 
 def stream_identity(handle: int) -> int:
     """A number that two handles have in common exactly if they name the same stream."""
-    return 0 if handle == _LEGACY_DEFAULT else handle
+    return 0 if handle == LEGACY_DEFAULT else handle

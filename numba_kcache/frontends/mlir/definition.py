@@ -60,7 +60,6 @@ class MlirDefinition(PythonDefinition):
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
-    default_stream = None
     takes_cluster = True
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
