@@ -62,7 +62,6 @@ EXTRAS = {
     "cu13,numba": PYTHON.format(numba="numba"),
     "cu12,numba": PYTHON.format(numba="numba"),
     "cu13,mlir": PYTHON.format(numba="numba_cuda_mlir"),
-    "redis": "import redis",
     "object-store": "import obstore",
     "sign": "import cryptography",
 }

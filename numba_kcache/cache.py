@@ -73,7 +73,7 @@ class KernelCache(GetOr):
     @property
     def directory(self) -> str:
         """The folder of its entries; "" if they are kept in memory."""
-        return self.session.store.directory or ""
+        return self.session.local.directory or ""
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Summarise the contents of the cache, its hits and misses, and the time that it saved.
@@ -94,7 +94,7 @@ class KernelCache(GetOr):
 
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
-        removed = self.session.store.clear()
+        removed = self.session.settled().clear()
         self.session.forget()
         return removed.entries
 
@@ -107,7 +107,7 @@ class KernelCache(GetOr):
         Raises:
             ValueError: A key is not 64 hexadecimal digits.
         """
-        removed = sum(bool(self.session.store.remove(key)) for key in keys)
+        removed = sum(bool(self.session.settled().remove(key)) for key in keys)
         self.session.forget()
         return removed
 
@@ -132,14 +132,14 @@ class KernelCache(GetOr):
         from .engine.inspection import check_limits
 
         check_limits(max_size_bytes=max_size_bytes, older_than=older_than)
-        return self.session.store.prune(max_size_bytes, older_than).entries
+        return self.session.settled().prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
         """Yield every entry that passes verification, in any order: key, kernels, target, size, compile time, last use.
 
         The time of last use is not renewed.
         """
-        return self.session.store.entries()
+        return self.session.settled().entries()
 
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """List entries in an order, reading only their headers: quick for many, and not verified.
@@ -153,7 +153,7 @@ class KernelCache(GetOr):
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
-        return self.session.store.listing(by, limit, self.history().hits)
+        return self.session.settled().listing(by, limit, self.history().hits)
 
     def entry(self, key: str) -> EntryDetail:
         """The details of one entry: kernels, resources, components of its key, compile log.
@@ -188,7 +188,7 @@ class KernelCache(GetOr):
         """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
         from .engine.arrival import refusal_of
 
-        return self.session.store.verify(refusal_of)
+        return self.session.settled().verify(refusal_of)
 
     def warm_up(
         self, kernels: Any, arch: Arch | None = None, *, workers: int | None = None, progress: bool = True

@@ -35,7 +35,7 @@ from ..tiers.bundle import (
     statement_of,
     targets_of,
 )  # fmt: skip
-from ..tiers.signing import SIGNATURE_BYTES, sign
+from ..tiers.trust import SIGNATURE_BYTES, sign
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 

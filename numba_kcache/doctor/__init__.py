@@ -30,7 +30,7 @@ from ..store import CLOEXEC, NOFOLLOW
 from ..store.origin import SIGNED
 from ..store.publish import private_name
 from ..store.tree import Tree, is_network
-from ..tiers.trial import round_trip
+from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"

@@ -26,7 +26,7 @@ from ..model import NamedTuple
 from ..store import CLOEXEC, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.tree import Descriptor, identity_of
-from .signing import SIGNATURE_BYTES, TrustedKeys, statement
+from .trust import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30

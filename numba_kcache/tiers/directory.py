@@ -62,7 +62,7 @@ class DirectoryTier:
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`; False if the directory has another one by now."""
-        if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
+        if self.get(MANIFEST, family) != before:
             return False
         self.put(MANIFEST, family, data)  # without a lock: of two writers at once, the first one's change is lost
         return True
@@ -82,8 +82,9 @@ class DirectoryTier:
         return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)
 
     def _check(self) -> None:
-        """Raise OSError if the directory is not there, Refused if it must not be used."""
+        """Raise OSError if a directory that is only read is not there, Refused if one must not be used."""
         try:
             self._tree.base()
         except FileNotFoundError:
-            os.close(self._tree.open_root())  # the directory exists, and nothing was stored in it yet
+            if self.readonly:
+                os.close(self._tree.open_root())  # the directory exists, and nothing was stored in it yet

@@ -27,7 +27,7 @@ from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
 from ..store import CLOEXEC, DIRECTORY
 from ..store.tree import FOLDER, READ, Descriptor, identity_of
 from .bundle import Bundle
-from .signing import TrustedKeys
+from .trust import TrustedKeys
 
 INDEX, BLOBS = "index.json", ("blobs", "sha256")
 LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'

@@ -52,9 +52,10 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         from .object_store import ObjectTier
 
         return ObjectTier(place, **given)
+    from .lease import WAIT_S
     from .redis import RedisTier
 
-    given.setdefault("wait_s", settings.build_wait_s)
+    given.setdefault("wait_s", min(WAIT_S, settings.build_wait_s))
     try:
         return RedisTier(place, **given)
     except ValueError as error:

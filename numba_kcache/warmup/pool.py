@@ -232,7 +232,7 @@ def _wanted(
 def _packed(wanted: _Wanted) -> bytes | None:
     """Pack the task for a worker; None if it has to be compiled here."""
     key = key_of(*wanted)
-    if not wanted.kernel._session().store.directory:
+    if not wanted.kernel._session().local.directory:
         return None  # a cache in memory: it is not shared with workers
     try:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
@@ -254,7 +254,7 @@ def _beginning(wanted: _Wanted) -> str:
 @contextmanager
 def _only_warm_up(session: Session) -> Iterator[float]:
     """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
-    locks, thread, start_s = session.store.locks.apart(), threading.get_ident(), time.monotonic()
+    locks, thread, start_s = session.local.locks.apart(), threading.get_ident(), time.monotonic()
     # a signal handler that warms up must not wait for the warm-up that it interrupted
     longest_s = 0.0 if thread in _warming else session.settings.build_wait_s
     while True:

@@ -184,7 +184,7 @@ def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) 
     finally:
         end()
     kinds = {each.kind for each in events}
-    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().store.directory:
+    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().local.directory:
         troubles = [str(each.fields["error"]) for each in events if each.kind == EventKind.TROUBLE]
         why = troubles[-1] if troubles else "its directory cannot be written to at present"
         raise KCacheError(f"cannot store {kernel._label}", why, "`numba-kcache doctor` looks for the cause")

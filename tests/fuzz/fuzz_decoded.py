@@ -49,7 +49,7 @@ from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
-from numba_kcache.tiers.signing import TrustedKeys
+from numba_kcache.tiers.trust import TrustedKeys
 from numba_kcache.toolchain import RECORD_KEY, Toolchain
 from tests.support.resolving import request_of
 from tests.support.stores import counters_of, file_of

@@ -36,7 +36,7 @@ def wanted(node: Chain, number: int, build: Callable[[], None]) -> StoredEntry:
     entry = node.get(key)
     if entry is not None:
         return entry
-    with node.building(key) as turn:
+    with node.local.building(key) as turn:
         if turn.found is not None:
             return turn.found
         with node.elected(key) as election:

@@ -43,7 +43,7 @@ from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
 from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, open_bundle
-from numba_kcache.tiers.signing import TrustedKeys
+from numba_kcache.tiers.trust import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of

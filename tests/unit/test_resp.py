@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from numba_kcache.store.entry import ENTRY
-from numba_kcache.tiers.redis import RedisTier
-from numba_kcache.tiers.resp import RedisError, Server, server_of
+from numba_kcache.tiers.redis import RedisError, RedisTier, Server, server_of
 
 KEY = "0" * 64
 
@@ -71,3 +71,68 @@ def test_answer_above_the_limit_is_refused_unread(dishonest: str, use: Callable[
     """An announced length of four gigabytes is refused, for reads and for writes, before it takes memory."""
     with pytest.raises(RedisError, match="an answer of 4000000000 bytes is above the limit"):
         use(RedisTier(dishonest))
+
+
+@contextlib.contextmanager
+def answering(reply: Callable[[bytes], bytes]) -> Iterator[str]:
+    """A server that answers each command by a function of its bytes; yields where it is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client = server.accept()[0]
+                    while data := client.recv(1 << 16):
+                        client.sendall(reply(data))
+
+        threading.Thread(target=work, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+SECRETS = {"password": "codswallop", "first word": "OOMPH", "a code": "ERR"}
+
+
+@pytest.mark.parametrize("password", SECRETS.values(), ids=SECRETS)
+@pytest.mark.parametrize(
+    "echo",
+    [
+        lambda data: b"-ERR unknown command 'AUTH', with args beginning with: " + data.replace(b"\r\n", b" ") + b"\r\n",
+        lambda data: b"-" + data.split(b"\r\n")[-2] + b"\r\n",
+        lambda data: b"-MOVED 1 " + data.split(b"\r\n")[-2] + b":6379\r\n",
+        lambda data: data.split(b"\r\n")[-2] + b"\r\n",
+    ],
+    ids=["server without AUTH", "it is the first word", "redirection", "no answer of Redis"],
+)
+def test_server_that_repeats_a_password_cannot_show_it(echo: Callable[[bytes], bytes], password: str) -> None:
+    """Of an error only a known code and this package's own words are passed on, in no other order than in the table."""
+    with answering(echo) as place, pytest.raises((OSError, RedisError)) as raised:
+        RedisTier(f"redis://:{password}@{place}/0").get(ENTRY, KEY)
+
+    shown = f"{raised.value!r} {raised.value.__cause__!r}"
+    assert password not in shown or password == "ERR"  # a code of Redis is no secret
+    assert "args" not in shown
+
+
+def test_node_of_a_cluster_says_that_clusters_are_not_supported() -> None:
+    """The first redirection is an OSError, so that the tier is skipped for a while."""
+    with answering(lambda data: b"-MOVED 5 10.0.0.7:6380\r\n") as place:
+        with pytest.raises(OSError, match="MOVED: it is one of a Redis Cluster, which is not supported"):
+            RedisTier(f"redis://{place}/0").get(ENTRY, KEY)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"*2\r\n$1\r\n0\r\n*100000000\r\n",
+        b"*2\r\n$1\r\n0\r\n*3\r\n" + b"$900\r\n" + bytes(900) + b"\r\n" + b"$900\r\n",
+        b"*1\r\n" * 50_000,
+        b"*7\r\n" + b":1\r\n" * 7,
+        b":1\r\n",
+        b"$-1\r\n",
+    ],
+    ids=["many names", "long names", "deep", "other fields", "a number", "nothing"],
+)
+def test_listing_that_is_none_is_an_error(answer: bytes) -> None:
+    """Names above the limit of one answer, or an answer of another form, are refused before they take memory."""
+    with answering(lambda data: answer) as place, pytest.raises((ValueError, TypeError, RecursionError)):
+        list(RedisTier(f"redis://{place}/0", limit_bytes=1000, timeout_s=5.0).keys(ENTRY))
