@@ -25,7 +25,7 @@ from .store.report import EntryInfo, Problem
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Unpack
 
-    from .bundles.transfer import Moved
+    from .bundles import Moved
     from .doctor import Diagnosis
     from .explanation.text import Explanation
     from .frontends.options import Arch, CacheSettings, Folder, ProcessSettings, Size
@@ -257,7 +257,7 @@ class KernelCache(GetOr):
             BundleError: There is nothing to write, or the bundle cannot be written.
             EntryError, OptionError: There are no such kernels, or no key to sign with.
         """
-        from .bundles.transfer import export_bundle
+        from .bundles import export_bundle
 
         identities = None
         if kernels is not None:
@@ -275,7 +275,7 @@ class KernelCache(GetOr):
         Raises:
             BundleError: The bundle is damaged, lacks a required signature, or the disk is full; nothing was added.
         """
-        from .bundles.transfer import import_bundle
+        from .bundles import import_bundle
 
         return import_bundle(self.session, path)
 
@@ -293,7 +293,7 @@ class KernelCache(GetOr):
             KCacheError: The tier does not answer.
             SettingsError: `tier` is not a tier.
         """
-        from .bundles.transfer import push
+        from .bundles import push
 
         return push(self.session, tier)
 
@@ -307,7 +307,7 @@ class KernelCache(GetOr):
             KCacheError: The tier does not answer, or the mode forbids writing.
             SettingsError: `tier` is not a tier.
         """
-        from .bundles.transfer import pull
+        from .bundles import pull
 
         return pull(self.session, tier)
 

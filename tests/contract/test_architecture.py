@@ -26,7 +26,7 @@ FOREIGN_HOMES = {
     "numba_cuda_mlir": {"frontends/mlir"},
     "triton": {"adapters"},
     "numpy": {"launch", "toolchain", "adapters", "frontends/numba", "frontends/mlir"},
-    "zstandard": {"store"}, "xxhash": {"store", "tiers", "bundles"},
+    "zstandard": {"store"}, "xxhash": {"store", "tiers"},
     "obstore": {"tiers"}, "cryptography": {"tiers"},
     "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"},
 }  # fmt: skip

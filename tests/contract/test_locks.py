@@ -56,7 +56,7 @@ COVERED = {
     "tiers/redis.py create_connection": "kept by RedisTier, which drops them in a child",
     "tiers/redis.py Thread": "asks name servers for the parent's connection: a child makes its own",
     "headers/scan_beside.py Thread": "belongs to one compile; in a child it counts as ended",
-    "bundles/transfer.py Thread": "belongs to one listing, which a child does not continue",
+    "bundles.py Thread": "belongs to one listing, which a child does not continue",
     "headers/open_watch.py Thread": "ends a watch that is no longer used; a child has none",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",

@@ -31,8 +31,6 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
-from numba_kcache.bundles import writing
-from numba_kcache.bundles.writing import write_bundle
 from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
@@ -42,7 +40,8 @@ from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, open_bundle
+from numba_kcache.tiers import bundle as form
+from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
 from numba_kcache.tiers.trust import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
@@ -218,7 +217,7 @@ def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, b
         filled.export_bundle(tmp_path / "no" / "x.kcache")
     row = BundledFile(key_of(1), 5, key_of(2), "sm_90")
     with pytest.raises(BundleError, match="was removed or changed meanwhile"):
-        write_bundle(str(bundle), [row], [], lambda _is_entry, _key: None)
+        write_bundle(assemble(str(bundle), [row], [], lambda _is_entry, _key: None))
 
     assert bundle.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["all.kcache", "filled"]
@@ -293,9 +292,8 @@ def small_bundle(tmp_path: Path) -> bytes:
         BundledFile(key, len(data), hashlib.sha256(data).hexdigest(), *more)
         for key, data, *more in ((key_of(1), entry, "sm_90", ("k",)), (key_of(2), manifest))
     ]
-    write_bundle(
-        str(tmp_path / "small.kcache"), rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest
-    )
+    path = str(tmp_path / "small.kcache")
+    write_bundle(assemble(path, rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest))
     return (tmp_path / "small.kcache").read_bytes()
 
 
@@ -434,7 +432,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading apply to writing too."""
-    monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
+    monkeypatch.setattr(form, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 
@@ -474,7 +472,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
         key = key_of(1) if case == "no artifact" else rows[0].key
         rows[0] = rows[0]._replace(key=key, size_bytes=len(other), sha256=hashlib.sha256(other).hexdigest())
         data[key] = other
-    write_bundle(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key])
+    write_bundle(assemble(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key]))
     cache = open_cache(tmp_path / "new")
     with pytest.raises(BundleError, match="nothing was imported"):
         cache.import_bundle(tmp_path / "bad.kcache")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KCacheError, KernelCache
-from numba_kcache.bundles import transfer
+from numba_kcache import bundles as transfer
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers import tier

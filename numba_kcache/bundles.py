@@ -18,25 +18,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..engine.arrival import arrived, refusal_of
-from ..engine.destination import require_directory
-from ..engine.session import Session
-from ..errors import BundleError, KCacheError, OptionError
-from ..headers.lookup import without_stats
-from ..keys import Component, sha256
-from ..model import NO_TARGET, NamedTuple, Target, read_arch
-from ..model.json_values import read_json
-from ..model.tier_address import OCI_PREFIX
-from ..settings import read_settings
-from ..store import entry as entry_format
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
-from ..store.payload_check import check_payloads
-from ..tiers.bundle import Bundle, BundledFile, BundleReport
-from ..tiers.chain import Chain
-from ..tiers.checked_tier import CheckedTier
-from ..tiers.opening import find_layout, open_any, open_tiers
-from ..tiers.trust import trust_of
-from .writing import assemble, write_bundle
+from .engine.arrival import arrived, refusal_of
+from .engine.destination import require_directory
+from .engine.session import Session
+from .errors import BundleError, KCacheError, OptionError
+from .headers.lookup import without_stats
+from .keys import Component, sha256
+from .model import NO_TARGET, NamedTuple, Target, read_arch
+from .model.json_values import read_json
+from .model.tier_address import OCI_PREFIX
+from .settings import read_settings
+from .store import entry as entry_format
+from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
+from .store.payload_check import check_payloads
+from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
+from .tiers.chain import Chain
+from .tiers.checked_tier import CheckedTier
+from .tiers.opening import find_layout, open_any, open_tiers
+from .tiers.trust import trust_of
 
 LISTING_S = 120.0
 """Longest time that a tier may take to list its files, in seconds."""
@@ -80,11 +79,11 @@ def export_bundle(
     def read(is_entry: bool, key: str) -> bytes | None:
         return session.local.get_encoded(key) if is_entry else manifests[key]
 
-    if layout is None:
-        return write_bundle(path, entries, files, read, signing_key=signing_key)
-    from .image import write_image
-
     bundle = assemble(path, entries, files, read, signing_key=signing_key)
+    if layout is None:
+        return write_bundle(bundle)
+    from .tiers.image import write_image
+
     return write_image(layout, bundle, entries, _toolchain(session, entries))
 
 
