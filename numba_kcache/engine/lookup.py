@@ -273,7 +273,10 @@ class Lookup:
         # paths, or if the user names one of them.
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
             searches = [each.search(toolchain) for each in candidate.request.headers]
+            start_s = time.perf_counter()
             found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
+            if candidate.tier is not None:
+                candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
                 is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
                 if found.renewed is not None and is_saved:

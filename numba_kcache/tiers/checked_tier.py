@@ -124,14 +124,14 @@ class CheckedTier:
         if entry is not None:
             compile_s = entry.header.get("compile_time_s")
             worth_s = max(WORTH_S, min(compile_s, _MOST_WORTH_S)) if isinstance(compile_s, float) else WORTH_S
-        self.charge(start_s, worth_s)
+        self.charge(start_s, worth_s=worth_s)
         return data, entry
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         start_s = time.perf_counter()
         variants = self._variants(family, self._read(MANIFEST, family))
-        self.charge(start_s, WORTH_S if variants else 0.0)
+        self.charge(start_s, worth_s=WORTH_S if variants else 0.0)
         return variants
 
     def _variants(self, family: str, data: bytes | None) -> list[Variant]:
@@ -240,7 +240,7 @@ class CheckedTier:
     def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
         """Write to a tier: now to one that is near and fast, otherwise in the background."""
         start_s = time.perf_counter()
-        if not self.tier.is_remote and self._breaker.left_s() > 0:
+        if not self.tier.is_remote and self.left_s > 0:
             work()
             self.charge(start_s)
             return
@@ -297,15 +297,21 @@ class CheckedTier:
             self._seconds += time.perf_counter() - start_s
         return result
 
-    def charge(self, start_s: float, worth_s: float = 0.0) -> None:
+    @property
+    def left_s(self) -> float:
+        """Seconds that a launch may lose to this tier now, to what it says as well."""
+        return self._breaker.left_s()
+
+    def charge(self, start_s: float, what: str = "its answer", worth_s: float = 0.0) -> None:
         """Charge the time that a launch waited for the tier, or spent on what the tier said.
 
         Args:
             start_s: The time by `time.perf_counter` at which it began.
+            what: What took the time.
             worth_s: Seconds that the result saves.
         """
         seconds = time.perf_counter() - start_s
-        self._report_wait("its answer", seconds)
+        self._report_wait(what, seconds)
         if self._breaker.charge(seconds, worth_s):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
