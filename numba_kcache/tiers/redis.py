@@ -264,7 +264,8 @@ class Connection:
             import ssl
 
             self._socket.settimeout(self._left())
-            self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=server.host)
+            context = ssl.create_default_context()
+            self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
         try:
             if server.password:
                 self.ask(deadline_s, b"AUTH", *filter(None, (server.user.encode(), server.password.encode())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -187,6 +188,32 @@ def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path) -> N
         assert is_asked(second)
         assert is_asked(third, OSError("away"))
         assert not is_asked(second)
+
+
+@pytest.mark.parametrize("has_connection", [False, True])
+def test_stopped_server_costs_one_timeout(
+    server: RedisServer, tmp_path: Path, events: Events, has_connection: bool
+) -> None:
+    """A process that is stopped still has its connections accepted by the system, and answers none: look-ups, writes
+    and leases of ten kernels lose one timeout together."""
+    chain = node(tmp_path, server.url, events)
+    if has_connection:
+        assert chain.get(key_of(1)) == LARGE
+    server.signal(signal.SIGSTOP)
+    try:
+        start_s = time.monotonic()
+        for number in range(10, 20):
+            assert chain.get(key_of(number)) is None
+            assert chain.put(entry_of(number))
+            with chain.elected(key_of(number)) as election:
+                assert not election.looks
+        waited_s = time.monotonic() - start_s
+        assert chain.flush(WAIT_S)
+    finally:
+        server.signal(signal.SIGCONT)
+
+    assert waited_s < 4 * TIMEOUT_S
+    assert len(events.of(EventKind.TROUBLE)) == 1
 
 
 def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> None:

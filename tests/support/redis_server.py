@@ -66,6 +66,10 @@ class RedisServer:
                 return
         raise RuntimeError("the server did not start")
 
+    def signal(self, number: int) -> None:
+        """Send the server a signal."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End the server by SIGKILL."""
         self._process.kill()
