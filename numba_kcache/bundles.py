@@ -291,6 +291,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, C
     session.statistics.sources.append(chain.take_unsaved)
     for tier in chain.tiers:
         if tier.takes or not writes:
+            tier.is_patient = True
             return chain, tier
     what = "cannot push" if writes else "cannot pull"
     why = "no writable tier is set" if writes else "no tier is set"

@@ -48,11 +48,12 @@ class Breaker:
         self._down_until_s, self._left_s, self._at_s = 0.0, LIMIT_S, clock()
 
     @contextmanager
-    def asking(self, *, is_awaited: bool = True) -> Iterator[None]:
+    def asking(self, *, is_awaited: bool = True, opens: bool = True) -> Iterator[None]:
         """A context in which the caller asks the tier: an OSError that leaves it is a failure, its end an answer.
 
         Args:
             is_awaited: False for background work, which is done although the tier is slow.
+            opens: False for an operation whose failure does not mean that others fail.
 
         Raises:
             Away: The tier must not be asked now.
@@ -65,8 +66,9 @@ class Breaker:
                 self._mark()
             yield
         except OSError:
-            self._down_until_s = self._clock() + PERIOD_S
-            self._mark()
+            if opens:
+                self._down_until_s = self._clock() + PERIOD_S
+                self._mark()
             raise
         if is_probe and self._folder is not None:
             with suppress(OSError):

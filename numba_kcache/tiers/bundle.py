@@ -35,6 +35,7 @@ from ..model.json_values import fits
 from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.tree import Descriptor, identity_of
+from .tier import Tier
 from .trust import SIGNATURE_BYTES, TrustedKeys, sign, statement
 
 FORMAT = 1
@@ -132,11 +133,9 @@ class Bundle:
         return data
 
 
-class BundleTier:
+class BundleTier(Tier):
     """A bundle as a tier, opened at the first look-up. An error of opening it is raised again at each look-up."""
 
-    readonly = True
-    is_remote = False
     is_trusted = True  # its signature was checked as a whole when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
@@ -147,20 +146,9 @@ class BundleTier:
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
         return self._opened().get(kind, key)
 
-    def put(self, kind: int, key: str, data: bytes) -> None:
-        """Raise OSError: bundles are read-only."""
-        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Raise OSError: bundles are read-only."""
-        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
-
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
         return [file.key for file in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
-
-    def ready(self) -> None:
-        """Do nothing: a bundle is not written to."""
 
     def close(self) -> None:
         """Drop the reference to the file, which is closed with the last one."""

@@ -24,6 +24,7 @@ from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
 from ..store.payload_check import check_payloads
 from .breaker import Away, Breaker
+from .tier import Tier, TierReport
 from .trust import SIGNATURE, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
     from .lease import Election, Elections
-    from .tier import Tier, TierReport
 
 Result = TypeVar("Result")
 
@@ -66,6 +66,7 @@ class CheckedTier:
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
     Attributes:
+        is_patient: Take whatever time the tier needs, for a call whose purpose is to read it.
         readonly: Nothing is put here. Code of any compiler, and for a lower target, is accepted from it.
         takes: Whether entries can be put here: no if the tier is read-only, or if signatures are required and this
             process cannot sign.
@@ -90,7 +91,9 @@ class CheckedTier:
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
-        self._breaker = Breaker(_marks(local), self._label)
+        tree = None if local.readonly else local.tree
+        self._breaker = Breaker(Folder(tree, TIERS) if tree is not None else None, self._label)
+        self.is_patient = False
         self._elections: Elections | None = None
         self.after_fork()
         renewed_in_children.add(self)
@@ -176,18 +179,15 @@ class CheckedTier:
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, entry: StoredEntry, data: bytes) -> None:
-        """Put an entry into the tier; into a remote one in the background."""
-        record = self._entry_record(entry, data)
-        if record is not None:
-            self._later(len(data), lambda: self._give(ENTRY, entry.key, data, record))
+        """Put an entry into the tier; into a remote or slow one in the background."""
+        self._later(len(data), lambda: self.put_now(entry, data))
 
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
         """Put an entry into the tier and wait for it. Returns True if it was accepted."""
-        record = self._entry_record(entry, data)
-        return record is not None and bool(self._give(ENTRY, entry.key, data, record))
+        return bool(self._give(ENTRY, entry.key, data, str(entry.header.get("target", ""))))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """Add variants to the manifest of `family`; for a remote tier in the background."""
+        """Add variants to the manifest of `family`; for a remote or slow tier in the background."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
@@ -198,23 +198,10 @@ class CheckedTier:
             after = entry_format.merge(before, *variants)
             if after == before:
                 return
-            data = entry_format.encode_manifest(family, after)
-            record = self._record(MANIFEST, family, data, "")
-            if record is None or self._give(MANIFEST, family, data, record, there) is not False:
+            if self._give(MANIFEST, family, entry_format.encode_manifest(family, after), "", there) is not False:
                 return
 
-    def _entry_record(self, entry: StoredEntry, data: bytes) -> bytes | None:
-        return self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
-
-    def _record(self, kind: int, key: str, data: bytes, target: str) -> bytes | None:
-        """Make the signature record of a file; report the error and return None if it must be signed and cannot be."""
-        try:
-            return b"" if self._trust is None else self._trust.record(kind, key, data, target)
-        except KCacheError as error:
-            self._trouble(str(error))
-            return None
-
-    def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
+    def _give(self, kind: int, key: str, data: bytes, target: str, before: bytes | None = None) -> bool | None:
         """Put an entry, or replace a manifest, with its signature record.
 
         Returns:
@@ -222,6 +209,7 @@ class CheckedTier:
         """
 
         def work() -> bool:
+            record = b"" if self._trust is None else self._trust.record(kind, key, data, target)
             if record and before is None:
                 self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report an unsigned file
             if kind == ENTRY:
@@ -232,7 +220,7 @@ class CheckedTier:
                 self.tier.put(kind + SIGNATURE, key, record)  # only by the writer whose manifest was accepted
             return True
 
-        is_taken = self._asked(work, is_awaited=False)
+        is_taken = self._asked(work, is_awaited=False, opens=self.tier.is_remote)  # a full share can still be read
         if is_taken:
             self._count("bytes_written", len(data))
         return is_taken
@@ -279,11 +267,11 @@ class CheckedTier:
         self.charge(start_s)
         return result
 
-    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
         """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
         start_s, result, is_reachable = time.perf_counter(), None, False
         try:
-            with self._breaker.asking(is_awaited=is_awaited):
+            with self._breaker.asking(is_awaited=is_awaited, opens=opens):
                 result = operation()
             is_reachable = True
         except Away:  # the failure or delay that opened the breaker was reported and counted
@@ -312,7 +300,7 @@ class CheckedTier:
         """
         seconds = time.perf_counter() - start_s
         self._report_wait(what, seconds)
-        if self._breaker.charge(seconds, worth_s):
+        if not self.is_patient and self._breaker.charge(seconds, worth_s):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
@@ -324,8 +312,6 @@ class CheckedTier:
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
         """The counts of this process; with `sums` of the counters, those of all processes."""
-        from .tier import TierReport
-
         counts = {name: self._counts[name] for name in _COUNTED}
         if sums is not None:
             counts = {name: int(sums.get(f"tier/{self._label}/{name}", 0)) for name in _COUNTED}
@@ -347,8 +333,3 @@ class CheckedTier:
     def _trouble(self, error: str) -> None:
         self._count("errors")
         self._emit(trouble(f"tier {self.tier.name}", error))
-
-
-def _marks(local: DiskStore | MemoryStore) -> Folder | None:
-    """The folder of the breakers' files, which all processes of this node share."""
-    return None if local.readonly or local.tree is None else Folder(local.tree, TIERS)

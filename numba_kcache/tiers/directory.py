@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from ..store.entry import MANIFEST, require_key
 from ..store.publish import Durability
 from ..store.tree import Tree
+from .tier import Tier
 from .trust import SIGNATURE
 
 
-class DirectoryTier:
+class DirectoryTier(Tier):
     """A directory that another cache has filled.
 
     Args:
@@ -29,8 +30,6 @@ class DirectoryTier:
         durability: What a put forces to the disk.
         is_trusted: Whether its files are trusted without signatures.
     """
-
-    is_remote = False
 
     def __init__(
         self,
@@ -71,12 +70,6 @@ class DirectoryTier:
         """List the keys of all entries or manifests."""
         self._check()
         return (file.key for file in self._tree.walk(kind))
-
-    def ready(self) -> None:
-        """Do nothing: writing needs no preparation."""
-
-    def close(self) -> None:
-        """Do nothing: no file is held open."""
 
     def _place(self, kind: int) -> tuple[Tree, int]:
         return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)

@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from struct import Struct
 from typing import IO, Any
 
 from ..errors import BundleError
@@ -74,6 +75,7 @@ _MAX_MEMBER_BYTES = (8 << 30) - 1
 
 _MAX_TEXT = 4096
 _BLOCK_BYTES = 512
+_USTAR = Struct("100s8s8s8s12s12s8s1s100s8s247x")
 _STORED_BYTES = 65535  # largest block of deflate without compression
 
 
@@ -361,11 +363,9 @@ def _tar(bundle: Assembled) -> Iterator[bytes]:
 
 def _header(name: str, kind: bytes, mode: int, size_bytes: int = 0, *, link: str = "") -> bytes:
     """A ustar header, with owner root and modification time 0; not by tarfile, whose versions write other bytes."""
-    fields = (name.encode(), 100), (b"%07o" % mode, 8), (b"%07o" % 0, 8), (b"%07o" % 0, 8), (b"%011o" % size_bytes, 12)
-    front = b"".join(text.ljust(width, b"\0") for text, width in (*fields, (b"%011o" % 0, 12)))
-    rest = (kind + link.encode().ljust(100, b"\0") + b"ustar\00000").ljust(512 - len(front) - 8, b"\0")
-    checksum = sum(front) + sum(rest) + 8 * 32
-    return front + b"%06o\0 " % checksum + rest
+    numbers = (b"%07o" % mode, b"%07o" % 0, b"%07o" % 0, b"%011o" % size_bytes, b"%011o" % 0, b" " * 8)
+    header = _USTAR.pack(name.encode(), *numbers, kind, link.encode(), b"ustar\00000")
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
 
 
 def _gzip(parts: Iterable[bytes], digest: Any) -> Iterator[bytes]:

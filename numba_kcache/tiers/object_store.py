@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from .tier import Tier, listed
 from .trust import SIGNATURE
 
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ _KINDS = {
 }
 
 
-class ObjectTier:
+class ObjectTier(Tier):
     """A bucket, or a path in one.
 
     Args:
@@ -118,8 +119,6 @@ class ObjectTier:
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
-        from .tier import listed  # a warm start does not import it
-
         start = _path(kind, "")
 
         def work(obstore: Any, store: Any) -> list[str]:

@@ -28,6 +28,7 @@ from ..model import NamedTuple
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 from .lease import WAIT_S
+from .tier import Tier, listed
 from .trust import SIGNATURE
 
 TIMEOUT_S = 1.0
@@ -123,7 +124,7 @@ def server_of(url: str) -> Server:
     return Server(host, port, database, user, password, parts.scheme == "rediss")
 
 
-class RedisTier:
+class RedisTier(Tier):
     """A server.
 
     Args:
@@ -180,8 +181,6 @@ class RedisTier:
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
-        from .tier import listed  # a warm start does not import it
-
         start = self._name(kind, "")
         pattern = b"".join(b"\\%c" % letter if letter in b"*?[]\\^-" else b"%c" % letter for letter in start) + b"*"
 

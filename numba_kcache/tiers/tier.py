@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..errors import KCacheError
 from ..keys import sha256
@@ -39,7 +39,7 @@ def listed(names: Iterable[Name]) -> list[Name]:
     return found
 
 
-class Tier(Protocol):
+class Tier:
     """A store behind the local one.
 
     No method reads more than `store.entry.MAX_FILE_BYTES`, or allocates memory for a claimed size above it. A missing
@@ -54,21 +54,24 @@ class Tier(Protocol):
     """
 
     name: str
-    readonly: bool
-    is_remote: bool
-    is_trusted: bool
+    readonly = True
+    is_remote = is_trusted = False
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file."""
+        raise NotImplementedError
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Write an entry or a signature."""
+        raise OSError(f"{self.name} is read-only")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if there is another one by now."""
+        raise OSError(f"{self.name} is read-only")
 
     def keys(self, kind: int) -> Iterable[str]:
         """List the keys of all entries or manifests, in no order."""
+        raise NotImplementedError
 
     def ready(self) -> None:
         """Prepare for writing: import what cannot be imported any more while the interpreter shuts down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from numba_kcache import KernelCache
 from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import encode_entry
+from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
-from tests.support.tiers import MemoryTier
+from tests.support.tiers import MemoryTier, Time
 
 VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
 
@@ -113,6 +116,42 @@ def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, ev
     report = chain.reports()[0]
     assert (report.hits, report.misses, report.is_reachable) == (0, 1, False)
     assert report.errors == (1 if isinstance(error, OSError) else 6)
+
+
+def test_directory_that_takes_no_writes_is_still_read(
+    local: DiskStore, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full share is trouble for each write, and not a reason to skip what is in it."""
+    open_store(tmp_path / "share").put(entry_of(1))
+    tier = DirectoryTier(str(tmp_path / "share"), readonly=False)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tier, "put", full)
+    chain = Chain(local, [tier], events)
+    assert chain.put(entry_of(2))
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+    assert chain.get(key_of(1)) == entry_of(1)
+
+
+def test_tier_that_is_copied_on_purpose_has_all_the_time_that_it_needs(
+    local: DiskStore, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch skips a tier of three seconds an answer after the first; `pull` does not."""
+    time, tier = Time(), MemoryTier()
+    monkeypatch.setattr(breaker.Breaker.__init__, "__kwdefaults__", {"clock": time})
+    monkeypatch.setattr(checked_tier.time, "perf_counter", time)
+    get = tier.get
+    monkeypatch.setattr(tier, "get", lambda *file: (time.pause(3.0), get(*file))[1])
+    for is_patient, asked in ((False, 1), (True, 10)):
+        chain = Chain(local, [tier], events)
+        chain.tiers[0].is_patient = is_patient
+        tier.asked.clear()
+        for number in range(10):
+            assert chain.tiers[0].get(key_of(number)) is None
+        assert len(tier.asked) == asked
 
 
 def damaged(data: bytes) -> list[bytes]:
