@@ -36,7 +36,7 @@ from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.tree import Descriptor, identity_of
 from .tier import Tier
-from .trust import SIGNATURE_BYTES, TrustedKeys, sign, statement
+from .trust import SIGNATURE_BYTES, Trust, sign, statement
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30
@@ -88,7 +88,7 @@ class Bundle:
         name: Its name in messages.
         read: Returns `size` bytes from an offset, or fewer at the end.
         size_bytes: Size of the file.
-        trusted: If not empty, one of these keys must have signed it.
+        trusted: The keys of which one must have signed it, if it demands a signature.
         wait_s: Seconds that this may take.
 
     Raises:
@@ -100,7 +100,7 @@ class Bundle:
         name: str,
         read: Callable[[int, int], bytes],
         size_bytes: int,
-        trusted: TrustedKeys,
+        trusted: Trust,
         wait_s: float = math.inf,
     ) -> None:
         self.name, self._read = name, read
@@ -111,7 +111,7 @@ class Bundle:
             self.entries, self.manifests = _files(index, files_bytes)
             signature, targets = read(at + files_bytes, signature_bytes), _targets_of(self.entries)
             signed_by = signature[:8].hex()
-            if trusted:
+            if trusted.demands:
                 signed_by = trusted.check(signature, _statement_of(index, files_bytes, targets))
         except (ValueError, OSError, MemoryError) as error:
             raise refused(name, error) from None
@@ -201,7 +201,7 @@ class OpenFile:
         return descriptor, status.st_size
 
 
-def open_bundle(path: str, trusted: TrustedKeys, wait_s: float = math.inf) -> Bundle:
+def open_bundle(path: str, trusted: Trust, wait_s: float = math.inf) -> Bundle:
     """The bundle in a file.
 
     Raises:
@@ -210,7 +210,7 @@ def open_bundle(path: str, trusted: TrustedKeys, wait_s: float = math.inf) -> Bu
     return bundle_in(path, lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK), trusted, wait_s)
 
 
-def bundle_in(name: str, open_file: Callable[[], int], trusted: TrustedKeys, wait_s: float) -> Bundle:
+def bundle_in(name: str, open_file: Callable[[], int], trusted: Trust, wait_s: float) -> Bundle:
     """The bundle in the file that a function opens.
 
     Raises:
@@ -223,7 +223,7 @@ def bundle_in(name: str, open_file: Callable[[], int], trusted: TrustedKeys, wai
     return Bundle(name, file.read, file.size_bytes, trusted, wait_s)
 
 
-def open_traversable(name: str, find: Callable[[], Any], trusted: TrustedKeys, wait_s: float) -> Bundle:
+def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s: float) -> Bundle:
     """The bundle in an object such as `importlib.resources` returns.
 
     Raises:

@@ -149,7 +149,7 @@ class CheckedTier:
         try:
             target = None
             if self._trust is not None and self._trust.demands:
-                target = self._trust.check(kind, key, data, self._read(kind + SIGNATURE, key) or b"")
+                target = self._trust.check_file(kind, key, data, self._read(kind + SIGNATURE, key) or b"")
             found = decode(data, key)
             if isinstance(found, StoredEntry):
                 check_payloads(found)

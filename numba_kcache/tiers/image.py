@@ -51,7 +51,7 @@ from .bundle import (
     publish_in,
     sizes_of,
 )
-from .trust import TrustedKeys
+from .trust import Trust
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
 OPERATOR_LABELS = "cache.triton.image"
@@ -82,7 +82,7 @@ _STORED_BYTES = 65535  # largest block of deflate without compression
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def open_layout(place: LayoutPlace, trusted: TrustedKeys, wait_s: float = math.inf) -> Bundle:
+def open_layout(place: LayoutPlace, trusted: Trust, wait_s: float = math.inf) -> Bundle:
     """The bundle in an image layout.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OptionError, SettingsError
 from ..model.tier_address import LAYOUT_MARK, OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
 from ..settings import Settings
-from .trust import trusted_keys
+from .trust import trust_of
 
 if TYPE_CHECKING:  # each kind is imported where it is opened
     from .bundle import Bundle
@@ -78,7 +78,7 @@ def open_any(source: Any, settings: Settings, wait_s: float = math.inf) -> Bundl
     """
     from .bundle import open_bundle, open_traversable
 
-    trusted, is_text = trusted_keys(settings), isinstance(source, str)
+    trusted, is_text = trust_of(settings), isinstance(source, str)
     if is_text and (not source or "\0" in source):
         raise OptionError(
             f"cannot find a bundle in {source!r}", "it is not a path", "give a path, or 'package:resource'"

@@ -60,19 +60,22 @@ def sign(path: str, stated: bytes) -> bytes:
     return _key_id(public) + signature
 
 
-class TrustedKeys:
-    """The public keys whose signatures are accepted.
+class Trust:
+    """The public keys whose signatures are accepted, and the key to sign with.
 
     Args:
-        keys: Name and 32 bytes of each.
-        signing_key: PEM file of this machine's own key, which is trusted too; None if it signs nothing.
+        keys: Name and 32 bytes of each public key.
+        signing_key: PEM file of the key to sign with, which is trusted too; None: nothing is signed.
+
+    Attributes:
+        demands: Each file must have a signature by one of these keys.
+        signs: Files are signed.
     """
 
-    def __init__(self, keys: Iterable[tuple[str, bytes]], signing_key: str | None = None) -> None:
+    def __init__(self, keys: Iterable[tuple[str, bytes]] = (), signing_key: str | None = None) -> None:
         self._keys, self._signing_key = {_key_id(public): (name, public) for name, public in keys}, signing_key
-
-    def __bool__(self) -> bool:
-        return bool(self._keys) or self._signing_key is not None
+        self.signs = signing_key is not None
+        self.demands = self.signs or bool(self._keys)
 
     def check(self, signature: bytes, stated: bytes) -> str:
         """The name of the trusted key that made `signature` over a statement; for this machine's own key its id.
@@ -98,19 +101,6 @@ class TrustedKeys:
             raise Unsigned(f"the signature of {name} does not match these bytes") from None
         return name
 
-
-class Trust:
-    """The keys whose signatures are required, and the key to sign with.
-
-    Args:
-        trusted: Keys of which one must have signed each file; none: no signature is required.
-        signing_key: PEM file of the key to sign with; None: nothing is signed.
-    """
-
-    def __init__(self, trusted: TrustedKeys, signing_key: str | None) -> None:
-        self._trusted, self._signing_key = trusted, signing_key
-        self.demands, self.signs = bool(trusted), signing_key is not None
-
     def record(self, kind: int, key: str, data: bytes, target: str) -> bytes:
         """Make the signature record for a file to upload; b"" if there is no key to sign with.
 
@@ -121,26 +111,23 @@ class Trust:
             return b""
         return sign(self._signing_key, _statement(kind, key, data, target)) + target.encode()
 
-    def check(self, kind: int, key: str, data: bytes, record: bytes) -> str:
+    def check_file(self, kind: int, key: str, data: bytes, record: bytes) -> str:
         """The target for which a trusted key has signed these bytes under the entry's or manifest's key.
 
         Raises:
             Unsigned: No trusted key has signed them.
             SettingsError, ToolchainMissingError: It cannot be checked.
         """
-        target = _target(record)
-        self._trusted.check(record[:SIGNATURE_BYTES], _statement(kind, key, data, target))
+        target = record[SIGNATURE_BYTES:].decode("latin-1")
+        if len(target) > 64 or not target.isascii():
+            raise Unsigned("its signature record is malformed")
+        self.check(record[:SIGNATURE_BYTES], _statement(kind, key, data, target))
         return target
 
 
 def trust_of(settings: Settings) -> Trust:
     """The trust that the settings describe."""
-    return Trust(trusted_keys(settings), settings.signing_key)
-
-
-def trusted_keys(settings: Settings) -> TrustedKeys:
-    """The keys whose signatures these settings accept, this machine's own included; none if none is required."""
-    return TrustedKeys(settings.trusted_keys, settings.signing_key)
+    return Trust(settings.trusted_keys, settings.signing_key)
 
 
 _MAKE_ONE = "make one with: openssl genpkey -algorithm ed25519 -out kernels.pem"
@@ -178,13 +165,6 @@ def _cryptography() -> tuple[Any, Any]:
 def _first_line(error: Exception) -> str:
     text = error.strerror if isinstance(error, OSError) else str(error)
     return (text or type(error).__name__).splitlines()[0]
-
-
-def _target(record: bytes) -> str:
-    text = record[SIGNATURE_BYTES:]
-    if len(text) > 64 or not text.isascii():
-        raise Unsigned("its signature record is malformed")
-    return text.decode("ascii")
 
 
 def _statement(kind: int, key: str, data: bytes, target: str) -> bytes:

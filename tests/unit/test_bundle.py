@@ -42,13 +42,13 @@ from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
-from numba_kcache.tiers.trust import TrustedKeys
+from numba_kcache.tiers.trust import Trust
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
-NOBODY = TrustedKeys(())
+NOBODY = Trust(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
 NO_COMPILER = MadeUpToolchain({}, {})
 
@@ -786,7 +786,7 @@ def test_bundle_whose_signature_cannot_be_checked_is_read_once(
 
     def opening() -> Bundle:
         opened.append(True)
-        return open_bundle(str(tmp_path / "signed.kcache"), TrustedKeys((), keys[0]))
+        return open_bundle(str(tmp_path / "signed.kcache"), Trust((), keys[0]))
 
     tier = BundleTier("signed", opening)
     for _ in range(3):
