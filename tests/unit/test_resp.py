@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from numba_kcache import KernelCache
+from numba_kcache.cli import main
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.redis import RedisError, RedisTier, Server, server_of
 
@@ -111,6 +115,34 @@ def test_server_that_repeats_a_password_cannot_show_it(echo: Callable[[bytes], b
     shown = f"{raised.value!r} {raised.value.__cause__!r}"
     assert password not in shown or password == "ERR"  # a code of Redis is no secret
     assert "args" not in shown
+
+
+def test_password_is_in_no_output_where_the_server_repeats_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A kernel, `doctor`, `pull` and `info`: events, warnings, log lines and what the commands print."""
+
+    def echo(data: bytes) -> bytes:
+        return b"-ERR unknown command 'AUTH', with args beginning with: 'codswallop'\r\n"
+
+    said: list[object] = []
+    with answering(echo) as place, warnings.catch_warnings(record=True) as warned, caplog.at_level("DEBUG"):
+        warnings.simplefilter("always")
+        monkeypatch.setenv("NUMBA_KCACHE_TIERS", f"redis://:codswallop@{place}/0")
+        monkeypatch.setenv("NUMBA_KCACHE_DIR", str(tmp_path))
+        cache = KernelCache(tmp_path, tiers=f"redis://:codswallop@{place}/0", durability="none")
+        cache.subscribe(said.append)
+        assert cache.session.store.get(KEY) is None
+        said += [main([verb]) for verb in ("doctor", "pull", "info")]
+
+    said += [str(each.message) for each in warned] + [each.getMessage() for each in caplog.records]
+    text = f"{said} {capsys.readouterr()}"
+    assert "AUTH" not in text
+    assert "codswallop" not in text
+    assert text.count("ERR: the log of the server may say why") >= 3
 
 
 def test_node_of_a_cluster_says_that_clusters_are_not_supported() -> None:
