@@ -6,8 +6,8 @@ Promise     While the server answers, one node builds and the others wait for it
             answers; waits that end with the entry do not count. Correctness does not depend on leases: at worst a
             kernel is compiled twice.
 Method      `SET NX PX` of a random token, which a thread renews each second while the build lasts. When the result has
-            been uploaded, the holder lets it expire, or replaces it by "failed" for a while, so that the others do not
-            fail one after the other. The others poll, with growing, randomised pauses; the next holder looks first.
+            been uploaded, the holder replaces it by "done" for a while, or by "failed", so that the others neither take
+            the lease nor fail one after the other. They poll, with growing, randomised pauses.
 Not here    The turn among the processes of a node (store.locks): only its holder comes here.
 """
 
@@ -25,8 +25,10 @@ from ..model import NamedTuple
 LEASE_S = 4.0
 WAIT_S = 5.0
 BEAT_S = 1.0
-_EXPIRES_S = 0.001
-_FAILED, _FAILED_S = "failed", 5.0
+_DONE, _FAILED = "done", "failed"
+_KEPT_S = 5.0
+"""Time for which the server keeps the outcome of a build, in seconds."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
@@ -106,7 +108,7 @@ class Elections:
         """
         token, pause_s, waited_s = os.urandom(8).hex(), _FIRST_PAUSE_S, 0.0
         value = self._claim(key, token)
-        while value not in (None, token, _FAILED) and self._left_s > 0:
+        while value not in (None, token, _DONE, _FAILED) and self._left_s > 0:
             if meanwhile is None:
                 yield Election(0.0, looks=False, is_lost=True)
                 return
@@ -122,15 +124,15 @@ class Elections:
         (hits, errors), process, is_built = self._counts(), os.getpid(), False
         end = self._renewing(key, token) if value == token else None
         try:
-            yield Election(waited_s, looks=value == token or waited_s > 0)
+            yield Election(waited_s, looks=value in (token, _DONE) or waited_s > 0)
             is_built = True
         finally:
             if self._counts()[0] > hits:
                 self._left_s += waited_s
 
             def release() -> None:
-                outcome = ("", _EXPIRES_S) if is_built and self._counts()[1] == errors else (_FAILED, _FAILED_S)
-                self._tell(lambda: self._tier.replace(key, token, *outcome))
+                outcome = _DONE if is_built and self._counts()[1] == errors else _FAILED
+                self._tell(lambda: self._tier.replace(key, token, outcome, _KEPT_S))
 
             if end is not None and os.getpid() == process:  # a forked child leaves the release to the parent
                 end()

@@ -88,7 +88,7 @@ def test_lease_of_a_dead_builder_is_taken_when_it_expires() -> None:
         assert LEASE_S <= election.waited_s < WAIT_S
         assert election.looks
         assert tier.value_of("key") not in ("", "the dead")
-    assert tier.value_of("key") == ""
+    assert tier.value_of("key") == "done"
 
 
 def test_squatted_leases_cost_a_process_five_seconds_in_its_life() -> None:
@@ -122,6 +122,18 @@ def test_wait_that_ends_with_the_entry_is_not_lost() -> None:
         with node.elected(key) as election:
             assert election.waited_s >= 1.0
             tier.hits += 1
+
+
+def test_nodes_that_waited_take_no_lease_once_the_entry_is_there() -> None:
+    """A thousand of them would otherwise hold it one after the other."""
+    tier = Leases(time := Time())
+    with of_node(tier, time).elected("key"):
+        pass
+    assert tier.value_of("key") == "done"
+
+    with of_node(tier, time).elected("key") as election:
+        assert election == Election(0.0, looks=True)
+        assert tier.value_of("key") == "done"
 
 
 def test_builder_that_renews_its_lease_keeps_it() -> None:
