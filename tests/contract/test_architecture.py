@@ -240,7 +240,7 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
     (
         house.House.not_down,
         {"tiers/redis.py": "from ..launch.loader import load\nfrom .breaker import read\n", "launch/loader.py": "",
-         "tiers/resp.py": ""},
+         "tiers/breaker.py": ""},
         ["tiers/redis.py:1 (tiers) imports launch.loader"],
     ),
     (

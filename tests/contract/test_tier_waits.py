@@ -21,7 +21,7 @@ REACHING = {
 }  # fmt: skip
 """Calls that reach a service or a filesystem, which may be slow."""
 
-LEASES, ALLOWANCE = "tests/unit/test_lease.py", "tests/unit/test_allowance.py"
+LEASES, ALLOWANCE = "tests/unit/test_lease.py", "tests/unit/test_tier_breaker.py"
 FAULTS, FLEET = "tests/integration/test_redis_faults.py", "tests/integration/test_redis_fleet.py"
 QUEUE, OBJECTS = "tests/unit/test_upload_queue.py", "tests/unit/test_object_tier.py"
 SERVICE, IMAGES = "tests/integration/test_object_store.py", "tests/unit/test_image.py"
