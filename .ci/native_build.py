@@ -29,7 +29,7 @@ except ImportError:  # run as a script, below
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "numba_kcache" / "launch" / "native.c",)
+SOURCES = tuple(ROOT / "numba_kcache" / "launch" / name for name in ("native.c", "observe.c"))
 DECLARATIONS = ROOT / ".ci" / "limited_api"
 VERSION = ROOT / "numba_kcache" / "version.py"
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

@@ -150,8 +150,6 @@ AIMS = (
         ratio(JOB, f"{OURS}, signatures given", "cold all", to=(JOB, "Numba cache=True", "cold all")),
         cause="one sample of each, 1,061 and 2,095 ms"),
     Aim("workloads", "compiles of these 20 kernels", 20, lambda of: middle(of["samples"], JOB, OURS, "cold compiles")),
-    Aim("warm_up", "CPU time of a parallel warm-up, times that without shared headers", 0.4,
-        lambda of: of["samples"]["cpu_of_alone"]),
     Aim("mlir", "numba-cuda-mlir, warm first launch, ms", 2,
         lambda of: middle(of["samples"], OURS, "warm first") * 1e3,
         cause="reading the function takes about 1 ms, its look-up 1, options and device 1, loading the cubin the "

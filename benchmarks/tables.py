@@ -228,17 +228,16 @@ def header_corpus() -> str:
     """By NVRTC: changes to trees of headers, and how many led to a stale hit or a needless miss."""
     lines = ["| | changes | special | changing the code | stale | needless | not learned |", "| --- |" + " --- |" * 6]
     results = [result_of("header_corpus"), result_of("header_corpus_12")]
-    for result, way in zip(results, ("trace", "watch"), strict=True):
+    for result in results:
         trees, nvrtc = result["samples"].values(), result["machine"]["nvrtc"]
         steps = sum(sum(tree["steps"].values()) for tree in trees)
         changing = sum(sum(tree["changing"].values()) for tree in trees)
         special = sum(tree["steps"].get(kind, 0) for tree in trees for kind in ("same-size edit", "shadow", "answer"))
-        by = "mirror" if all("mirror" in tree["caches"] for tree in trees) else way
         stale, needless, not_learned = (
-            sum(len(tree["caches"][by][what]) for tree in trees) for what in ("stale", "needless", "not learned")
+            sum(len(tree[what]) for tree in trees) for what in ("stale", "needless", "not learned")
         )
         lines.append(
-            f"| NVRTC {'13.5' if nvrtc == 'installed' else nvrtc}, {by} | {steps} | {special} "
+            f"| NVRTC {'13.5' if nvrtc == 'installed' else nvrtc} | {steps} | {special} "
             f"| {changing} ({changing / steps:.0%}) | {stale} | {needless} ({needless / steps:.1%}) | {not_learned} |"
         )
     return "\n".join([*lines, "", *dict.fromkeys(map(machine_of, results))])

@@ -263,18 +263,18 @@ class Lookup:
         return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
 
     def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the key derived from a recorded header set whose files are unchanged, if there is one."""
+        """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
         from ..headers.lookup import find_key
 
-        variants = self._variants(candidate)
-        if not variants:
+        variants, search = self._variants(candidate), candidate.request.headers
+        if not variants or search is None:
             return
         # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
         # paths, or if the user names one of them.
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
-            searches = [each.search(toolchain) for each in candidate.request.headers]
+            roots = search.roots(toolchain)
             start_s = time.perf_counter()
-            found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
+            found = find_key(variants, candidate.components, roots, any_compiler=candidate.any_compiler)
             if candidate.tier is not None:
                 candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):

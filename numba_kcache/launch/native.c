@@ -741,7 +741,10 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
     return PyLong_FromVoidPtr(buffer.buf);
 }
 
+PyObject *observe(PyObject *, PyObject *), *begin_watch(PyObject *, PyObject *), *end_watch(PyObject *, PyObject *);  /* observe.c */
+
 static PyMethodDef methods[] = {
+    {"observe", observe, METH_O, NULL}, {"watch", begin_watch, METH_O, NULL}, {"unwatch", end_watch, METH_NOARGS, NULL},
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"used", used, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
     {"address_of", address_of, METH_O, NULL}, {"end", end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};

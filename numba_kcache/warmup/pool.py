@@ -21,7 +21,6 @@ from ..engine.built import watched
 from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
-from ..headers.precompiled import beginning_of
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
@@ -150,7 +149,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             if data is None:
                 _build_here(each, done)
             else:
-                jobs.append(Job(each, each.kernel._label, data, _beginning(each)))
+                jobs.append(Job(each, each.kernel._label, data))
         with ExitStack() as stack:
             if workers is None and jobs:
                 waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
@@ -238,17 +237,6 @@ def _packed(wanted: _Wanted) -> bytes | None:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
     except Exception:  # for a lambda, or an open file among the options; user objects may raise anything
         return None
-
-
-def _beginning(wanted: _Wanted) -> str:
-    """A value that is equal for kernels that can share precompiled headers: target, and text up to its last include."""
-    try:
-        kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)  # of a module: the request of the whole module
-        (query,) = kernel._request(wanted.target, wanted.types).headers
-    except Exception:  # no includes, or several texts; other errors are reported when it is compiled
-        return ""
-    beginning = "" if query.has_lines or wanted.types is not None else beginning_of(query.text)
-    return beginning and f"{wanted.target}\n{beginning}"
 
 
 @contextmanager

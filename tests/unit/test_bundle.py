@@ -31,10 +31,10 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
-from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
-from numba_kcache.headers.search import Place
+from numba_kcache.headers.roots import Place
+from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
@@ -123,13 +123,12 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
 
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header mean nothing elsewhere, and would make the bytes differ."""
-    file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
-    headers = HeaderSet(((-1, ""),), (file,))
-    bare = headers._replace(files=(file._replace(stat=None),))
+    place = Place(0, "mine.h")
+    transcript = Transcript(1, ((-1, ""),), {place: key_of(1)}, stats={place: FileStat(1, 2, 3, 4, 5)})
     variant = {"key": key_of(2), "request": key_of(3)}
 
-    assert without_stats({**variant, "closures": [headers_to_json(headers), None]}) == {
-        **variant, "closures": [headers_to_json(bare), None],
+    assert without_stats({**variant, "transcript": transcript_to_json(transcript)}) == {
+        **variant, "transcript": transcript_to_json(transcript._replace(stats={})),
     }  # fmt: skip
     assert without_stats(variant) == variant
 
@@ -138,7 +137,7 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
     """A header set that this version cannot read is exported to no bundle and no tier; everything else is."""
     key = next(iter(filled.entries())).key
-    filled.session.local.add_variant("ab" * 32, {"key": key, "closures": [{"format": 99}]})
+    filled.session.local.add_variant("ab" * 32, {"key": key, "transcript": {"format": 99}})
 
     assert filled.export_bundle(tmp_path / "b.kcache").entries == 4
     assert filled.push(f"{tmp_path / 'tier'}?readonly=0").entries == 4

@@ -13,7 +13,6 @@ import pytest
 from numba_kcache.errors import CompileError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
-from numba_kcache.headers.folders import Folders
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs
@@ -178,24 +177,6 @@ def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_
     (tmp_path / "kernel.h").write_text(HEADER.format("a", "b"))
 
     entry = build("#include <deep/first.h>", include_dirs=[str(tmp_path)]).entries[0]
-
-    assert [each.name for each in entry.parameters] == ["a", "b"]
-
-
-def test_names_of_parameters_are_of_the_headers_that_are_compiled(tmp_path: Path) -> None:
-    """Names are read in the mirror: those of a header edited meanwhile would bind keyword arguments to other
-    parameters."""
-
-    class Mirror(Folders):
-        def folder(self, path: str) -> str:
-            return str(tmp_path / "mirror")
-
-    for folder, names in (("own", "ba"), ("mirror", "ab")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "kernel.h").write_text(HEADER.format(*names))
-    wanted = request('#include "kernel.h"', include_dirs=[str(tmp_path / "own")])
-
-    entry = source_build.build_source(wanted, (), Mirror()).entries[0]
 
     assert [each.name for each in entry.parameters] == ["a", "b"]
 

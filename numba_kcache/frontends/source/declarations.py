@@ -6,7 +6,7 @@ Promise     A heuristic that correctness does not depend on: its names are used 
 Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, each with
             the brackets that were open at its `#if`; macro definitions are taken only from the branch that seems
             active.
-Not here    Includes (headers.scanner), and the kernels in the compiled code (model.cubin).
+Not here    Includes (headers), and the kernels in the compiled code (model.cubin).
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
-from ...headers.folders import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
@@ -51,13 +50,12 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
+def build_module(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
     """Compile a module.
 
     Args:
         request: The request; `request.module` has the entries, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        headers: The folders in which headers of the source and of link inputs are read; None for the user's own.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
@@ -68,7 +66,7 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
         check_target(request.target)
-        compiled = _compile(request, module, toolkit_dirs, headers)
+        compiled = _compile(request, module, toolkit_dirs)
     else:
         from .made_code import given_code  # here: not needed for CUDA C++
 
@@ -76,19 +74,15 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
     if module.lazy:
         made = _lazy(request, module, compiled)
     else:
-        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs, headers))
+        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs))
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
-def _compile(
-    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
-) -> Compiled:
+def _compile(request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str]) -> Compiled:
     """Compile the source, with name expressions for the types of all declarations found."""
-    declared = declared_in(request, headers)
+    declared = declared_in(request)
     types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
-    compiled = compile_asking(
-        request, toolkit_dirs, headers, declared, symbols_wanted(module.names, declared), types_wanted
-    )
+    compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted(module.names, declared), types_wanted)
     instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
     if compiled.refusal and instances:
         names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)

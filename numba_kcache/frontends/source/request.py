@@ -19,8 +19,7 @@ from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
-    from ...headers.search import HeaderQuery
+    from ...headers.roots import HeaderSearch
     from . import SourceDefinition
     from .flags import RawFlags
     from .inputs import Depends
@@ -59,10 +58,7 @@ def source_request(
     is_plain = not (link or options.flags or options.defines)
     for word, letter in FILE_WORDS.items():  # no generator, for speed: each source is searched for all words
         is_plain = is_plain and not (letter in text and word in text)
-    if is_plain and ("##" in text or "%:%:" in text):
-        from ...headers.pasting import may_paste
-
-        is_plain = not may_paste(text.encode("utf-8", "surrogateescape"))
+    is_plain = is_plain and not ("##" in text or "%:%:" in text)
     given = None
     if options.flags:
         from .flags import read_flags
@@ -70,11 +66,11 @@ def source_request(
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
     uncacheable = ""
-    headers: tuple[HeaderQuery, ...] = ()
+    headers: HeaderSearch | None = None
     if not is_plain:
-        from .surroundings import header_queries
+        from .surroundings import header_search
 
-        uncacheable, headers = header_queries(kind, text, link, options, given)
+        uncacheable, headers = header_search(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
     is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
@@ -188,23 +184,21 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(
-    request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain, headers: Folders | None
-) -> Artifact:
+def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain) -> Artifact:
     if given and given.files:
         from .flags import with_files
 
         with with_files(request.options.flags, given.files) as flags:
             request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_headers, None, toolchain, headers)
+            return _build(request, has_headers, None, toolchain)
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source
 
-        return build_source(request, folders, headers)
+        return build_source(request, folders)
     from .module_build import build_module
 
-    return build_module(request, folders, headers)
+    return build_module(request, folders)
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
