@@ -71,6 +71,8 @@ def compile_observed(
     except Untracked as untracked:
         return artifact, HeadersRead(untracked=str(untracked))
     paths = _paths(artifact, search, recording)
+    if search.complete is not None:
+        artifact = search.complete(artifact, [search.texts[0], *recording.texts.values()])
     return artifact, HeadersRead(
         transcript_components(transcript, paths), {"transcript": transcript_to_json(transcript), "paths": paths}
     )

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from ..model import NamedTuple
+from ..model.artifact import Artifact
 from ..toolchain import Toolchain
 
 ABSOLUTE, WORKING = -1, -2
@@ -85,6 +86,7 @@ class HeaderSearch(NamedTuple):
         is_working: Whether names may refer to the working directory.
         has_lines: Whether the code gets line tables, which name each file by its path.
         is_edited: Whether the texts are compiled by `run_nvrtc`, which can leave out the time.
+        complete: Completes the artifact by the texts that were compiled, the user's headers included.
     """
 
     texts: tuple[bytes, ...]
@@ -93,6 +95,7 @@ class HeaderSearch(NamedTuple):
     is_working: bool = False
     has_lines: bool = False
     is_edited: bool = True
+    complete: Callable[[Artifact, Sequence[bytes]], Artifact] | None = None
 
     def roots(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Roots:
         """List the folders of the search.

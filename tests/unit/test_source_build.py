@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import CompileError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
@@ -176,9 +177,21 @@ def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_
     (tmp_path / "deep" / "kernel.h").write_text(HEADER.format("b", "a"))
     (tmp_path / "kernel.h").write_text(HEADER.format("a", "b"))
 
-    entry = build("#include <deep/first.h>", include_dirs=[str(tmp_path)]).entries[0]
+    kernel = cached_kernel(
+        "#include <deep/first.h>", include_dirs=[tmp_path], arch="sm_90", cache=KernelCache(tmp_path / "cache")
+    )
 
-    assert [each.name for each in entry.parameters] == ["a", "b"]
+    assert [each.name for each in kernel.params] == ["a", "b"]
+
+
+def test_file_with_another_suffix_keeps_its_name(tmp_path: Path) -> None:
+    """NVRTC is given the name of the file, which `__FILE__` puts into the code."""
+    sizes = []
+    for name in ("k.cu", "k.cuh"):
+        (tmp_path / name).write_text('__device__ const char *n = __FILE__;\nextern "C" __global__ void k(int *x) {}\n')
+        kernel = cached_kernel(tmp_path / name, kind="cuda", arch="compute_90", cache=KernelCache(tmp_path / "cache"))
+        sizes.append(", ".join(map(str, name.encode())) in kernel.ptx("compute_90"))
+    assert sizes == [True, True]
 
 
 def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 Promise     The artifact's entry is the requested one, or the only one in the source; otherwise EntryError lists the
             candidates. Its parameters are those that the compiler reports (prototype), checked against the ELF. The
-            code is the same as NVRTC and nvJitLink make from source and options alone, and NVRTC runs once.
+            code is the same as NVRTC and nvJitLink make from source and options alone.
 Method      A scan finds kernels and variables (declarations), and NVRTC reports their types in the compile itself, by
-            name expressions appended to the source. Only if NVRTC rejects one, the source is compiled again without it:
-            if that succeeds, the ELF gives the parameters; if not, the source has an error, at the user's own lines.
+            name expressions appended to the source. Those that only the compiled code shows are asked about afterwards.
+            Only if NVRTC rejects one, the source is compiled again without it: if that succeeds, the ELF gives the
+            parameters; if not, the source has an error, at the user's own lines.
 Not here    Keys, stores, includes that need tracking (headers).
 """
 
@@ -24,7 +25,7 @@ from ...model.request import CompileOptions, LinkInput, SourceRequest
 from ...model.text import decoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
-from .declarations import Declaration, declarations
+from .declarations import Declaration, declarations, named_in_code
 from .entries import choose_kernel, describe_kernel, has_decltype, own_name
 from .prototype import OWN, SIGNATURE, Probe, make_probe
 
@@ -73,7 +74,8 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
     if request.name is None and wanted not in [own_name(each.symbol) for each in described.kernels]:
         wanted = None  # the scan took something else for a kernel
     kernel = choose_kernel(request, described, wanted, result.lowered)
-    entry = describe_kernel(request, kernel, wanted, compiled.types, compiled.declared)
+    types = types_of_unseen(request, toolkit_dirs, compiled, [kernel.symbol])
+    entry = describe_kernel(request, kernel, wanted, types, compiled.declared)
     return Artifact(
         kind=request.kind,
         target=request.target,
@@ -134,7 +136,7 @@ def check_target(target: Target) -> None:
 
 def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str | None, Compiled]:
     """Compile the source. Returns the entry's name, if it is known already, and the code."""
-    declared = declared_in(request)
+    declared = declarations(request.source)
     kernels = [each for each in declared if each.is_kernel]
     names = list(dict.fromkeys(each.own_name for each in kernels))
     wanted = request.name
@@ -155,27 +157,6 @@ def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration])
     """Choose the names whose symbols NVRTC must report: template instances, and names without a declaration found."""
     known = {name for each in declared if each.is_kernel for name in (each.name, each.own_name)}
     return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
-
-
-def declared_in(request: SourceRequest) -> tuple[Declaration, ...]:
-    """Find the kernels and variables that the source and the user's headers declare, in the folders of the compile."""
-    options = request.options
-    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
-    macros = [*options.defines, *((name, text if equals else None) for name, equals, text in given)]
-    folders = [folder for folder in (options.base_dir, *options.include_dirs) if folder]
-
-    def include(name: str, of: str) -> tuple[str, str] | None:
-        from ...headers.file_identity import read_steady
-
-        for folder in filter(None, (os.path.dirname(of), *folders)):
-            path = os.path.join(folder, name)
-            try:
-                return path, read_steady(path).data.decode("utf-8", "replace")
-            except (OSError, ValueError):
-                continue
-        return None
-
-    return declarations(request.source, macros, include)
 
 
 def compile_asking(
@@ -223,6 +204,39 @@ def compile_asking(
     return Compiled(result, current.types(result.lowered), declared, summary(first.log))
 
 
+def types_of_unseen(
+    request: SourceRequest,
+    toolkit_dirs: Sequence[str],
+    compiled: Compiled,
+    kernels: Iterable[str],
+    variables: Iterable[str] = (),
+) -> Mapping[str, str]:
+    """Add the types of kernels and variables that the compiled code has and the text does not show, since macros make
+    them or headers declare them: NVRTC's front end is run again on the source, with their names.
+
+    Args:
+        request: The request with the source.
+        toolkit_dirs: The toolkit's own header folders.
+        compiled: The code, with the types that are known.
+        kernels: Symbols of kernels in the code.
+        variables: Names of variables in the code.
+    """
+    known = {*compiled.types, *(name for each in compiled.declared for name in (each.own_name, each.name))}
+    unseen = [named_in_code(each, is_kernel=True) for each in kernels if each not in known and each[:2] != "_Z"]
+    unseen += [named_in_code(each, is_kernel=False) for each in variables if each not in known]
+    if not unseen or request.kind != "cuda" or not has_decltype(request):
+        return compiled.types
+    probe = make_probe((), unseen)
+    flags = [*nvrtc_flags(request, toolkit_dirs), "--fdevice-syntax-only"]
+    while probe.expressions:
+        result = run_nvrtc(request.source + probe.text, program_name(request), flags, (), probe.expressions)
+        if result.ok:
+            return {**compiled.types, **probe.types(result.lowered)}
+        accepted = probe.without(result.log)  # one may be local, or have a type without a name
+        probe = Probe() if accepted.expressions == probe.expressions else accepted
+    return compiled.types
+
+
 def _faults(log: str) -> tuple[bool, bool]:
     """Check whether NVRTC's log has errors in the source or options, and whether it has some in appended names."""
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
@@ -255,7 +269,8 @@ def program_name(request: SourceRequest) -> str:
     if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
     name = request.name or request.guess or "kernel"
-    name = f"{name if name.isascii() and name.isidentifier() else re.sub(r'[^A-Za-z0-9_]', '_', name)}.cu"
+    suffix = os.path.splitext(request.origin.path)[1] if request.origin.is_whole_file else ".cu"
+    name = f"{name if name.isascii() and name.isidentifier() else re.sub(r'[^A-Za-z0-9_]', '_', name)}{suffix}"
     folder = request.options.base_dir
     return os.path.join(folder, name) if request.asks_files else name
 

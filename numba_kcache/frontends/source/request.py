@@ -7,6 +7,7 @@ Promise     A request's components contain everything that can change its code; 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -122,10 +123,15 @@ def _components(
     engine.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
-    entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
+    entry: dict[str, Plain] = {
+        "name": definition.entry_name,
+        "guess": source.guess if definition.entry_name is None else None,
+    }
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
         entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
+    if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
+        entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())

@@ -12,6 +12,7 @@ from ...headers import words
 from ...headers.roots import HeaderSearch
 from ...headers.words import has_line_directive
 from ...keys import Plain
+from ...model.artifact import Artifact
 from ...model.request import DEBUG_FLAGS, CompileOptions, LinkInput
 from ...model.text import encoded
 from .source import Source
@@ -45,7 +46,14 @@ def header_search(
         tuple(dict.fromkeys(filter(None, folders))),
         is_working=bool(forced) or not options.base_dir or not all(each.folder for each in inputs),
         has_lines=options.has_lines,
+        complete=_completed if kind == "cuda" else None,
     )
+
+
+def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:
+    from .entries import with_names
+
+    return with_names(artifact, texts)
 
 
 def line_inputs(
