@@ -46,8 +46,9 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
 
 def subject_of(request: Request) -> history.Subject:
     """The subject of an explanation for a request."""
+    search = None if isinstance(request.headers, HeadersRead) else request.headers
     return history.Subject(
-        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
+        request.label, request.file, request.name, request.components, search, request.texts, request.kinds()
     )
 
 
@@ -75,7 +76,9 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     try:
         with _progress(cache, request):
             make = functools.partial(request.build, cache.toolchain)
-            if request.headers is None and "nvrtc" not in request.libraries:
+            if isinstance(request.headers, HeadersRead):
+                artifact, headers = make(), request.headers
+            elif request.headers is None and "nvrtc" not in request.libraries:
                 artifact, headers = make(), HeadersRead()
             elif request.headers is None:
                 from ..headers.observer import compile_alone

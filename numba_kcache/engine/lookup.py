@@ -265,9 +265,10 @@ class Lookup:
     def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
         """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
         from ..headers.lookup import find_key
+        from ..headers.roots import HeaderSearch
 
         variants, search = self._variants(candidate), candidate.request.headers
-        if not variants or search is None:
+        if not variants or not isinstance(search, HeaderSearch):
             return
         # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
         # paths, or if the user names one of them.

@@ -19,6 +19,7 @@ from ..model.artifact import Artifact
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
+    from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
     from ..model.reason import ReasonKind
     from ..model.request import Origin
@@ -45,7 +46,8 @@ class Request(NamedTuple):
         build: Compiles it; may be called more than once.
         uncacheable: Reason why it cannot be keyed; "" if it can.
         strict: Refuse rather than run uncached.
-        headers: Its CUDA C++ texts, and where they search for headers; None if none may ask for a file.
+        headers: Its CUDA C++ texts, and where they search for headers; None if none may ask for a file. For code that
+            another library has compiled, the headers that it read.
         texts: Returns the user's texts by component, each with its place; for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
@@ -64,7 +66,7 @@ class Request(NamedTuple):
     build: Callable[[Toolchain], Artifact]
     uncacheable: str = ""
     strict: bool = False
-    headers: HeaderSearch | None = None
+    headers: HeaderSearch | HeadersRead | None = None
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
     name: str = ""

@@ -78,7 +78,11 @@ def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any
             continue
         if not all(is_there_still(each, roots) for each in row.paths):
             continue
-        outcome = check_transcript(row.transcript, roots, now_ns=now_ns, any_compiler=any_compiler)
+        is_in = (
+            row.transcript.own > len(roots.own) and not roots.working
+        )  # a forced header was in the working directory
+        where = roots.with_working() if is_in else roots
+        outcome = check_transcript(row.transcript, where, now_ns=now_ns, any_compiler=any_compiler)
         if isinstance(outcome, Match):
             key = row.key
             if row.digests == request:

@@ -41,6 +41,16 @@ def observed(*, is_edited: bool = False) -> Iterator[list[Event]]:
         events += native.unwatch()
 
 
+def begin_observing() -> None:
+    """Begin to record on this thread, for a compile that another library makes; `end_observing` ends it."""
+    native.watch(False)
+
+
+def end_observing() -> list[Event]:
+    """Return what was recorded since `begin_observing`."""
+    return native.unwatch()
+
+
 def compile_alone(build: Callable[[], Artifact], toolchain: Toolchain) -> tuple[Artifact, str]:
     """Compile texts that should ask for no file. Returns the reason not to store the code; "" if they asked for
     none."""

@@ -14,7 +14,7 @@ import errno
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import KCacheError
 from ..keys import Plain
@@ -25,7 +25,7 @@ from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
 from .observer import Event, observed, unobservable
-from .roots import HeaderSearch, Place, Roots, located
+from .roots import WORKING, HeaderSearch, Place, Roots, located
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
 _NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
@@ -37,6 +37,11 @@ _REASONS = {
     errno.EFBIG: "it is too large",
     errno.EBUSY: "it changed while it was read",
 }
+
+
+def _forced_paths(search: HeaderSearch) -> dict[str, str]:
+    """The path in the working directory of each name given to `-include`, with the name."""
+    return {os.path.join(os.getcwd(), name): name for name in search.forced if not name.startswith("/")}
 
 
 class Untracked(Exception):
@@ -63,7 +68,10 @@ def compile_observed(
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        recording = Recording(events, search.roots(toolchain, is_fresh=True), since_ns, time.time_ns())
+        roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
+        if any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events) and not roots.working:
+            roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
+        recording = Recording(events, roots, since_ns, time.time_ns(), forced)
         clock = _clock_of(build, artifact, search, recording)
         if clock:
             return artifact, HeadersRead(untracked=clock)
@@ -78,6 +86,23 @@ def compile_observed(
     )
 
 
+def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
+    """Record the headers of a compile that another library made, between `begin_observing` and `end_observing`."""
+    why = unobservable(toolchain, is_probed=True)
+    try:
+        recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
+        if not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen):
+            return HeadersRead()  # it asked for no file
+        if why:
+            raise Untracked(f"this NVRTC cannot be observed: {why}")
+        if words.has_clock(texts := b"\n".join(recording.texts.values())) or words.hides_clock(texts):
+            return HeadersRead(untracked="it uses __DATE__ or __TIME__")
+        transcript = recording.transcript()
+    except Untracked as untracked:
+        return HeadersRead(untracked=str(untracked))
+    return HeadersRead(transcript_components(transcript, ()), {"transcript": transcript_to_json(transcript)})
+
+
 class Recording:
     """The questions of one compile.
 
@@ -86,29 +111,38 @@ class Recording:
         roots: The folders that were searched.
         since_ns: The time before the compile started.
         now_ns: The time after it ended.
+        forced: Paths at which `-include` found nothing in the working directory, each with the name.
 
     Attributes:
         answers: The stat and the digest of each place; "" for a file that was not read; None where there was nothing.
         texts: The user's headers that were read, by their path.
         others: The toolkit's.
+        seen: What the observer saw.
 
     Raises:
         Untracked: An answer is not known for certain.
     """
 
-    def __init__(self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int) -> None:
+    def __init__(
+        self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int, forced: Mapping[str, str] = {}
+    ) -> None:
         self.answers: dict[Place, tuple[FileStat, str] | None] = {}
         self.texts: dict[str, bytes] = {}
         self.others: dict[str, bytes] = {}
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         self._writers: dict[Place, bool | None] = {}
+        self.seen = [*events]
         working = os.getcwd()
-        for kind, name, error, writer, (*stat, mode), data in events:
+        for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
             if path in (".", working) or os.path.basename(path) in _NVRTCS_OWN:
                 continue
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
+            if path in forced and error in _NOT_THERE:  # the same name is absent in any other working directory
+                self.answers[Place(WORKING, forced[path])] = None
+                if roots.place(path).root < 0:
+                    continue
             place = roots.place(path)
             before, is_new = self.answers.get(place), place not in self.answers
             if error:

@@ -44,6 +44,11 @@ class Roots(NamedTuple):
         """All folders, by their indices."""
         return *self.own, *self.toolkit
 
+    def with_working(self) -> Roots:
+        """Add the working directory, as the last of the user's folders."""
+        working = os.getcwd()
+        return Roots((*self.own, working), self.toolkit, working)
+
     def place(self, path: str) -> Place:
         """Return the place of a path that NVRTC asked for: in the innermost folder, of equal ones the last."""
         if not path.startswith("/"):
@@ -83,7 +88,8 @@ class HeaderSearch(NamedTuple):
         texts: The texts, and the values of macros.
         folders: The user's folders, in order.
         toolkit: Record name and finder of the toolkit's folders; None for NVRTC's own.
-        is_working: Whether names may refer to the working directory.
+        forced: Names given to `-include`, which are searched for in the working directory first.
+        is_working: Whether other names may refer to the working directory.
         has_lines: Whether the code gets line tables, which name each file by its path.
         is_edited: Whether the texts are compiled by `run_nvrtc`, which can leave out the time.
         complete: Completes the artifact by the texts that were compiled, the user's headers included.
@@ -92,6 +98,7 @@ class HeaderSearch(NamedTuple):
     texts: tuple[bytes, ...]
     folders: tuple[str, ...]
     toolkit: tuple[str, Callable[[], Sequence[str]]] | None = None
+    forced: tuple[str, ...] = ()
     is_working: bool = False
     has_lines: bool = False
     is_edited: bool = True
@@ -104,13 +111,12 @@ class HeaderSearch(NamedTuple):
             toolchain: Provides the toolkit's folders; None for the user's folders alone.
             is_fresh: Find the folders of `toolkit` again instead of taking them from the record.
         """
-        working = os.getcwd() if self.is_working else ""
-        own = (*self.folders, working) if working else self.folders
-        if toolchain is None:
-            return Roots(own, (), working)
-        if self.toolkit is not None:
-            return Roots(own, toolchain.folders(*self.toolkit, is_fresh=is_fresh), working)
-        return Roots(own, toolchain.include_dirs(), working)
+        toolkit: tuple[str, ...] = ()
+        if toolchain is not None:
+            named = self.toolkit
+            toolkit = toolchain.folders(*named, is_fresh=is_fresh) if named else toolchain.include_dirs()
+        found = Roots(self.folders, toolkit)
+        return found.with_working() if self.is_working else found
 
 
 def _within(folder: str) -> str:

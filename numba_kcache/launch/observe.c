@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #define MOST_BYTES (256l << 20)  /* of a file that is copied */
+#define MOST_EVENTS (1 << 18)
 #define MOST_TRIES 3             /* to read a file that changes meanwhile */
 
 typedef struct Event {
@@ -47,12 +48,17 @@ typedef struct Event {
 typedef struct Watch {
     struct Watch *outer;
     Event *first, **end;
+    int count;
     bool is_edited, is_lost;
 } Watch;
 
 static _Thread_local Watch *watch;
 
 static Event *note(char kind, const char *path, int error, const struct stat *stat) {
+    if (watch->count > MOST_EVENTS)  /* of a watch that nobody ended: what it has cannot be used */
+        return NULL;
+    if (++watch->count > MOST_EVENTS)
+        kind = 'o', error = EOVERFLOW;
     size_t length = path ? strlen(path) : 0;
     Event *event = calloc(1, sizeof *event + length + 1);
     if (!event) {

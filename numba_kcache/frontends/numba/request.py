@@ -80,7 +80,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSear
     folders = dict.fromkeys(filter(None, (*extra, *(each.folder for each in texts))))
     is_working = not all(each.folder for each in texts)
     toolkit = ("numba_include_dirs", _toolkit_dirs)
-    return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working)
+    return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
 
 
 def _toolkit_dirs() -> Sequence[str]:

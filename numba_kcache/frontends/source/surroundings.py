@@ -44,7 +44,8 @@ def header_search(
     return "", HeaderSearch(
         (*texts, *macros),
         tuple(dict.fromkeys(filter(None, folders))),
-        is_working=bool(forced) or not options.base_dir or not all(each.folder for each in inputs),
+        forced=forced,
+        is_working=not options.base_dir or not all(each.folder for each in inputs),
         has_lines=options.has_lines,
         complete=_completed if kind == "cuda" else None,
     )
