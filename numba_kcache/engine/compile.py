@@ -83,7 +83,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             elif request.headers is None:
                 from ..headers.observer import compile_alone
 
-                artifact, why = compile_alone(make, cache.toolchain)
+                artifact, why = compile_alone(make, cache.toolchain, request.distributions)
                 headers = HeadersRead(untracked=why)
             else:
                 from ..headers.record import compile_observed

@@ -149,6 +149,7 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         Change.SAME_FILE: ReasonKind.HEADER_SEARCH,
         Change.TOOLKIT: ReasonKind.TOOLKIT,
         Change.SHADOWED: ReasonKind.HEADER_SHADOWED,
+        Change.ANSWER: ReasonKind.HEADER_ANSWER,
     }
     roots = subject.headers.roots(evidence.toolchain)
     for each in evidence.store.peek_manifest(str(variant.get("family"))):

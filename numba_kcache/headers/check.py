@@ -18,7 +18,7 @@ from enum import StrEnum
 from ..keys import digest_of
 from ..model import NamedTuple
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, read_steady, stat_of
-from .roots import Place, Roots
+from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
 
 MOST_BYTES = 1 << 30
@@ -30,7 +30,8 @@ class Change(StrEnum):
 
     LAYOUT      The include folders differ, or how they lie within each other: number and places of the folders.
     TOOLKIT     The part of a toolkit's header tree that the compile used differs: its identities.
-    SHADOWED    A file has appeared at a place where there was none: "absent", "present".
+    SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
+    ANSWER      A file has appeared at another place where there was none: "absent", "present".
     GONE        A header cannot be read any more: its answer, the system's error.
     CONTENT     A header's content differs: its digests.
     SAME_FILE   Paths that led to one file lead to several, or the other way round: the number of files then and now.
@@ -39,6 +40,7 @@ class Change(StrEnum):
     LAYOUT = "layout"
     TOOLKIT = "toolkit"
     SHADOWED = "shadowed"
+    ANSWER = "answer"
     GONE = "gone"
     CONTENT = "content"
     SAME_FILE = "same_file"
@@ -121,6 +123,9 @@ class Checking:
 
     def _present(self, known: Transcript) -> Iterator[Mismatch]:
         """Yield each place at which there was nothing, and now is something."""
+        read = {
+            os.path.basename(place.rest) for place in (*known.places, *(known.toolkit.places if known.toolkit else ()))
+        }
         for place, names in known.absent.items():
             folder = self._paths[place.root] + place.rest
             stat = _stat(folder)
@@ -132,10 +137,19 @@ class Checking:
             within, is_absent = folder and folder.rstrip("/") + "/", True
             for name in names:
                 if _is_file(within + name):
+                    if place == (WORKING, "") and self._is_read_elsewhere(within + name, name, known):
+                        continue  # a name given to -include leads to the file that it led to, now at once
                     is_absent = False
-                    yield Mismatch(Change.SHADOWED, within + name, ABSENT, "present")
+                    change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
+                    yield Mismatch(change, within + name, ABSENT, "present")
             if is_absent and is_settled(stat, folder, self._now_ns, has_writer=False):
                 self.stats[place] = stat
+
+    def _is_read_elsewhere(self, path: str, name: str, known: Transcript) -> bool:
+        """Check whether the folder of a file is one in which a file of this name was read."""
+        others = [self._paths[each.root] + name for each in known.places if each.root >= 0 and each.rest == name]
+        here = _stat(os.path.dirname(path))
+        return here is not None and any(_stat(os.path.dirname(each)) == here for each in others)
 
     def _files(self, known: Transcript, inodes: dict[Place, tuple[int, int]]) -> Iterator[Mismatch]:
         """Yield each place at which there was a file or folder, and now is another or none."""

@@ -11,7 +11,8 @@ Not here    The meaning of the questions (record).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from ..keys import digest_of
@@ -24,6 +25,9 @@ from ..toolchain.nvrtc import run_nvrtc
 Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
 """Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
 read."""
+
+own_files = set[str]()
+"""Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
 
 _hooked: dict[tuple[int, str], str] = {}
 _probed: dict[str, str] = {}
@@ -51,13 +55,23 @@ def end_observing() -> list[Event]:
     return native.unwatch()
 
 
-def compile_alone(build: Callable[[], Artifact], toolchain: Toolchain) -> tuple[Artifact, str]:
-    """Compile texts that should ask for no file. Returns the reason not to store the code; "" if they asked for
-    none."""
+def compile_alone(
+    build: Callable[[], Artifact], toolchain: Toolchain, distributions: Iterable[str] = ()
+) -> tuple[Artifact, str]:
+    """Compile texts that should ask for no file. Returns the reason not to store the code; "" if they asked for none.
+
+    Args:
+        build: Compiles.
+        toolchain: The compilers.
+        distributions: The packages that compile. Headers in their own folders belong to their versions.
+    """
     unobservable(toolchain, is_probed=False)
     with observed() as events:
         artifact = build()
-    asked = [os.fsdecode(each[1]) for each in events if each[0] != "l"]
+    files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
+    folders = tuple(os.path.dirname(file) + "/" for file in files if file)
+    asked = [path for each in events if each[0] != "l" and not (path := os.fsdecode(each[1])).startswith(folders)]
+    asked = [path for path in asked if path not in own_files]
     return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else ""
 
 

@@ -24,7 +24,7 @@ from ..toolchain.nvrtc import edited
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
-from .observer import Event, observed, unobservable
+from .observer import Event, observed, own_files, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
@@ -69,8 +69,13 @@ def compile_observed(
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
-        if any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events) and not roots.working:
+        texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
+        is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts
+        is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
+        if is_beside and not roots.working:
             roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
+        if is_named:  # by which path it is found matters: with a folder, the check takes no other
+            forced = {path: f"./{name}" for path, name in forced.items()}
         recording = Recording(events, roots, since_ns, time.time_ns(), forced)
         clock = _clock_of(build, artifact, search, recording)
         if clock:
@@ -135,7 +140,7 @@ class Recording:
         working = os.getcwd()
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
-            if path in (".", working) or os.path.basename(path) in _NVRTCS_OWN:
+            if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
                 continue
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
