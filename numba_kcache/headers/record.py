@@ -137,7 +137,7 @@ class Recording:
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
-        working = os.getcwd()
+        working, known = os.getcwd(), dict[str, Place]()
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
             if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
@@ -148,7 +148,9 @@ class Recording:
                 self.answers[Place(WORKING, forced[path])] = None
                 if roots.place(path).root < 0:
                     continue
-            place = roots.place(path)
+            if path not in known:
+                known[path] = roots.place(path)
+            place = known[path]
             before, is_new = self.answers.get(place), place not in self.answers
             if error:
                 if error not in _NOT_THERE and (before or error != errno.EACCES):
@@ -157,6 +159,9 @@ class Recording:
                     raise Untracked("it was modified", path)
                 self.answers[place] = None
                 continue
+            texts = self.others if place.root >= len(roots.own) else self.texts
+            if kind == "r" and before and texts.get(path) == data:
+                continue  # the same bytes once more
             content = digest(data) if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
             if not is_new and (before is None or bool(before[1] and content and before[1] != content)):
                 raise Untracked("it was modified", path)
@@ -164,7 +169,7 @@ class Recording:
                 self.answers[place] = FileStat(*stat), content
             if kind == "r":
                 self._writers[place] = None if writer < 0 else bool(writer)
-                (self.others if place.root >= len(roots.own) else self.texts)[path] = data
+                texts[path] = data
 
     def transcript(self) -> Transcript:
         """Make the transcript."""
