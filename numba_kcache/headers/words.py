@@ -38,9 +38,13 @@ def has_clock(data: bytes) -> bool:
 
 
 def certainly_has_clock(data: bytes) -> bool:
-    """Check whether the code of a text expands one of these words in any case: there is no condition and no macro."""
+    """Check whether a text without conditions expands one of these words in its code, or by a macro that it uses."""
     bare = re.sub(_NO_CODE, b" ", joined(data))
-    return has_clock(bare) and re.search(rb"(?:#|%:|\?\?=)\s*(?:if|define)", bare) is None
+    if not has_clock(bare) or re.search(_BLANKS + rb"if", bare):
+        return False
+    code = re.sub(rb"(?m)^[ \t]*(?:#|%:|\?\?=).*$", b"", bare)
+    macros = [name for name, body in re.findall(rb"(?m)define[ \t]+(\w+)(.*)$", bare) if has_clock(body)]
+    return has_clock(code) or not set(macros).isdisjoint(re.findall(rb"\w+", code))
 
 
 def hides_clock(data: bytes) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.headers.words import (
+    certainly_has_clock,
     has_clock,
     has_line_directive,
     has_location,
@@ -90,6 +91,21 @@ def test_clock_in_one_piece_is_not_hidden() -> None:
     assert not hides_clock(text)
     assert not has_clock(without_clock(text))
     assert len(without_clock(text)) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto t = __DATE__;", True),
+        ("#define NOW __TIME__\nauto t = NOW[0];", True),
+        ("#define NOW __TIME__\n", False),
+        ('// __DATE__\nconst char *s = "__DATE__";', False),
+        ("#ifdef X\nauto t = __DATE__;\n#endif", False),
+    ],
+)
+def test_clock_is_certain_only_in_code_without_conditions(text: str, expected: bool) -> None:
+    """Such a text is refused before it is compiled; for others a second compile decides."""
+    assert certainly_has_clock(text.encode()) is expected
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,13 @@ def check_texts(texts: Sequence[LinkInput]) -> list[bytes]:
     """Return the linked CUDA C++ texts that may ask for files, or whose code may depend on their path or the time.
 
     Raises:
-        Refused: The includes of a text start from a folder that is not known.
+        Refused: The code of a text depends on the time, or its includes on a folder that is not known.
     """
     from ...headers import words
 
     for each in texts:
+        if words.certainly_has_clock(each.data):
+            raise Refused("what it links uses __DATE__ or __TIME__")
         if "/" in each.name and words.may_ask(each.data):
             raise Refused(each.unplaced)
     return [
