@@ -108,7 +108,7 @@ enum { DERIVES_FROM_LONG = 24, DERIVES_FROM_TUPLE = 26, DERIVES_FROM_STR = 28 };
 #define PyFloat_Check(object) (Py_TYPE(object) == &PyFloat_Type || PyType_IsSubtype(Py_TYPE(object), &PyFloat_Type))
 
 extern PyTypeObject PyBool_Type, PyBytes_Type, PyDict_Type, PyFloat_Type, PyLong_Type, PyTuple_Type, PyUnicode_Type;
-extern PyObject *PyExc_Exception;
+extern PyObject *PyExc_Exception, *PyExc_RuntimeError;
 
 void Py_DecRef(PyObject *);
 void Py_IncRef(PyObject *);
@@ -134,6 +134,7 @@ PyObject *PyErr_Occurred(void);
 PyObject *PyErr_NoMemory(void);
 int PyErr_ExceptionMatches(PyObject *);
 void PyErr_Clear(void);
+void PyErr_SetString(PyObject *, const char *);
 
 void *PyType_GetSlot(PyTypeObject *, int);
 unsigned long PyType_GetFlags(PyTypeObject *);
@@ -167,6 +168,8 @@ Py_ssize_t PyTuple_Size(PyObject *);
 PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
+PyObject *PyList_New(Py_ssize_t);
 int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyObject *PySequence_Concat(PyObject *, PyObject *);
 PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
