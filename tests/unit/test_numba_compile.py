@@ -276,8 +276,6 @@ def test_half_and_bfloat16_compile() -> None:
         a = bfloat16(3.0)
         out[0] = float32(a * a)
 
-    import numba.cuda.fp16  # noqa: F401  (makes cuda.fp16 an attribute, as Numba's own loading does)
-
     for kernel, signature in ((half, (types.float16[::1], types.float16[::1])), (brain, (ARRAY,))):
         build = built(kernel, signature, Target(9, 0, "a"))
         assert read_cubin(build.artifact.cubin).sm == 90

@@ -7,6 +7,9 @@ from typing import Any
 
 from ...model import NamedTuple
 
+ABSENT = object()
+"""The value of an undefined name."""
+
 
 class Jitted(NamedTuple):
     """Everything that determines the code of a decorated function, except the function itself.

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
+from . import ABSENT
 from .code import Read, read_code, words_in
 from .value import COVERED, SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
 
@@ -45,9 +46,6 @@ COOPERATIVE = "needs a cooperative launch"
 
 _MISLEADING = {"__wrapped__", "__signature__"}
 """Attributes with which `inspect.signature` describes other parameters than a function has."""
-
-_ABSENT = object()
-"""Used as the value of an undefined name."""
 
 
 class Uncapturable(NamedTuple):
@@ -273,9 +271,9 @@ class Reader:
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
             namespace = function.__globals__
-            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, _ABSENT)
-            if value is _ABSENT:
-                value = vars(builtins).get(where, _ABSENT)
+            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, ABSENT)
+            if value is ABSENT:
+                value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
                     raise _Cannot("its __builtins__ are not those of Python", name)
         for attribute in read.attributes:
@@ -283,8 +281,8 @@ class Reader:
                 break
             at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes a new __dict__
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
-            home, value = owner, getattr(value, attribute, _ABSENT)
-        if value is _ABSENT:
+            home, value = owner, self.trust.attribute(value, attribute)
+        if value is ABSENT:
             return "undefined"
         goal = self.values.get((at, where))
         if goal is None:
@@ -394,4 +392,4 @@ def _content(function: FunctionType, name: str) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return _ABSENT
+        return ABSENT

@@ -62,8 +62,12 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if node_key not in reader.values:
         node = reader.values[node_key] = reader.add(label, name, name)
-        for word in sorted(all_words(code) & vars(module).keys()):
-            value, inner = vars(module)[word], f"global {word} of {name}"
+        words, known = all_words(code), vars(module)
+        for word in words:
+            if isinstance(known.get(word, module), ModuleType):
+                reader.trust.loads(module, word)
+        for word in sorted(words & known.keys()):
+            value, inner = known[word], f"global {word} of {name}"
             is_module = isinstance(value, ModuleType)
             goal = add_module(reader, code, value, inner) if is_module else reader.add_value(value, inner)
             reader.edge(node, word, goal)

@@ -15,10 +15,12 @@ import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from ...keys import Plain, sha256
+from . import ABSENT
 from .code import scalar_form
 
 OtherForm = Callable[[Any], "Plain | None"]
@@ -107,6 +109,27 @@ class Trust(dict[str, bool]):
             found = origin.startswith(self._folders)
         self[name] = found
         return found
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        """An attribute of a module or another object; `ABSENT` if it has none."""
+        found = getattr(owner, name, ABSENT)
+        if isinstance(owner, ModuleType) and (found is ABSENT or isinstance(found, ModuleType)):
+            return vars(owner).get(name, found) if self.loads(owner, name) else found
+        return found
+
+    def loads(self, package: ModuleType, name: str) -> bool:
+        """Import a submodule of a pinned package, and check whether it was absent.
+
+        A compile may import it: it then becomes an attribute of the package, in place of another module of that name.
+        """
+        own = f"{package.__name__}.{name}"
+        if own in sys.modules or not hasattr(package, "__path__") or self.name_of(package) is None:
+            return False
+        try:
+            import_module(own)
+        except ImportError:
+            return False
+        return True
 
     def has_file(self, path: str) -> bool:
         """Check whether code of this file belongs to the interpreter or the packages."""
