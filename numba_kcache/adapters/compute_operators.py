@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..frontends.mlir import dialect as mlir
@@ -35,6 +35,7 @@ class Operators:
     python_function = staticmethod(mlir.python_function)
     jitted = staticmethod(mlir.jitted)
     external = staticmethod(mlir.external)
+    untyped = staticmethod(mlir.untyped)
 
     def intrinsic(self, value: Any) -> Registration | None:
         """The registration of a class of `gpu_struct`, with its layout, or else of an intrinsic."""
@@ -47,12 +48,12 @@ class Operators:
             raise Refused(str(refusal)) from None
         return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
 
-    def type_form(self, value: Any) -> Plain | None:
+    def type_form(self, value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
         """The form of a type, or of a device array in an operator's state, whose address is passed at each call."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
         if isinstance(value, type) or not is_device_array(value):
-            return mlir.type_form(value)
+            return mlir.type_form(value, extension)
         try:
             return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))
         except Unkeyed as refusal:

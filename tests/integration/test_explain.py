@@ -69,6 +69,21 @@ def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+def test_what_depends_represents_is_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By `compile` in the log, by `explain` as a field and in its text."""
+    kernels = KERNELS.replace("import helpers", "import helpers, functools\nheld = functools.partial(print)").replace(
+        "** power", "** power + held(1)"
+    )
+    kernel = numba_kernel(tmp_path, kernels=kernels, depends={"global held of kernels": 1})
+    with caplog.at_level("INFO", "numba_kcache"), pytest.raises(Exception, match="Untyped global name 'held'"):
+        kernel.compile()
+
+    assert "represents: global held of kernels" in caplog.text
+    assert kernel.explain().covered == ("global held of kernels",)
+    assert "depends= represents: global held of kernels" in str(kernel.explain())
+    assert numba_kernel(tmp_path, depends=[1]).explain().covered == ()
+
+
 def test_numba_kernel_names_signature_setting_and_dependency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is named alone; text in `depends`, which may be a secret, by its digest."""
     numba_kernel(tmp_path, depends=["hunter1"]).compile()

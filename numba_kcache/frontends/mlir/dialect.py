@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import textwrap
+from collections.abc import Callable
 from functools import partial
 from importlib.abc import InspectLoader
 from types import CodeType, FunctionType
@@ -48,6 +49,7 @@ _OWN = ("numba_cuda_mlir.decorators",)
 python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
+untyped = partial(numbas.untyped, NAMES)
 registrations = partial(numbas.registrations, NAMES)
 registries = partial(numbas.registries, NAMES)
 
@@ -94,7 +96,7 @@ def _without_callbacks(item: Any) -> Any:
     return type(class_name, (_Linked,), {})(item)  # `linkable_input` tells the kind by the name of the class
 
 
-def type_form(value: Any) -> Plain | None:
+def type_form(value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
     """The form of a Numba type, a signature, or a class of MLIR's bindings (its name); None for other objects.
 
     Raises:
@@ -102,7 +104,7 @@ def type_form(value: Any) -> Plain | None:
     """
     kind = type(value)
     if kind.__module__ != BINDINGS or not isinstance(value, type):
-        return numbas.type_form(NAMES, value)
+        return numbas.type_form(NAMES, value, extension)
     home, content = value.__module__, vars(value).values()
     is_own = home.startswith(LIBRARIES) and loaded(home, value.__qualname__) is value
     members = {type(getattr(each, "fget", each)) for each in content} - {property}

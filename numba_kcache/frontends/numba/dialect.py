@@ -65,6 +65,7 @@ python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
 type_form = partial(numbas.type_form, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
+untyped = partial(numbas.untyped, NAMES)
 registrations = partial(numbas.registrations, NAMES)
 registries = partial(numbas.registries, NAMES)
 

@@ -24,7 +24,7 @@ from ...model import Choice, Target
 from ...model.artifact import Artifact
 from ...settings import NVRTC_VARIABLES, variables
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
-from .function import Fingerprint, Uncapturable, fingerprint
+from .function import Depends, Fingerprint, Uncapturable, fingerprint, type_digest
 from .value import Refused
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class PythonDefinition(Definition):
             from ...launch.attributes import read_launch_options
 
             self.launch_options = read_launch_options(options, self.kind)
-        self.depends = tuple(options.get("depends") or ())
+        depends = options.get("depends") or ()
+        self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
         self._declared: Any = None
@@ -123,6 +124,12 @@ class PythonDefinition(Definition):
         if self._declared is None:
             self._declared = self.declare()
         return self._declared
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether its code has line tables or exceptions."""
+        options = self.declared.targetoptions
+        return bool(options.get("debug") or options.get("lineinfo"))
 
     # -- implemented by each front end --------------------------------------------------------------
 
@@ -296,10 +303,8 @@ class PythonResolutions(Resolutions):
 
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
     """Fingerprint the kernel in its present state."""
-    declared = definition.declared
-    options = declared.targetoptions
-    with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(declared, definition.dialect, with_lines=with_lines, depends=definition.depends)
+    reads = definition.declared, definition.dialect
+    return fingerprint(*reads, with_lines=definition.has_lines, depends=definition.depends)
 
 
 def kernel_request(
@@ -341,14 +346,13 @@ def kernel_request(
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
-    signature = signature_component(definition.dialect.form_of_type, types, is_covered=bool(definition.depends))
+    lines, depends = definition.has_lines, definition.depends
+    signature = signature_component(definition.dialect, types, with_lines=lines, depends=depends)
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
         environment = inputs.code_environment()  # the settings that the compile is about to use
-        options = definition.declared.targetoptions
-        has_lines = bool(options.get("debug") or options.get("lineinfo"))
-        headers = inputs.linked_headers(found.links, has_lines=has_lines)
+        headers = inputs.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (
@@ -379,18 +383,18 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
 
 
 def signature_component(
-    form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_covered: bool = False
+    dialect: Any, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
 ) -> Component | Uncapturable:
-    """Make the component of the argument types, in order; its recorded value is their text.
-
-    Args:
-        form_of_type: The dialect's function for the form of a type.
-        types: Numba types.
-        is_covered: Whether `depends=` covers the code of an extension's types.
+    """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
+    program added is read as a kernel is, with these arguments of `fingerprint`.
     """
+
+    def extension(kind: Any) -> Plain:
+        return "type of an extension", type_digest(kind, dialect, with_lines=with_lines, depends=depends)
+
     types = tuple(types)
     try:
-        form = [form_of_type(each, is_covered) for each in types]
+        form = [dialect.form_of_type(each, extension) for each in types]
     except Refused as refusal:
         return Uncapturable(str(refusal), "argument types")
     return component("argument types", form)._replace(value=[str(each) for each in types])

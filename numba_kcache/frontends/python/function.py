@@ -18,28 +18,26 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterable
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...keys import Component, Plain, digest_of, encode, sha256
+from ...keys import COVERED, Component, Plain, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
-from . import ABSENT
+from . import ABSENT, Edge, Graph
 from .code import Read, read_code, words_in
-from .value import COVERED, SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
+from .value import SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Jitted
     from .dialect import Dialect
 
-Edge = tuple[str, "int | str"]
-"""A name that is read, and the node of its value, or a text that identifies the value."""
-
-_REMEDY = " (depends= takes values and files that represent it)"
-
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
+
+Depends = Iterable[Any] | Mapping[Any, Any]
+"""The option `depends=`: values and files; or a mapping of objects that cannot be read to what represents them."""
 
 COOPERATIVE = "needs a cooperative launch"
 """Name of the edge that marks a declared function which synchronises the grid."""
@@ -53,40 +51,6 @@ class Uncapturable(NamedTuple):
 
     reason: str
     name: str
-
-
-class Graph:
-    """Nodes by index: components[i] describes node i, and edges[i] are the names that it reads. kept[i] is the object
-    under which the compiler stores the node's compiled code, with its code object."""
-
-    def __init__(self) -> None:
-        self.components: list[Component] = []
-        self.edges: list[list[Edge]] = []
-        self.kept: dict[int, tuple[Any, CodeType]] = {}
-        self._labels: dict[str, int] = {}
-
-    def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
-        """Add a node; a number is appended to a label that is in use."""
-        repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
-        self.edges.append(edges if edges is not None else [])
-        return len(self.edges) - 1
-
-    def digest(self, start: int) -> str:
-        """The digest of all nodes reachable from `start`."""
-        numbers, order = {start: 0}, [start]
-        nodes: list[Plain] = []
-        for index in order:  # grows while it is walked
-            edges: list[Plain] = []
-            for name, goal in self.edges[index]:
-                if type(goal) is int:
-                    if goal not in numbers:
-                        numbers[goal] = len(order)
-                        order.append(goal)
-                    goal = numbers[goal]
-                edges += name, goal
-            nodes.append((self.components[index].encoded, edges))
-        return digest_of((sys.implementation.cache_tag, nodes))
 
 
 class Fingerprint(NamedTuple):
@@ -133,7 +97,7 @@ class _Cannot(Exception):
 
 
 def fingerprint(
-    function: Any, dialect: Dialect, *, with_lines: bool, depends: Iterable[Any] = ()
+    function: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()
 ) -> Fingerprint | Uncapturable:
     """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
@@ -143,13 +107,14 @@ def fingerprint(
         with_lines: Whether file and lines count, as they do if line tables or exceptions are compiled in.
             For functions whose own options request lines, they always count.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
-            the function's own) whose content counts; if any is given, values that cannot be read are accepted.
+            the function's own) whose content counts. As a mapping, each represents its key: a value that cannot be
+            read, or the name by which such a value was refused.
     """
-    depends, plain = tuple(depends), _undecorated(function, dialect)
+    plain = _undecorated(function, dialect)
     try:
-        reader = Reader(dialect, with_lines, is_covered=bool(depends))
+        reader = Reader(dialect, with_lines, depends)
         reader.add_function(function)
-        reader.add_depends(plain, depends)
+        reader.add_depends(plain)
         if reader.words:
             from .objects import add_special
 
@@ -162,13 +127,36 @@ def fingerprint(
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
 
+def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()) -> str:
+    """Digest of an argument's type that a program added to the compiler, with everything registered for its class.
+
+    Raises:
+        Refused: It cannot be captured.
+    """
+    reader = Reader(dialect, with_lines, depends)
+    label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
+    start = reader.add(label, "argument", None)
+    try:
+        reader.edge(start, "type", reader.add_value(kind, label))
+        if reader.words:
+            from .objects import add_special
+
+            add_special(reader)
+    except _Cannot as refusal:
+        raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
+    except Exception as error:  # a program's class may raise anything; a launch must not fail by it
+        raise Refused(f"reading it raised {type(error).__name__}: {error}") from None
+    return reader.graph.digest(start)
+
+
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, dialect: Dialect, with_lines: bool, *, is_covered: bool) -> None:
+    def __init__(self, dialect: Dialect, with_lines: bool, depends: Depends = ()) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
-        self._with_lines, self._is_covered = with_lines, is_covered
+        self._with_lines, self._depends = with_lines, depends
+        self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
         self.registrations = dialect.registrations()
@@ -182,10 +170,10 @@ class Reader:
         name = name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        word = "kernel" if not self.functions else "function" if function is value else "device function"
+        word = "kernel" if not self.graph.edges else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.functions)
+            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.graph.edges)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
@@ -200,15 +188,19 @@ class Reader:
             self._add_options(index, jitted, name)
             self._add_links(index, jitted.links, name)
         self._add_parameters(index, function, None if jitted is None else jitted.pysig, name)
+        before, self._is_compiled = self._is_compiled, jitted is not None
         self._add_reads(index, function, reading.reads, name)
+        self._is_compiled = before
         if self.registrations.of_attribute or self.registrations.of_all:
             from .objects import add_implied
 
             add_implied(self, index, code)
         return index
 
-    def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
-        for position, each in enumerate(depends):
+    def add_depends(self, function: Any) -> None:
+        """Add the values and files of `depends=`."""
+        depends = self._depends
+        for position, each in enumerate(depends.values() if isinstance(depends, Mapping) else depends):
             label = f"depends[{position}]"
             if not isinstance(each, (str, os.PathLike)):
                 self.edge(0, label, self.add_value(each, label))
@@ -232,9 +224,9 @@ class Reader:
 
     def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
         for option, objects in jitted.opaque.items():
-            if not self._is_covered:
-                raise _Cannot(f"its {option} are objects of this process{_REMEDY}", f"option {option} of {name}")
-            jitted.options[option] = [covered_form(each) for each in objects]
+            label = f"options of {name}, {option}"
+            for each in objects:
+                self.edge(index, option, self.refused(Refused("it is an object of this process"), label, each))
         self.edge(index, "options", self.add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
@@ -310,13 +302,14 @@ class Reader:
         found = getattr(value, attribute, None)
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
-    def refused(self, refusal: Refused, label: str, form: Plain = COVERED) -> int:
+    def refused(self, refusal: Refused, label: str, value: Any = ABSENT) -> int:
         """Add a node for a value that cannot be captured if `depends=` covers it; raise `_Cannot` otherwise."""
         if isinstance(refusal, AlwaysRefused):
             raise _Cannot(str(refusal), label)
-        if not self._is_covered:
-            raise _Cannot(f"{refusal}{_REMEDY}", label)
-        return self.add(label, form, COVERED)
+        covered = self._depends if isinstance(self._depends, Mapping) else ()
+        if not any(each is value or (type(each) is str and each == label) for each in covered):
+            raise _Cannot(f"{refusal} (depends={{{label!r}: ...}} takes a value or file that represents it)", label)
+        return self.add(label, COVERED if value is ABSENT else covered_form(value), COVERED)
 
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for an object pinned by a version its name."""
@@ -335,12 +328,15 @@ class Reader:
         edges: list[Edge] = []
 
         def other_form(inner: Any) -> Plain | None:
-            return self._other_form(inner, edges)
+            return self.other_form(inner, edges)
 
         try:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
-            return self.refused(refusal, label, covered_form(value))
+            is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
+            if is_programs and (why := self.dialect.untyped(value)):
+                raise _Cannot(f"the compiler cannot use it: {why}", label) from None
+            return self.refused(refusal, label, value)
         self.alive.append(value)
         return self.add(label, form, clear, edges)
 
@@ -348,8 +344,14 @@ class Reader:
         kind = type(value)
         return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
 
-    def _other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
+    def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of a function or compiler object inside a value; its code is added to the edges."""
+
+        def extension(kind: Any) -> Plain:
+            from .objects import extension_form
+
+            return extension_form(self, kind, edges)
+
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
             if state := state_of(pinned, self.dialect.stateful):
@@ -357,7 +359,7 @@ class Reader:
             return "pinned", pinned
         definition = self.dialect.intrinsic(value)
         if definition is None and isinstance(value, type):
-            form = self.dialect.type_form(value)
+            form = self.dialect.type_form(value, extension)
             if form is not None:
                 return form
         if definition is not None or isinstance(value, type):
@@ -371,7 +373,7 @@ class Reader:
             return "function", type(value).__qualname__, len(edges) - 1
         external = self.dialect.external(value)
         if external is None:
-            return self.dialect.type_form(value)
+            return self.dialect.type_form(value, extension)
         node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)

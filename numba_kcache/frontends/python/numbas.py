@@ -132,7 +132,15 @@ def intrinsic(names: Names, value: Any) -> Registration | None:
     return Registration("intrinsic", None, options, (function,))
 
 
-def type_form(names: Names, value: Any) -> Plain | None:
+Extension = Callable[[Any], Plain]
+"""Returns the form of a type of an extension; raises `Refused` if it cannot be captured."""
+
+
+def _refuse(kind: Any) -> Plain:
+    raise Refused(f"{kind} is a type of {type(kind).__module__}, not of Numba")
+
+
+def type_form(names: Names, value: Any, extension: Extension = _refuse) -> Plain | None:
     """The form of a Numba type (its text), of a signature (its types), or of a manager of data models, whose models
     count with their types; None for other objects.
 
@@ -141,53 +149,61 @@ def type_form(names: Names, value: Any) -> Plain | None:
     """
     if is_a(value, *names.signatures):
         types = (value.return_type, *value.args, *([] if value.recvr is None else [value.recvr]))
-        forms = [type_form(names, each) for each in types]
-        if None in forms:
-            raise Refused(f"the signature {value} has a type that is not Numba's")
-        return "signature", forms, str(value.pysig)
+        return "signature", [form_of_type(names, each, extension) for each in types], str(value.pysig)
     managers = [loaded(*each) for each in names.models]
     if type(value) in map(type, managers):
         known = [id(each._handlers) for each in managers if each is not None]
         chained = getattr(value._handlers, "maps", [value._handlers])
         return ("models",) if all(id(each) in known for each in chained) else None
-    return form_of_type(names, value) if is_numba_type(names, value) else None
+    return form_of_type(names, value, extension) if is_a(value, *names.types) else None
 
 
-def form_of_type(names: Names, kind: Any, is_covered: bool = False) -> Plain:
+def untyped(names: Names, value: Any) -> str:
+    """Numba's reason why device code cannot read an object of a program's class; "" if it can."""
+    if isinstance(value, (type, FunctionType)) or type(value).__module__.startswith(names.making):
+        return ""
+    try:
+        loaded(f"{names.home}.typing.typeof", "typeof")(value)
+    except ValueError as error:
+        return str(error).partition("\n")[0]
+    except Exception:  # a program's own typeof may raise anything
+        pass
+    return ""
+
+
+def form_of_type(names: Names, kind: Any, extension: Extension = _refuse) -> Plain:
     """The form of a type, with everything that its text omits: names of fields, members of an enum.
 
     Args:
         names: The Numba.
         kind: A type of it, or of an extension of it.
-        is_covered: Whether `depends=` covers the code of an extension's types.
+        extension: Makes the form of a type of an extension.
 
     Raises:
         Refused: It is a type of an extension.
         AlwaysRefused: It refers to an object of this process.
     """
     types = sys.modules[f"{names.home}.types"]
-    if not is_covered and not is_numba_type(names, kind):
-        where = type(kind).__module__
-        raise Refused(
-            f"{kind} is a type of {where}, not of Numba (depends= takes values and files that represent its code)"
-        )
+    if not is_numba_type(names, kind):
+        return extension(kind)
     bases = type(kind).__mro__  # not isinstance: see is_a
     if types.BaseTuple in bases:
-        members = [form_of_type(names, each, is_covered) for each in kind]
+        members = [form_of_type(names, each, extension) for each in kind]
         if types.BaseNamedTuple in bases:
             return "named tuple", _class_form(names, kind.instance_class), members
         return "tuple", members
     if types.EnumMember in bases:
         enumeration = _class_form(names, kind.instance_class)
-        return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, is_covered)
+        return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, extension)
     if types.Array in bases:
         flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
         more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
-        return "array", type(kind).__qualname__, *more, form_of_type(names, kind.dtype, is_covered), flags
+        return "array", type(kind).__qualname__, *more, form_of_type(names, kind.dtype, extension), flags
     text = repr(kind)
     if "<" in text or " at 0x" in text:
         raise AlwaysRefused(f"the type {text} refers to an object of this process")
-    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+    inner = [form_of_type(names, each, extension) for each in vars(kind).values() if is_a(each, *names.types)]
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind), *inner
 
 
 def _class_form(names: Names, kind: type) -> Plain:
@@ -252,11 +268,10 @@ def _lists(names: Names) -> list[_List]:
 
 def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
     others: list[_Item] = []  # registrations that code uses without naming their value
+    listed = {id(each) for kind, items in lists if kind == "typing functions" for each in items}
     for kind, items in lists:
         chosen: Iterable[Any] = items
-        if kind == "typing globals":  # not needed: templates for operators are in "typing functions" as well
-            chosen = ()
-        elif kind == "model":
+        if kind == "model":
             own = f"{names.owned}."
             chosen = [
                 each for each in items if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
@@ -269,6 +284,8 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
                 for key, each in zip(_subjects(kind, items), items, strict=True)
                 if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
             ]
+            if kind == "typing globals":  # most templates for operators are in "typing functions" as well
+                chosen = [each for each in chosen if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
         others += [(kind, each) for each in chosen]
     users, found = _of_users(names, others), Registrations(lambda _value: (), {}, [])
     if users:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
 from .code import all_names, all_words, code_form
-from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of
+from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Registration
@@ -121,6 +121,22 @@ def add_class(reader: Reader, value: type) -> int:
                 goal = reader.add_value(part, f"global {attribute} of {name}")
                 reader.edge(node, f"{type(item).__name__} {attribute}", goal)
     return node
+
+
+def extension_form(reader: Reader, kind: Any, edges: list[Any]) -> Plain:
+    """The form of a type that a program added to the compiler: the state of the instance, and the code of its class
+    with everything that is registered for the class, as edges."""
+    of = type(kind)
+    if any("__slots__" in vars(each) for each in of.__mro__ if reader.trust.name_of(each) is None):
+        raise Refused(f"the type {kind} keeps its state in __slots__")
+    label = f"class {of.__module__}.{of.__qualname__}"
+    edges.append((f"type {len(edges)}", add_class(reader, of)))
+    registered = reader.registrations.of_value(of)
+    if registered:
+        edges.append((f"type {len(edges)}", add_overloads(reader, of, registered, None, label)))
+    state = {name: each for name, each in vars(kind).items() if name != "_code"}  # a number of this process
+    form = value_form(state, reader.trust, lambda inner: reader.other_form(inner, edges))
+    return "type of an extension", len(edges), str(kind), form
 
 
 def _parts(item: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from ...keys import Plain, sha256
+from ...keys import COVERED, Plain, sha256
 from . import ABSENT
 from .code import scalar_form
 
@@ -56,8 +56,6 @@ SPECIAL = frozenset(
 )  # fmt: skip
 """Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
 may read them: that of the kernel, or functions that run while the kernel is typed (`@overload`, `@intrinsic`)."""
-
-COVERED = "covered by depends="
 
 REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 """Types whose `repr` is different for different values, also between these types."""
