@@ -298,6 +298,11 @@ def variables(names: tuple[str, ...]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
+    """The values of all environment variables whose names start with one of these texts, by name."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(starts)}
+
+
 _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 

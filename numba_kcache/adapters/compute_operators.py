@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..frontends.mlir import dialect as mlir
-from ..frontends.mlir.request import VARIABLES
 from ..frontends.python import Registration, Registrations
+from ..frontends.python.configuration import code_variables
 from ..frontends.python.value import Refused
 from ..keys import Plain
 from ..settings import variables
@@ -79,7 +79,7 @@ OPERATORS = Operators()
 
 def settings() -> Plain:
     """The compiler's settings, read from the environment, since the compiler usually is not loaded yet."""
-    return dict(variables(VARIABLES))
+    return {**code_variables({}), **variables(("LIBLLVM7", "NUMBA_OPT", "NUMBA_CUDA_DEBUGINFO"))}
 
 
 @contextlib.contextmanager

@@ -457,7 +457,7 @@ import math, operator
 from numba import cuda, float32
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
-from numba_kcache.frontends.numba.request import code_environment
+from numba_kcache.frontends.numba.dialect import code_environment
 from numba_kcache.model import Target
 from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.compile import compile_numba
@@ -470,9 +470,9 @@ def kernel(x, out):
         out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
 @cuda.jit
 def plain(x): x[0] = device(x[0])
-before = fingerprint(kernel, numba_dialect, with_lines=False), code_environment()
+before = fingerprint(kernel, numba_dialect, with_lines=False), code_environment(has_lines=False)
 compile_numba(plain, (float32[::1],), Target(8, 0))
-after = fingerprint(kernel, numba_dialect, with_lines=False), code_environment()
+after = fingerprint(kernel, numba_dialect, with_lines=False), code_environment(has_lines=False)
 assert before[0].components == after[0].components, (before, after)
 assert before[0].digest == after[0].digest and before[1] == after[1]
 """

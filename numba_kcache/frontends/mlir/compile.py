@@ -4,7 +4,7 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             program is compiled in its present state: a device function that was compiled before, for other globals or
             another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
             modified.
-Not here    The key (request), and private names (internals).
+Not here    The key (dialect), and private names (internals).
 Source      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """

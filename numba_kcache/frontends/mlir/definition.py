@@ -3,7 +3,7 @@
 Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
             their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
             and `cc=` mean the same as `arch=`, whatever device is present.
-Not here    The code shared with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
+Not here    The code shared with Numba's kernels (python.definition), settings (dialect), packing (arguments), compiling
             (compile), and the work of its own dispatcher (dispatcher).
 """
 
@@ -27,7 +27,7 @@ from ..base import Variant
 from ..python.arguments import Signature
 from ..python.definition import PythonDefinition, PythonResolutions
 from ..python.numbas import Declared
-from . import dialect, request
+from . import dialect
 from .arguments import MlirLauncher, make_launcher, watch_context
 from .arrays import array_type_of
 from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
@@ -56,7 +56,6 @@ class MlirDefinition(PythonDefinition):
 
     kind = "mlir"
     dialect = dialect
-    inputs = request
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS

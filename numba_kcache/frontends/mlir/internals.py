@@ -142,7 +142,7 @@ NAMES = Names(
 
 EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))
 IN_MLIR = f"{PACKAGE}.typing.externals", "ExternMLIRLibraryFunction"
-BINDINGS, LIBRARIES = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
+BINDINGS, OF_BINDINGS = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
 """The module of the metaclass of classes in MLIR's bindings, and the prefix of the names of their own modules."""
 
 CONFIG = f"{HOME}.core.config"

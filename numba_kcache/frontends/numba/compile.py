@@ -6,7 +6,7 @@ Promise     Any target on any machine: no device, driver or context is needed. T
 Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
             NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
             process, and links them as a set, in no order).
-Not here    The key (request). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
+Not here    The key (dialect). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 

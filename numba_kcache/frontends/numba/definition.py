@@ -2,7 +2,7 @@
 
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
             itself.
-Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
+Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (dialect),
             packing (arguments), and the work of Numba's own dispatcher: launches that no launcher supports, and
             attributes (dispatcher).
 """
@@ -21,7 +21,7 @@ from ...model import Target
 from ...model.artifact import Artifact
 from ..base import Variant
 from ..python.definition import OWN_OPTIONS, PythonDefinition, PythonResolutions
-from . import dialect, request
+from . import dialect
 from .arguments import make_numba_launcher, types_of
 from .dialect import Declared
 
@@ -57,7 +57,6 @@ class NumbaDefinition(PythonDefinition):
 
     kind = "numba"
     dialect = dialect
-    inputs = request
     device_runtime = "numba.cuda:cudadevrt"
     errors = "numba.cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS

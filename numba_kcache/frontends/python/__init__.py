@@ -26,6 +26,7 @@ class Graph:
         self.edges: list[list[Edge]] = []
         self.kept: dict[int, tuple[Any, CodeType]] = {}
         self._labels: dict[str, int] = {}
+        self.has_lines = False  # whether any function has line tables
 
     def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
         """Add a node; a number is appended to a label that is in use."""

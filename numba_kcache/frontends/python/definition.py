@@ -53,9 +53,8 @@ class PythonDefinition(Definition):
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         keep_ptx: Store the PTX with the cubin.
-        dialect: The `Dialect` of the compiler.
-        inputs: The front end's module `request`: `LIBRARIES` and `DISTRIBUTIONS` of `Request`, `code_environment` and
-            `linked_headers`, which may raise `Refused`, and `component_kinds`.
+        dialect: The compiler's module `dialect`: a `Dialect`, with `LIBRARIES` and `DISTRIBUTIONS` of `Request`,
+            `code_environment` and `linked_headers`, which may raise `Refused`, and `component_kinds`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
         errors: The compiler's module with classes of warnings.
         decorator_options: The options of `cuda.jit` for a kernel.
@@ -65,7 +64,6 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     dialect: Any
-    inputs: Any
     device_runtime: str
     errors: str
     decorator_options: tuple[str, ...]
@@ -323,7 +321,7 @@ def kernel_request(
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
     """
-    inputs = definition.inputs
+    dialect = definition.dialect
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
     def build(toolchain: Toolchain, headers: Folders | None) -> Artifact:
@@ -334,25 +332,25 @@ def kernel_request(
         label=definition.label,
         target=target,
         components=(),
-        libraries=(*inputs.LIBRARIES, *filter(None, (runtime,))),
-        distributions=inputs.DISTRIBUTIONS,
+        libraries=(*dialect.LIBRARIES, *filter(None, (runtime,))),
+        distributions=dialect.DISTRIBUTIONS,
         build=build,
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=inputs.component_kinds,
+        kinds=dialect.component_kinds,
         loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
     lines, depends = definition.has_lines, definition.depends
-    signature = signature_component(definition.dialect, types, with_lines=lines, depends=depends)
+    signature = signature_component(dialect, types, with_lines=lines, depends=depends)
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = inputs.code_environment()  # the settings that the compile is about to use
-        headers = inputs.linked_headers(found.links, has_lines=lines)
+        environment = dialect.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
+        headers = dialect.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (

@@ -175,6 +175,7 @@ class Reader:
         try:
             jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.graph.edges)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
+            self.graph.has_lines |= lines
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
             raise _Cannot(str(error), name) from None

@@ -1,0 +1,74 @@
+"""The settings of a Numba that enter the key: all, except those in a list of harmless ones.
+
+Promise     A setting that this package does not know counts. One key on two machines that differ in cores, CPU, home
+            and toolkit folder.
+Method      A setting counts by its value in Numba's configuration, which has defaults and what the program set; an
+            environment variable that is not in it, by its text.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ...keys import Plain
+from ...settings import variables_starting
+from .value import plain_setting
+
+_STARTS = "NUMBA_", "LLVMLITE_"
+
+_HARMLESS = frozenset(name for names in (
+    # it prints, logs, warns or measures
+    """ALWAYS_WARN_UNINIT_VAR ANNOTATE CAPTURED_ERRORS CHROME_TRACE COLOR_SCHEME CUDA_DUMP_NVVM CUDA_LOG_API_ARGS
+    CUDA_LOG_LEVEL CUDA_LOG_SIZE CUDA_LOW_OCCUPANCY_WARNINGS CUDA_MLIR_DUMP_MODERN_BRIDGE_MLIR CUDA_MLIR_DUMP_NVVM
+    CUDA_MLIR_ICE_FULL_TB CUDA_VERBOSE_JIT_LOG CUDA_WARN_ON_IMPLICIT_COPY DEBUG_ARRAY_OPT DEBUG_ARRAY_OPT_STATS
+    DEBUG_CACHE DEBUG_FRONTEND DEBUG_INLINE_CLOSURE DEBUG_PRINT_AFTER DEBUG_PRINT_BEFORE DEBUG_PRINT_WRAP
+    DEBUG_TYPEINFER DEVELOPER_MODE DIFF_IR DISABLE_ERROR_MESSAGE_HIGHLIGHTING DISABLE_PERFORMANCE_WARNINGS
+    DUMP_ANNOTATION DUMP_ASSEMBLY DUMP_BYTECODE DUMP_CFG DUMP_FUNC_OPT DUMP_HTML DUMP_IR DUMP_LLVM DUMP_OPTIMIZED
+    DUMP_SSA FULL_TRACEBACKS HIGHLIGHT_DUMPS HTML JIT_COVERAGE LLVM_PASS_TIMINGS PARALLEL_DIAGNOSTICS SHOW_HELP TRACE
+    USE_TYPEGUARD""",
+    # it describes the host, or code for the host
+    """CPU_FEATURES CPU_NAME DEFAULT_NUM_THREADS DISABLE_INTEL_SVML ENABLE_AVX ENABLE_PROFILING ENABLE_SYS_MONITORING
+    GDB_BINARY LLVMLITE_DIST_TEST LLVMLITE_MEMORY_MANAGER NUM_THREADS RUNNING_UNDER_PROFILER THREADING_LAYER
+    THREADING_LAYER_PRIORITY USE_LLVMLITE_MEMORY_MANAGER USING_SVML _HAVE_YAML""",
+    # it concerns caches, the driver or launches
+    """CACHE_DIR CACHE_LOCATOR_CLASSES CUDA_ARRAY_INTERFACE_SYNC CUDA_DEALLOCS_COUNT CUDA_DEALLOCS_RATIO CUDA_DRIVER
+    CUDA_MAX_PENDING_DEALLOCS_COUNT CUDA_MAX_PENDING_DEALLOCS_RATIO CUDA_MEMORY_MANAGER CUDA_MLIR_CACHE_DIR
+    CUDA_MLIR_OLD_DISPATCHER_RETAIN_LIMIT CUDA_PER_THREAD_DEFAULT_STREAM CUDA_TEST_BIN_DIR CUDA_TEST_WHEEL_ONLY
+    DISABLE_CUDA FUNCTION_CACHE_SIZE""",
+    # a folder of headers: the content of those that are read counts
+    "CUDA_INCLUDE_PATH",
+    # it counts under another name: CUDA_DEBUGINFO_DEFAULT, and the decorator's option `opt`
+    "CUDA_DEBUGINFO OPT",
+) for name in names.split())  # fmt: skip
+
+
+def code_variables(known: Mapping[str, Any]) -> dict[str, Plain]:
+    """Read the environment variables that count, without those whose value is in a configuration (`known`)."""
+    return {
+        name: text
+        for name, text in variables_starting(_STARTS).items()
+        if not name.startswith("NUMBA_KCACHE_")
+        and name not in known
+        and _HARMLESS.isdisjoint((name, own := name.removeprefix("NUMBA_")))
+        and own not in known
+    }
+
+
+def code_settings(config: Any) -> dict[str, Plain]:
+    """Read the settings that count: of Numba's module `config`, of the environment, and of llvmlite as it is loaded.
+
+    Numba reads changed environment variables when it starts to compile. It is made to do so here, so that key and code
+    have the same settings.
+    """
+    try:
+        config.reload_config()
+    except Exception:  # an invalid variable: the compilation reports it, a look-up must not fail
+        pass
+    known = vars(config)
+    found = {name: value for name, value in known.items() if name.isupper()}
+    llvmlite = sys.modules.get("llvmlite")
+    found |= {name: value for name, value in vars(llvmlite).items() if type(value) is bool} if llvmlite else {}
+    chosen = sorted(name for name in found if name.removeprefix("NUMBA_") not in _HARMLESS)
+    return {**{name: plain_setting(found[name]) for name in chosen}, **code_variables(known)}
