@@ -31,8 +31,8 @@ CUDA = "numba_cuda_mlir.cuda"
 DISPATCHERS = "numba_cuda_mlir.descriptor"
 """The module of numba-cuda-mlir's dispatchers, which is loaded in every program that has one."""
 
-VERSIONS = ((0, 5, 4), (0, 7))
-"""Supported versions: the first one, up to but not including the second."""
+FIRST = (0, 5, 4)
+"""The first supported version; a later one is supported if it has every part."""
 
 SURFACE = {
     f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
@@ -165,7 +165,7 @@ def surface() -> SimpleNamespace:
     found.cuda = import_module(CUDA)
     found.current_device = lambda: found.get_context().device
     numbers = tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
-    if not VERSIONS[0] <= numbers < VERSIONS[1]:
+    if numbers < FIRST:
         raise _unsuitable(f"it is of version {version}")
     lacking = [name for name in _DISPATCHER_NAMES if not hasattr(found.MLIRDispatcher, name)]
     if lacking:
@@ -202,7 +202,7 @@ def _gathered(table: Mapping[str, Iterable[str]]) -> SimpleNamespace:
 
 def _unsuitable(why: str) -> ToolchainMissingError:
     return ToolchainMissingError(
-        "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4,<0.7: numba-kcache[mlir]"
+        "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4: numba-kcache[mlir]"
     )
 
 
