@@ -32,6 +32,7 @@ class Operators:
 
     packages = mlir.packages | {HOME}
     stateful = mlir.stateful
+    code_modules = mlir.code_modules
     python_function = staticmethod(mlir.python_function)
     jitted = staticmethod(mlir.jitted)
     external = staticmethod(mlir.external)

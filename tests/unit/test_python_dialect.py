@@ -57,6 +57,7 @@ class Toy:
 
     packages = frozenset({"toolkit"})
     stateful = frozenset({"toolkit.clock"})
+    code_modules = ("toolkit.compiler",)
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
         def made(functions: Any) -> list[Registration]:

@@ -59,6 +59,7 @@ python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
 untyped = partial(numbas.untyped, NAMES)
+code_modules = NAMES.code_modules
 registrations = partial(numbas.registrations, NAMES)
 registries = partial(numbas.registries, NAMES)
 

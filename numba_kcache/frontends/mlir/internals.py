@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import ToolchainMissingError
+from ..python.configuration import CODE_MODULES
 from ..python.numbas import Names, Place, loaded
 
 PACKAGE = "numba_cuda_mlir"
@@ -138,6 +139,23 @@ NAMES = Names(
     owned=PACKAGE,
     making=(f"{PACKAGE}.", "numpy", "abc", "builtins", "numbers", "enum"),
     generated=f"{PACKAGE}.",
+    code_modules=(
+        *(f"{HOME}.{name}" for name in CODE_MODULES),
+        *(
+            f"{PACKAGE}.{name}"
+            for name in (
+                "codegen",
+                "compiler",
+                "linker",
+                "lowering_registry",
+                "mlir_compiler",
+                "mlir_lowering",
+                "mlir_optimization",
+                "models",
+                "tools",
+            )
+        ),
+    ),
 )
 
 EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Component, component
 from ...model.request import LinkInput
 from ..python import External, Jitted, numbas
-from ..python.configuration import code_settings
+from ..python.configuration import CODE_MODULES, code_settings
 from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded, signature_read
 from ..python.value import OF_NUMPY, AlwaysRefused, plain_setting
 
@@ -68,6 +68,9 @@ NAMES = Names(
     owned="numba",
     making=("numba.", "numpy", "abc", "builtins", "numbers", "enum"),
     generated="numba.",
+    code_modules=tuple(
+        f"numba.cuda.{name}" for name in (*CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils")
+    ),
 )
 
 python_function = partial(numbas.python_function, NAMES)
@@ -75,6 +78,7 @@ intrinsic = partial(numbas.intrinsic, NAMES)
 type_form = partial(numbas.type_form, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
 untyped = partial(numbas.untyped, NAMES)
+code_modules = NAMES.code_modules
 registrations = partial(numbas.registrations, NAMES)
 registries = partial(numbas.registries, NAMES)
 

@@ -1,20 +1,23 @@
-"""The settings of a Numba that enter the key: all, except those in a list of harmless ones.
+"""The settings of a Numba that enter the key, and its functions that a program has replaced.
 
-Promise     A setting that this package does not know counts. One key on two machines that differ in cores, CPU, home
-            and toolkit folder.
+Promise     All settings count, except those in a list of harmless ones. One key on two machines that differ in cores,
+            CPU, home and toolkit folder. Of the modules that take part in compiling, a function or method that is not
+            the compiler's own is found if it is a Python function; this package's own are left out.
 Method      A setting counts by its value in Numba's configuration, which has defaults and what the program set; an
             environment variable that is not in it, by its text.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from ...keys import Plain
 from ...settings import variables_starting
-from .value import plain_setting
+from .value import Trust, plain_setting
 
 _STARTS = "NUMBA_", "LLVMLITE_"
 
@@ -72,3 +75,61 @@ def code_settings(config: Any) -> dict[str, Plain]:
     found |= {name: value for name, value in vars(llvmlite).items() if type(value) is bool} if llvmlite else {}
     chosen = sorted(name for name in found if name.removeprefix("NUMBA_") not in _HARMLESS)
     return {**{name: plain_setting(found[name]) for name in chosen}, **code_variables(known)}
+
+
+# -- replaced functions -----------------------------------------------------------------------------------------------
+
+CODE_MODULES = (
+    "cgutils", "compiler", "core.base", "core.callconv", "core.codegen", "core.compiler", "core.compiler_machinery",
+    "core.interpreter", "core.typed_passes", "core.typeinfer", "core.untyped_passes", "cudadrv.nvvm",
+    "cudadrv.nvrtc", "datamodel.manager", "datamodel.models", "debuginfo", "descriptor", "lowering", "target",
+    "typing.context", "typing.templates",
+)  # fmt: skip
+"""Modules of `Dialect.code_modules` that both Numbas have in their `home`."""
+
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+_sound: dict[str, list[Any]] = {}
+"""What each module, and the classes defined in it, contained when no function was replaced."""
+
+
+def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
+    """List the replaced functions in those of these modules that are loaded, with their full names."""
+    found = list[tuple[str, FunctionType]]()
+    for own in modules:
+        module = sys.modules.get(own)
+        content = [] if module is None else [*vars(module).values()]
+        for value in content:  # grows while it is walked
+            if isinstance(value, type) and value.__module__ == own:
+                content += vars(value).values()
+        if content != _sound.get(own):
+            here = [each for each in content if (own_code := _function(each)) and not _is_trusted(own_code, trust)]
+            found += [(f"{own}.{_name_of(each, vars(module), own)}", _function(each)) for each in here]
+            if not here:
+                _sound[own] = content
+    return found
+
+
+def _function(item: Any) -> Any:
+    if isinstance(item, property):
+        return item.fget
+    found = item.__func__ if isinstance(item, (classmethod, staticmethod)) else item
+    return found if type(found) is FunctionType else None
+
+
+def _name_of(value: Any, content: Mapping[str, Any], own: str) -> str:
+    """The name by which a module, or a class defined there, has a value."""
+    for name, item in content.items():
+        if item is value:
+            return name
+        if isinstance(item, type) and item.__module__ == own and (inner := _name_of(value, vars(item), "")):
+            return f"{name}.{inner}"
+    return ""
+
+
+def _is_trusted(function: FunctionType, trust: Trust) -> bool:
+    path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
+    if path.startswith("<"):  # generated code is in no file
+        return path.startswith("<frozen ") or home.startswith("namedtuple_") or trust[home]
+    return trust.has_file(path) or path.startswith(_OWN) or f"{os.sep}site-packages{os.sep}cuda{os.sep}" in path

@@ -30,6 +30,10 @@ class Dialect(Protocol):
     def stateful(self) -> frozenset[str]:
         """Modules of these packages, and objects in them, whose results depend on more than their arguments."""
 
+    @property
+    def code_modules(self) -> tuple[str, ...]:
+        """Modules of the compiler whose functions decide about code."""
+
     def python_function(self, value: Any) -> Any:
         """The function under the front end's decorator; None for other objects."""
 

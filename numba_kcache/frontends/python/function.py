@@ -27,7 +27,8 @@ from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
 from . import ABSENT, Edge, Graph
 from .code import Read, read_code, words_in
-from .value import SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
+from .configuration import replaced
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Jitted
@@ -92,10 +93,6 @@ class Fingerprint(NamedTuple):
         return found
 
 
-class _Cannot(Exception):
-    """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
-
-
 def fingerprint(
     function: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()
 ) -> Fingerprint | Uncapturable:
@@ -115,11 +112,13 @@ def fingerprint(
         reader = Reader(dialect, with_lines, depends)
         reader.add_function(function)
         reader.add_depends(plain)
-        if reader.words:
-            from .objects import add_special
+        patches = replaced(dialect.code_modules, reader.trust)
+        if reader.words or patches:
+            from .objects import add_patches, add_special
 
+            add_patches(reader, patches)
             add_special(reader)
-    except _Cannot as refusal:
+    except RefusedByName as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
@@ -128,11 +127,7 @@ def fingerprint(
 
 
 def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()) -> str:
-    """Digest of an argument's type that a program added to the compiler, with everything registered for its class.
-
-    Raises:
-        Refused: It cannot be captured.
-    """
+    """Digest of an argument's type that a program added, with everything registered for its class; or `Refused`."""
     reader = Reader(dialect, with_lines, depends)
     label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
     start = reader.add(label, "argument", None)
@@ -142,7 +137,7 @@ def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depen
             from .objects import add_special
 
             add_special(reader)
-    except _Cannot as refusal:
+    except RefusedByName as refusal:
         raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
     except Exception as error:  # a program's class may raise anything; a launch must not fail by it
         raise Refused(f"reading it raised {type(error).__name__}: {error}") from None
@@ -156,6 +151,7 @@ class Reader:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
         self._with_lines, self._depends = with_lines, depends
+        self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
@@ -169,7 +165,7 @@ class Reader:
         function = _undecorated(value, self.dialect)
         name = name_of(function)
         if type(function) is not FunctionType:
-            raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
+            raise RefusedByName(f"it is a {type(function).__qualname__}, not a Python function", name)
         word = "kernel" if not self.graph.edges else "function" if function is value else "device function"
         code = function.__code__
         try:
@@ -178,7 +174,7 @@ class Reader:
             self.graph.has_lines |= lines
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
-            raise _Cannot(str(error), name) from None
+            raise RefusedByName(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
         self.words |= {*reading.words, *(b"." for _ in vars(function))}  # "." tells that a function has attributes
@@ -211,7 +207,7 @@ class Reader:
             try:
                 form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
             except Refused as refusal:
-                raise _Cannot(str(refusal), label) from None
+                raise RefusedByName(str(refusal), label) from None
             named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # any other text may be a secret
             self.edge(0, label, self.add(named, form, None))
 
@@ -268,7 +264,7 @@ class Reader:
             if value is ABSENT:
                 value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
-                    raise _Cannot("its __builtins__ are not those of Python", name)
+                    raise RefusedByName("its __builtins__ are not those of Python", name)
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
                 break
@@ -304,13 +300,16 @@ class Reader:
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
     def refused(self, refusal: Refused, label: str, value: Any = ABSENT) -> int:
-        """Add a node for a value that cannot be captured if `depends=` covers it; raise `_Cannot` otherwise."""
+        """Add a node for a value that cannot be captured if `depends=` covers it; raise `RefusedByName` otherwise."""
         if isinstance(refusal, AlwaysRefused):
-            raise _Cannot(str(refusal), label)
+            raise RefusedByName(str(refusal), label)
         covered = self._depends if isinstance(self._depends, Mapping) else ()
         if not any(each is value or (type(each) is str and each == label) for each in covered):
-            raise _Cannot(f"{refusal} (depends={{{label!r}: ...}} takes a value or file that represents it)", label)
-        return self.add(label, COVERED if value is ABSENT else covered_form(value), COVERED)
+            raise RefusedByName(
+                f"{refusal} (depends={{{label!r}: ...}} takes a value or file that represents it)", label
+            )
+        kind = "" if value is ABSENT else f"{type(value).__module__}.{type(value).__qualname__}"
+        return self.add(label, (COVERED, kind), COVERED)
 
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for an object pinned by a version its name."""
@@ -325,7 +324,7 @@ class Reader:
             state = state_of(pinned, self.dialect.stateful)
             return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
         if self._is_function(value):
-            return self.add_function(value)
+            return (self.is_patch and self.trust.original(value)) or self.add_function(value)
         edges: list[Edge] = []
 
         def other_form(inner: Any) -> Plain | None:
@@ -336,7 +335,7 @@ class Reader:
         except Refused as refusal:
             is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
             if is_programs and (why := self.dialect.untyped(value)):
-                raise _Cannot(f"the compiler cannot use it: {why}", label) from None
+                raise RefusedByName(f"the compiler cannot use it: {why}", label) from None
             return self.refused(refusal, label, value)
         self.alive.append(value)
         return self.add(label, form, clear, edges)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
 from .code import all_names, all_words, code_form
-from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of, value_form
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, name_of, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Registration
@@ -148,6 +148,19 @@ def _parts(item: Any) -> tuple[Any, ...]:
     if isinstance(item, functools.cached_property):
         return (item.func,)
     return ("slot",) if isinstance(item, (MemberDescriptorType, GetSetDescriptorType)) else (item,)
+
+
+def add_patches(reader: Reader, patches: Iterable[tuple[str, FunctionType]]) -> None:
+    """Add functions of the compiler that the program replaced; device functions have them too."""
+    for name, function in patches:
+        try:
+            reader.is_patch = True
+            node = reader.add_function(function)
+            reader.is_patch = False
+        except RefusedByName as refusal:
+            raise RefusedByName(f"in place of {name}: {refusal.args[0]}", refusal.args[1]) from None
+        for index in (0, *filter(None, reader.graph.kept)):
+            reader.edge(index, f"in place of {name}", node)
 
 
 def add_special(reader: Reader) -> None:

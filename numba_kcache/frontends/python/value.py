@@ -19,7 +19,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from ...keys import COVERED, Plain, sha256
+from ...keys import Plain, sha256
 from . import ABSENT
 from .code import scalar_form
 
@@ -69,6 +69,10 @@ class AlwaysRefused(Refused):
     """A value that `depends=` cannot cover either: mostly, the code would contain an address of this process."""
 
 
+class RefusedByName(Exception):
+    """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
+
+
 class Trust(dict[str, bool]):
     """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
@@ -107,6 +111,13 @@ class Trust(dict[str, bool]):
             found = origin.startswith(self._folders)
         self[name] = found
         return found
+
+    def original(self, value: Any) -> str:
+        """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""
+        for others."""
+        if type(value) is not FunctionType or value.__closure__ or not self.has_file(value.__code__.co_filename):
+            return ""
+        return f"{name_of(value)} of line {value.__code__.co_firstlineno}"
 
     def attribute(self, owner: Any, name: str) -> Any:
         """An attribute of a module or another object; `ABSENT` if it has none."""
@@ -284,11 +295,6 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
         parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)
     return None
-
-
-def covered_form(value: Any) -> Plain:
-    """The form of a value that cannot be captured and that `depends=` covers: the name of its type."""
-    return COVERED, f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _refusal(value: Any) -> Refused:
