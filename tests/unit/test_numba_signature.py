@@ -13,7 +13,7 @@ from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.frontends.numba import dialect
-from numba_kcache.frontends.python.definition import signature_component
+from numba_kcache.frontends.python.arguments import signature_component
 from numba_kcache.frontends.python.function import Uncapturable
 from numba_kcache.keys import Component
 

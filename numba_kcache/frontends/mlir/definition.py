@@ -22,7 +22,6 @@ from ...launch import LaunchShape
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
-from ...model.artifact import Artifact
 from ..base import Variant
 from ..python.arguments import Signature
 from ..python.definition import PythonDefinition, PythonResolutions
@@ -30,11 +29,10 @@ from ..python.numbas import Declared
 from . import dialect
 from .arguments import MlirLauncher, make_launcher, watch_context
 from .arrays import array_type_of
-from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
+from .internals import CONFIG, EXPERIMENTAL, has_planners, surface
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
-    from ..python.function import Fingerprint, Uncapturable
+    pass
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
@@ -55,6 +53,7 @@ class MlirDefinition(PythonDefinition):
     """
 
     kind = "mlir"
+    room = __package__
     dialect = dialect
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
@@ -128,27 +127,7 @@ class MlirDefinition(PythonDefinition):
             self._annotated = tuple(found) if any(each is not None for each in found) else ()
         return self._annotated
 
-    def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of `signature=`."""
-        from .dispatcher import read_signatures
-
-        return read_signatures(given)
-
     # -- requests -----------------------------------------------------------------------------------
-
-    def build(
-        self,
-        found: Fingerprint | Uncapturable,
-        types: Any,
-        target: Target,
-        ptx_target: Target | None,
-        runtime_build: str | None,
-        headers: Folders | None,
-    ) -> Artifact:
-        """Compile the artifact of a request."""
-        from .compile import build
-
-        return build(self, found, types, target, ptx_target, runtime_build, headers)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """numba-cuda-mlir's lock over compilation."""
@@ -166,16 +145,11 @@ class MlirDefinition(PythonDefinition):
             return None
         watch_context(loaded)
         types: Any = variant
-        names = self.function.__code__.co_varnames
-        labels = [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if more["debug"] else None
         return make_launcher(
             loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=labels, complete=self.complete, is_cast=self.is_bound or bool(self.annotated),
+            labels=self.labels(types, debug=more["debug"]), complete=self.complete,
+            is_cast=self.is_bound or bool(self.annotated),
         )  # fmt: skip
-
-    def by_value(self) -> Any:
-        """Make a definition that pickles its function by value."""
-        return _ByValue(self)
 
 
 def type_of(value: Any) -> Any:
@@ -224,20 +198,6 @@ def _asked_targets(thing: Any) -> tuple[Target, ...]:
         return (parse_target(tuple(options["cc"])),)
     chip = None if getattr(thing, "overloads", None) else options.get("chip")
     return (parse_target(chip),) if chip else ()
-
-
-class _ByValue:
-    """A picklable object that unpickles as a definition, without importing the function's file."""
-
-    def __init__(self, definition: MlirDefinition) -> None:
-        self._definition = definition
-
-    def __reduce__(self) -> Any:
-        return _load, (bytes(serializer().dumps(self._definition.thing)), self._definition.options)
-
-
-def _load(function: bytes, options: Mapping[str, Any]) -> MlirDefinition:
-    return MlirDefinition(serializer().loads(function), options)  # safe: from the parent process
 
 
 class MlirResolutions(PythonResolutions):

@@ -240,11 +240,6 @@ def linker_parts() -> SimpleNamespace:
     return found
 
 
-def serializer() -> Any:
-    """numba-cuda-mlir's module that pickles functions by value, with `dumps` and `loads`."""
-    return import_module(f"{HOME}.serialize")
-
-
 def has_planners() -> bool:
     """Check whether a planner is registered, which may rewrite any kernel."""
     return bool(getattr(loaded(f"{PACKAGE}._whole_function_planners", "_planner_registry"), "has_planners", False))

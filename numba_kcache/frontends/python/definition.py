@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, Wanted, foreseen
 from ...engine.session import Session
 from ...errors import OptionError, UncacheableError
-from ...keys import Component, Plain, component
+from ...keys import Component, component
 from ...model import Choice, Target
 from ...model.artifact import Artifact
 from ...settings import NVRTC_VARIABLES, variables
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
-from .function import Depends, Fingerprint, Uncapturable, fingerprint, type_digest
+from .arguments import signature_component
+from .function import Depends, Fingerprint, Uncapturable, fingerprint
 from .value import Refused
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class PythonDefinition(Definition):
         keep_ptx: Store the PTX with the cubin.
         dialect: The compiler's module `dialect`: a `Dialect`, with `LIBRARIES` and `DISTRIBUTIONS` of `Request`,
             `code_environment` and `linked_headers`, which may raise `Refused`, and `component_kinds`.
+        room: The compiler's package of this one, with the modules `compile` and `dispatcher`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
         errors: The compiler's module with classes of warnings.
         decorator_options: The options of `cuda.jit` for a kernel.
@@ -64,6 +67,7 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     dialect: Any
+    room: str
     device_runtime: str
     errors: str
     decorator_options: tuple[str, ...]
@@ -145,7 +149,7 @@ class PythonDefinition(Definition):
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
         """Read the argument types from the value of `signature=`."""
-        raise NotImplementedError
+        return tuple(self.part("dispatcher").read_signatures(given))
 
     def build(
         self,
@@ -157,7 +161,23 @@ class PythonDefinition(Definition):
         headers: Folders | None,
     ) -> Artifact:
         """Compile the artifact of a request; `runtime_build` is the build of `device_runtime` in its key, or None."""
-        raise NotImplementedError
+        made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build, headers)
+        return made
+
+    def part(self, name: str) -> Any:
+        """A module of the compiler's room."""
+        return import_module(f"{self.room}.{name}")
+
+    def by_value(self) -> Any:
+        """Make a definition that pickles its function by value."""
+        from .by_value import ByValue
+
+        return ByValue(self)
+
+    def labels(self, types: Sequence[Any], *, debug: bool) -> list[str] | None:
+        """Name and type of each argument, for launches that are waited for; None for others."""
+        names = self.function.__code__.co_varnames
+        return [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if debug else None
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
@@ -301,8 +321,8 @@ class PythonResolutions(Resolutions):
 
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
     """Fingerprint the kernel in its present state."""
-    reads = definition.declared, definition.dialect
-    return fingerprint(*reads, with_lines=definition.has_lines, depends=definition.depends)
+    declared, lines = definition.declared, definition.has_lines
+    return fingerprint(declared, definition.dialect, with_lines=lines, depends=definition.depends)
 
 
 def kernel_request(
@@ -378,21 +398,3 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
     old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific
-
-
-def signature_component(
-    dialect: Any, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
-) -> Component | Uncapturable:
-    """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
-    program added is read as a kernel is, with these arguments of `fingerprint`.
-    """
-
-    def extension(kind: Any) -> Plain:
-        return "type of an extension", type_digest(kind, dialect, with_lines=with_lines, depends=depends)
-
-    types = tuple(types)
-    try:
-        form = [dialect.form_of_type(each, extension) for each in types]
-    except Refused as refusal:
-        return Uncapturable(str(refusal), "argument types")
-    return component("argument types", form)._replace(value=[str(each) for each in types])
