@@ -97,7 +97,7 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.mlir.compile import fresh_functions
+    from ..frontends.mlir.compile import fresh as fresh_functions
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
     with fresh_functions(others, chip):
