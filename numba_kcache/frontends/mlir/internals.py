@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import ToolchainMissingError
-from ..python.configuration import CODE_MODULES
+from ..python.configuration import CODE_MODULES, registries_among
 from ..python.numbas import Names, Place, loaded
 
 PACKAGE = "numba_cuda_mlir"
@@ -81,11 +81,6 @@ DISPATCHER_METHODS = (
 )
 _DISPATCHER_NAMES = (*DISPATCHER_METHODS, "_can_reuse_overload", "_resolve_overload", "configure", "specialize")
 
-_REGISTRIES = frozenset((
-    "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
-))  # fmt: skip
-
-
 _HOLDERS = {
     "": "extending",
     "lowering": "builtins cmath cpython ctypes cuda cuda_vector_types datetime enum exotic_float half_precision"
@@ -114,16 +109,6 @@ def _registries(_modules_loaded: int) -> tuple[Place, ...]:
         return registries_among([each for each in sys.modules.copy() if each.startswith(f"{PACKAGE}.")])
     starts = [(f"{PACKAGE}.{package}.".replace("..", "."), names) for package, names in _HOLDERS.items()]
     return registries_among([start + name for start, names in starts for name in names.split()])
-
-
-def registries_among(modules: Iterable[str]) -> tuple[Place, ...]:
-    """List the registries in those of these modules that are loaded."""
-    found = []
-    for name in modules:
-        module = sys.modules.get(name)
-        if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
-            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
-    return tuple(sorted(found))
 
 
 NAMES = Names(

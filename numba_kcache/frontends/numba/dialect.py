@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, component
 from ...model.request import LinkInput
 from ..python import External, Jitted, numbas
-from ..python.configuration import CODE_MODULES, code_settings
+from ..python.configuration import CODE_MODULES, code_settings, registries_among
 from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded, signature_read
 from ..python.value import OF_NUMPY, AlwaysRefused, plain_setting
 
@@ -55,6 +55,18 @@ _HOLDERS = (
 )  # fmt: skip
 """Modules in which Numba has its registries; those that a program installs are in Numba's typing and target context."""
 
+_HOLDERS_OF = "0.30."
+"""The versions for which `_HOLDERS` is complete; in others all modules are searched."""
+
+
+@lru_cache(maxsize=1)
+def _holders(_modules_loaded: int) -> Iterable[tuple[str, str]]:
+    if str(loaded("numba_cuda", "__version__")).startswith(_HOLDERS_OF):
+        return _HOLDERS
+    others = registries_among([each for each in sys.modules.copy() if each.startswith("numba.cuda.")])
+    return tuple(dict.fromkeys((*_HOLDERS, *others)))
+
+
 NAMES = Names(
     packages=packages,
     home="numba.cuda",
@@ -63,7 +75,7 @@ NAMES = Names(
     intrinsics=(("numba.cuda.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic")),
     signatures=(("numba.cuda.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature")),
     target=("numba.cuda.descriptor", "cuda_target"),
-    holders=lambda: _HOLDERS,
+    holders=lambda: _holders(len(sys.modules)),
     models=(("numba.cuda.datamodel", "default_manager"), ("numba.cuda.models", "cuda_data_manager")),
     owned="numba",
     making=("numba.", "numpy", "abc", "builtins", "numbers", "enum"),

@@ -1,4 +1,4 @@
-"""The settings of a Numba that enter the key, and its functions that a program has replaced.
+"""The state of a Numba that enters the key: its settings, functions that a program has replaced, and registries.
 
 Promise     All settings count, except those in a list of harmless ones. One key on two machines that differ in cores,
             CPU, home and toolkit folder. Of the modules that take part in compiling, a function or method that is not
@@ -133,3 +133,20 @@ def _is_trusted(function: FunctionType, trust: Trust) -> bool:
     if path.startswith("<"):  # generated code is in no file
         return path.startswith("<frozen ") or home.startswith("namedtuple_") or trust[home]
     return trust.has_file(path) or path.startswith(_OWN) or f"{os.sep}site-packages{os.sep}cuda{os.sep}" in path
+
+
+# -- registries -------------------------------------------------------------------------------------------------------
+
+_REGISTRIES = frozenset((
+    "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
+))  # fmt: skip
+
+
+def registries_among(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """List the registries in those of these modules that are loaded."""
+    found = []
+    for name in modules:
+        module = sys.modules.get(name)
+        if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
+            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
+    return tuple(sorted(found))
