@@ -9,6 +9,7 @@ Method      A setting counts by its value in Numba's configuration, which has de
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -70,11 +71,15 @@ def code_settings(config: Any) -> dict[str, Plain]:
     except Exception:  # an invalid variable: the compilation reports it, a look-up must not fail
         pass
     known = vars(config)
-    found = {name: value for name, value in known.items() if name.isupper()}
+    found: dict[str, Plain] = {name: plain_setting(known[name]) for name in _counting(tuple(known))}
     llvmlite = sys.modules.get("llvmlite")
     found |= {name: value for name, value in vars(llvmlite).items() if type(value) is bool} if llvmlite else {}
-    chosen = sorted(name for name in found if name.removeprefix("NUMBA_") not in _HARMLESS)
-    return {**{name: plain_setting(found[name]) for name in chosen}, **code_variables(known)}
+    return found | code_variables(known)
+
+
+@functools.lru_cache(maxsize=4)
+def _counting(names: tuple[str, ...]) -> list[str]:
+    return sorted(name for name in names if name.isupper() and name.removeprefix("NUMBA_") not in _HARMLESS)
 
 
 # -- replaced functions -----------------------------------------------------------------------------------------------
@@ -90,8 +95,8 @@ CODE_MODULES = (
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
-_sound: dict[str, list[Any]] = {}
-"""What each module, and the classes defined in it, contained when no function was replaced."""
+_sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}
+"""The namespaces of each module and of the classes defined in it, with their values when no function was replaced."""
 
 
 def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
@@ -99,15 +104,20 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
     found = list[tuple[str, FunctionType]]()
     for own in modules:
         module = sys.modules.get(own)
-        content = [] if module is None else [*vars(module).values()]
-        for value in content:  # grows while it is walked
-            if isinstance(value, type) and value.__module__ == own:
-                content += vars(value).values()
-        if content != _sound.get(own):
-            here = [each for each in content if (own_code := _function(each)) and not _is_trusted(own_code, trust)]
-            found += [(f"{own}.{_name_of(each, vars(module), own)}", _function(each)) for each in here]
-            if not here:
-                _sound[own] = content
+        known = _sound.get(own)
+        if module is None or (known and known[0][0] is module.__dict__ and all([*a.values()] == b for a, b in known)):
+            continue
+        types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
+        spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
+        here = [
+            (f"{place}.{name}", function)
+            for place, space in spaces
+            for name, value in space.items()
+            if (function := _function(value)) and not _is_trusted(function, trust)
+        ]
+        found += here
+        if not here:
+            _sound[own] = [(space, [*space.values()]) for _place, space in spaces]
     return found
 
 
@@ -116,16 +126,6 @@ def _function(item: Any) -> Any:
         return item.fget
     found = item.__func__ if isinstance(item, (classmethod, staticmethod)) else item
     return found if type(found) is FunctionType else None
-
-
-def _name_of(value: Any, content: Mapping[str, Any], own: str) -> str:
-    """The name by which a module, or a class defined there, has a value."""
-    for name, item in content.items():
-        if item is value:
-            return name
-        if isinstance(item, type) and item.__module__ == own and (inner := _name_of(value, vars(item), "")):
-            return f"{name}.{inner}"
-    return ""
 
 
 def _is_trusted(function: FunctionType, trust: Trust) -> bool:
