@@ -89,14 +89,16 @@ def test_numba_kernel_names_signature_setting_and_dependency(tmp_path: Path, mon
     numba_kernel(tmp_path, depends=["hunter1"]).compile()
     other = numba_kernel(tmp_path, depends=["hunter1"]).explain(signature="void(float64[::1], float32[::1])")
     secret = numba_kernel(tmp_path, depends=["hunter2"]).explain()
-    monkeypatch.setenv("NUMBA_OPT", "1")
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
     setting = numba_kernel(tmp_path, depends=["hunter1"]).explain()
 
     arrays = "(array({}, 1d, C), array(float32, 1d, C))"
     assert told(other) == {
         (ReasonKind.SIGNATURE, "", arrays.format("float32"), arrays.format("float64"), ""),
     }  # fmt: skip
-    assert [(each.kind, each.name) for each in setting.reasons] == [(ReasonKind.ENVIRONMENT, "numba.config.OPT")]
+    assert [(each.kind, each.name) for each in setting.reasons] == [
+        (ReasonKind.ENVIRONMENT, "numba.config.BOUNDSCHECK")
+    ]
     assert [(each.kind, each.name) for each in secret.reasons] == [(ReasonKind.DEPENDS, "depends[0]")]
     assert "hunter" not in str(secret) + json.dumps(secret.to_dict())
     store = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]

@@ -142,6 +142,23 @@ def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
     assert in_python(program, **other) == in_python(program)
 
 
+RELOADED = """
+import os
+from numba import cuda
+from numba_kcache.frontends.numba.dialect import code_environment as read
+before = read(has_lines=True)
+os.environ["NUMBA_SHOW_HELP"] = "0"
+assert read(has_lines=True) == before, (read(has_lines=True), before)
+"""
+
+
+@pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
+def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
+    """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""
+    in_python(RELOADED.replace("from numba ", f"from {package} ").replace("frontends.numba.",
+              "frontends.numba." if package == "numba" else "frontends.mlir."))  # fmt: skip
+
+
 def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither do those whose value a configuration has."""
     monkeypatch.setenv("NUMBA_KCACHE_LOG", "info")

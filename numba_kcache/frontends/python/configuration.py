@@ -43,6 +43,8 @@ _HARMLESS = frozenset(name for names in (
     DISABLE_CUDA FUNCTION_CACHE_SIZE""",
     # a folder of headers: the content of those that are read counts
     "CUDA_INCLUDE_PATH",
+    # the target of PTX if none is named: here one is
+    "CUDA_DEFAULT_PTX_CC",
     # it counts under another name: CUDA_DEBUGINFO_DEFAULT, and the decorator's option `opt`
     "CUDA_DEBUGINFO OPT",
 ) for name in names.split())  # fmt: skip
