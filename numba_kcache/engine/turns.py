@@ -29,6 +29,7 @@ from .lookup import LOOKING
 from .request import Request, Resolution, Wanted, foreseen, only
 
 if TYPE_CHECKING:
+    from ..tiers.chain import Chain
     from .session import Session
 
 FRESH_S = 2.0
@@ -74,7 +75,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
     meanwhile: Callable[[], bool] = lambda: next(others_built, False)  # noqa: E731
     if looks and request.loads_slowly:
         _leave_to_others(session, key)
-    with session.store.building(key, None if turns.waits else 0.0, meanwhile=meanwhile) as turn:
+    with session.local.building(key, None if turns.waits else 0.0, meanwhile=meanwhile) as turn:
         if looks and (turn.found is not None or turn.waited_s > 0):
             found = session.first(candidates(session, only(request), (None,)), "waited")  # None: the local store
             turns.has_waited |= turn.found is not None
@@ -83,16 +84,20 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
                 return found
         if not turns.waits and not turn.has_turn:
             raise BusyError(request.label)
-        if looks and session.store is not session.local:
-            return _compile_for_all(session, request, components, meanwhile if turns.waits else None)
+        if looks and session.chain is not None:
+            return _compile_for_all(session, session.chain, request, components, meanwhile if turns.waits else None)
         return _compile(session, request, components)
 
 
 def _compile_for_all(
-    session: Session, request: Request, components: Sequence[Component], meanwhile: Callable[[], bool] | None
+    session: Session,
+    chain: Chain,
+    request: Request,
+    components: Sequence[Component],
+    meanwhile: Callable[[], bool] | None,
 ) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
-    with session.store.elected(derive(components), meanwhile) as election:  # type: ignore[union-attr]
+    with chain.elected(derive(components), meanwhile) as election:
         if election.is_lost:
             raise BusyError(request.label)
         found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
@@ -100,7 +105,7 @@ def _compile_for_all(
             return _compile(session, request, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
-        session.store.settle()  # type: ignore[union-attr]  # stores it locally, for those that wait for this node's turn
+        chain.settle()  # stores it locally, for those that wait for this node's turn
         return found
 
 
@@ -113,7 +118,7 @@ def _compile(session: Session, request: Request, components: Sequence[Component]
 @contextmanager
 def _slot_for_compiler(session: Session) -> Iterator[None]:
     """Take one of the node's slots for compilers; after a bounded wait, go on without one."""
-    locks, start_s, pause_s = session.store.locks, time.monotonic(), _PAUSE_S
+    locks, start_s, pause_s = session.local.locks, time.monotonic(), _PAUSE_S
     left_s = 0.0 if is_reentered() else session.settings.build_wait_s - turns.vain_s
     while True:
         with locks.slot(cores()) as has_slot:
@@ -128,7 +133,7 @@ def _slot_for_compiler(session: Session) -> Iterator[None]:
 
 def _leave_to_others(session: Session, key: str) -> None:
     """Leave the turn to another process for a time, if one of this node just compiled and this process has not yet."""
-    locks, start = session.store.locks, time.monotonic()
+    locks, start = session.local.locks, time.monotonic()
     if turns.has_compiled or not turns.has_waited or turns.grace_s <= 0:
         return
     if locks.idle_s() > FRESH_S or is_reentered():
@@ -145,7 +150,7 @@ def _leave_to_others(session: Session, key: str) -> None:
 
 def _build_others(session: Session, target: Target) -> Iterator[bool]:
     """Build the kernels with known signatures one by one: yield True after each, and False while no core is free."""
-    thread, locks = threading.get_ident(), session.store.locks
+    thread, locks = threading.get_ident(), session.local.locks
     locks.release_slot()  # the process that this thread waits for may need the slot
     if thread in turns.helping or session.settings.mode != "readwrite":
         return
@@ -174,19 +179,19 @@ def _ahead(session: Session, target: Target) -> Iterator[Callable[[], Wanted]]:
 
 def _built_ahead(session: Session, make: Callable[[], Wanted]) -> bool:
     """Build a request if no process has built it or is building it. Returns True if it was built here."""
-    request, store = make().request, session.store
+    request, local, chain = make().request, session.local, session.chain
     if request.uncacheable or request.headers:
         return False
     components = session.components(request)
     key = derive(components)
-    if store.locks.is_taken(key) or session.local.peek(key) is not None:
+    if local.locks.is_taken(key) or local.peek(key) is not None:
         return False
-    with store.building(key, 0.0) as turn, ExitStack() as stack:
-        if turn.found is not None or not turn.has_turn or store.get(key) is not None:
+    with local.building(key, 0.0) as turn, ExitStack() as stack:
+        if turn.found is not None or not turn.has_turn or session.store.get(key) is not None:
             return False
-        if store is not session.local:
-            election = stack.enter_context(store.elected(key, None))  # type: ignore[union-attr]
-            if election.is_lost or (election.looks and store.get(key) is not None):
+        if chain is not None:
+            election = stack.enter_context(chain.elected(key, None))
+            if election.is_lost or (election.looks and chain.get(key) is not None):
                 return False
         turns.has_compiled = True
         session.ahead.add(session.compile(request, components).key)

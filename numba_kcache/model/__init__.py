@@ -300,7 +300,8 @@ class EventKind(StrEnum):
     Attributes:
         HIT: A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
         MISS: A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
-        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s.
+        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s. Or a wait above a second for
+            something else: what, waited_s.
         COMPILE_BEGIN, COMPILE_END, COMPILE_FAILED: kernel, key, target, and seconds or error.
         LOAD: A module was loaded on a device: kernel, key, device, load_time_s.
         STORED: An entry was published: key, size_bytes.

@@ -32,7 +32,6 @@ class CacheInfo(NamedTuple):
         tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
             are those seen by this process.
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
-        launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
     """
 
     scope: str
@@ -52,7 +51,6 @@ class CacheInfo(NamedTuple):
     time_saved_s: float
     tiers: tuple[Any, ...] = ()
     obstacle: str = ""
-    launches: str = ""
 
     @property
     def hit_rate(self) -> float:
@@ -126,7 +124,6 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(self.time_saved_s) if self.time_saved_s > 0 else "none yet"),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *((("launches", self.launches),) if self.launches else ()),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),
         )
 

@@ -151,7 +151,7 @@ def test_rank_that_gets_no_place_compiles_after_its_wait(tmp_path: Path, monkeyp
     kernels = [
         cached_kernel(f'extern "C" __global__ void k{number}() {{}}', arch="sm_90", cache=cache) for number in range(9)
     ]
-    locks = [KernelCache(tmp_path).session.store.locks for _ in range(cores())]
+    locks = [KernelCache(tmp_path).session.local.locks for _ in range(cores())]
     with ExitStack() as stack:
         assert all(stack.enter_context(each.slot(cores())) for each in locks)
         start_s = time.monotonic()
@@ -177,7 +177,7 @@ def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
     cache = KernelCache(tmp_path, durability="none")
     left = []
     for number in range(4):
-        with cache.session.store.locks.slot(1):  # another rank compiles
+        with cache.session.local.locks.slot(1):  # another rank compiles
             pass
         monkeypatch.setattr(turns, "has_compiled", False)  # as if its compilers were not loaded yet
         cached_kernel(nothing, signature="void(int32[::1])", depends=[number], cache=cache, arch="sm_90").compile()
@@ -188,7 +188,7 @@ def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
 
 def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
     """If as many compilers run as there are cores, a waiting rank only waits."""
-    *others, locks = [KernelCache(tmp_path / "cache").session.store.locks for _ in range(cores() + 1)]
+    *others, locks = [KernelCache(tmp_path / "cache").session.local.locks for _ in range(cores() + 1)]
     with ExitStack() as stack:
         assert all(stack.enter_context(each.slot(cores())) for each in others)
         with locks.slot(cores()) as is_had:
@@ -245,7 +245,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
     """It waits for the other's turn no longer than `build_wait_s`."""
     cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
     kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
-    with KernelCache(tmp_path).session.store.locks.slot(1, WARM_UPS) as is_had:
+    with KernelCache(tmp_path).session.local.locks.slot(1, WARM_UPS) as is_had:
         assert is_had
         report = warm_up(kernel, "sm_90", progress=False)
 

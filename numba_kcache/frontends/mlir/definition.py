@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
@@ -30,9 +30,6 @@ from . import dialect
 from .arguments import MlirLauncher, make_launcher, watch_context
 from .arrays import array_type_of
 from .internals import CONFIG, EXPERIMENTAL, has_planners, surface
-
-if TYPE_CHECKING:
-    pass
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
@@ -58,7 +55,6 @@ class MlirDefinition(PythonDefinition):
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
-    default_stream = None
     takes_cluster = True
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from ...errors import UncacheableError
-from ...headers.folders import Folders
 from ...keys import sha256
 from ...model import NamedTuple, Target
 from ...model.artifact import Artifact
@@ -63,7 +62,6 @@ def build(
     target: Target,
     ptx_target: Target | None,
     runtime_build: str | None,
-    headers: Folders | None,
 ) -> Artifact:
     """Compile the artifact of a request.
 
@@ -71,7 +69,6 @@ def build(
         definition, types, target, ptx_target: As for `python.definition.kernel_request`.
         fingerprint: The kernel's fingerprint, or the reason why it has none.
         runtime_build: Build of the device runtime in the key; None for none.
-        headers: As for `compile_numba`.
 
     Raises:
         UncacheableError: The result is only valid in this process, or a link input changed since it was keyed.
@@ -83,7 +80,7 @@ def build(
         with CompilerLock():
             made = compile_numba(
                 definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-                keep_ptx=definition.keep_ptx, headers=headers,
+                keep_ptx=definition.keep_ptx,
             )  # fmt: skip
     except Exception as error:  # mostly Numba's own, whose message is kept
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
@@ -109,7 +106,6 @@ def compile_numba(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
-    headers: Folders | None = None,
 ) -> NumbaBuild:
     """Compile one signature of a kernel.
 
@@ -121,7 +117,6 @@ def compile_numba(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains Numba's PTX, as it is before linking.
-        headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
     Raises:
         NumbaError: Numba's own: typing, lowering, unsupported features.
@@ -140,7 +135,7 @@ def compile_numba(
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
-        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated, headers)
+        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated)
     entry = entry_of(cubin, symbol, dispatcher.py_func.__name__)
     attributes = attributes_of(chosen, argument_types, is_cooperative=result.library.use_cooperative)
     if chosen["debug"]:

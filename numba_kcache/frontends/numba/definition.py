@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...launch import LaunchShape
@@ -22,9 +22,6 @@ from ..python.definition import OWN_OPTIONS, PythonDefinition, PythonResolutions
 from . import dialect
 from .arguments import make_numba_launcher, types_of
 from .dialect import Declared
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
 

@@ -53,7 +53,7 @@ class CacheOfDispatcher:
     @property
     def cache_path(self) -> str | None:
         """The directory of the cache."""
-        found: str | None = self.resolutions.session().store.directory
+        found: str | None = self.resolutions.session().local.directory
         return found
 
     def save_overload(self, _sig: Any, _data: Any) -> None:
