@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..keys import Component
+from ..keys import COVERED, Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
@@ -74,6 +74,11 @@ class Request(NamedTuple):
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
     loads_slowly: bool = False
     prepare: Callable[[], object] = str
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """Names of the inputs that cannot be read, and that `depends=` represents."""
+        return tuple(each.name for each in self.components if each.value == COVERED)
 
     @property
     def title(self) -> str:
