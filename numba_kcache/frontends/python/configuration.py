@@ -103,7 +103,7 @@ _sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}
 
 def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
     """List the replaced functions in those of these modules that are loaded, with their full names."""
-    found = list[tuple[str, FunctionType]]()
+    found, files = list[tuple[str, FunctionType]](), dict[str, bool]()
     for own in modules:
         module = sys.modules.get(own)
         known = _sound.get(own)
@@ -111,23 +111,23 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
             continue
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
-        here = [
-            (f"{place}.{name}", function)
-            for place, space in spaces
-            for name, value in space.items()
-            if (function := _function(value)) and not _is_trusted(function, trust)
-        ]
+        here = list[tuple[str, FunctionType]]()
+        for place, space in spaces:
+            for name, value in space.items():  # over a thousand: no call of a function for each
+                if isinstance(value, (classmethod, staticmethod)):
+                    value = value.__func__
+                elif isinstance(value, property):
+                    value = value.fget
+                if type(value) is not FunctionType or files.get(path := value.__code__.co_filename):
+                    continue
+                if not _is_trusted(value, trust):
+                    here.append((f"{place}.{name}", value))
+                elif not path.startswith("<"):  # generated code is in no file
+                    files[path] = True
         found += here
         if not here:
             _sound[own] = [(space, [*space.values()]) for _place, space in spaces]
     return found
-
-
-def _function(item: Any) -> Any:
-    if isinstance(item, property):
-        return item.fget
-    found = item.__func__ if isinstance(item, (classmethod, staticmethod)) else item
-    return found if type(found) is FunctionType else None
 
 
 def _is_trusted(function: FunctionType, trust: Trust) -> bool:
