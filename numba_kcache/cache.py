@@ -18,7 +18,6 @@ from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
 from .settings import Settings, default_directory, read_settings
-from .store import IMPORTS, finish_imports
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
@@ -66,8 +65,6 @@ class KernelCache(GetOr):
     @property
     def session(self) -> Session:
         """The engine behind this cache."""
-        if IMPORTS:  # a signal handler that interrupted an import may have called this
-            finish_imports()
         return process_session() if self._session is None else self._session
 
     @property

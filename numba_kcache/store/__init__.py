@@ -14,7 +14,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -105,10 +104,6 @@ Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imp
             `sys.modules` at its end.
 """
 
-_OURS = __name__.removesuffix("store")
-_IMPORTED_HERE = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
-"""Packages of which this package imports modules."""
-
 
 def _forget_imports_of_others() -> None:
     """Let a child import again what other threads of its parent were importing; CPython would wait for the threads."""
@@ -122,29 +117,7 @@ def _forget_imports_of_others() -> None:
 
 
 def finish_imports() -> None:
-    """Import again what this thread was importing when a signal handler, a finalizer or an audit hook interrupted it.
-
-    The interrupted import then completes its own half-initialised module, which no other code uses, but returns the one
-    imported here. Only modules of this package, and pure Python modules that they import, are imported again: an
-    extension module cannot be initialised twice, and a user's module must run once. Each public function that a signal
-    handler may call calls this one, `if IMPORTS`.
-    """
-    mine = {}
-    for name, reference in list(IMPORTS.items()):
-        is_known = name.startswith(_OURS) or name.partition(".")[0] in _IMPORTED_HERE
-        if is_known and getattr(reference(), "owner", None) == get_ident() and _is_half_initialised(name):
-            module = sys.modules[name]
-            if str(getattr(module.__spec__, "origin", "")).endswith(".py"):
-                mine[name] = module
-    for name in mine:
-        del sys.modules[name]
-    for name, half in mine.items():
-        try:
-            import_module(name)
-        except ImportError:  # the interrupted import will raise the same error
-            pass
-        finally:
-            sys.modules.setdefault(name, half)
+    """Do nothing; to be removed with its last caller (launch.launcher)."""
 
 
 def _is_half_initialised(name: str) -> bool:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK, make_folder_in
-from .tree import FOLDER, Tree
+from .tree import FOLDER, Tree, identity_of
 
 if TYPE_CHECKING:  # counters import this module and need no publish
     from .publish import Durability
@@ -79,6 +79,21 @@ class Folder:
         """
         with self.tree.opened(*self._names) as folder:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def touch(self, name: str, identity: tuple[int, int] | None) -> None:
+        """Set the time of the file with this name to now.
+
+        Args:
+            name: Its name.
+            identity: Its device and inode.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        with self.tree.opened(*self._names) as folder:
+            if identity_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) != identity:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            os.utime(name, dir_fd=folder, follow_symlinks=False)
 
     def unlink(self, name: str, only: os.stat_result | None = None) -> None:
         """Remove a regular file.

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
 from typing import Any
 
-from ..engine.turns import BusyError, turns
+from ..engine import turns
 from ..errors import KCacheError
 from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
@@ -159,7 +159,7 @@ def _serve(data: bytes) -> Outcome:
     raised: Exception | None = None
     try:
         compile_request(task.kernel, task.target, task.types)
-    except BusyError:
+    except turns.BusyError:
         return Outcome("busy", time.perf_counter() - start, None, ())
     except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem
