@@ -23,8 +23,7 @@ from typing import Any
 from ..errors import BundleError
 from ..model import parse_target
 from ..model.tier_address import LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY
-from ..store.tree import FOLDER
+from ..store import CLOEXEC, DIRECTORY, FOLDER
 from ..tiers import oci
 from ..tiers.bundle import BundledFile, BundleReport
 from .writing import Assembled, publish_in

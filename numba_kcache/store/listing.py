@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Literal
 
 from . import entry as entry_format
+from . import open_in
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .payload_check import check_payloads
 from .report import EntryInfo
@@ -103,7 +104,7 @@ def _info(file: Found, header: Header, records: list[entry_format.PayloadRecord]
 
 def _read_head(tree: Tree, file: Found) -> bytes:
     with tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
-        fd = os.open(file.key[2:], READ, dir_fd=folder)
+        fd = open_in(folder, file.key[2:], READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
         return data + os.pread(fd, max(0, entry_format.head_bytes(data) - len(data)), len(data))

@@ -24,8 +24,8 @@ from typing import IO, Any
 from ..errors import BundleError
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY
-from ..store.tree import FOLDER, READ, Descriptor, identity_of
+from ..store import CLOEXEC, DIRECTORY, FOLDER
+from ..store.tree import READ, Descriptor, identity_of
 from .bundle import Bundle
 from .signing import TrustedKeys
 
