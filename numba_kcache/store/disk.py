@@ -100,7 +100,7 @@ class DiskStore(Store):
                 from .folders import STATISTICS, Folder
 
                 folder = Folder(self.tree, STATISTICS)
-                self._made_counters = CounterFile(folder, emit=self.emit, readonly=self.readonly)
+                self._made_counters = CounterFile(folder, emit=self.emit, readonly=self.readonly, clock=self.clock)
             return self._made_counters
 
     @property

@@ -18,9 +18,10 @@ import re
 from collections.abc import Iterable
 
 from . import unlock
+from .counters import CounterFile
 from .entry import ENTRY, MANIFEST
 from .faults import reached
-from .folders import LOCKS, PRIVATE, Folder
+from .folders import LOCKS, PRIVATE, STATISTICS, Folder
 from .limits import begin_pass, choose, try_lock
 from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
@@ -85,6 +86,7 @@ def evict(
                 removed.append(file)
                 reached("eviction.removed")
         reap(tree)
+        CounterFile(Folder(tree, STATISTICS), clock=lambda: now_s).fold()
         return sum_of(removed)
     finally:
         unlock(lock)

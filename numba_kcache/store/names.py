@@ -26,7 +26,7 @@ PATTERNS = {
     PRIVATE: _PRIVATE,
     LOCKS: r"[0-9a-f]{64}(\.manifest)?",
     QUARANTINE: r"[0-9a-f]{62}\.[0-9a-f]{8}",
-    STATISTICS: rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}",
+    STATISTICS: rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}\.jsonl|total|{_PRIVATE}",
     TIERS: r"[0-9a-f]{16}\.(down|up|down\.lock)",
 }
 """Pattern of the file names in each folder, other than those of entries and manifests."""

@@ -131,7 +131,7 @@ def test_members_of_a_group_share_a_directory_without_a_warning(team: Path, umas
 
         as_user(user, work, TEAM, umask=umask)
 
-    as_user(BOB, lambda: open_store(team, shared=True).counters.fold(stale_s=-10), TEAM)
+    as_user(BOB, lambda: open_store(team, shared=True).prune(), TEAM)
     as_user(ALICE, lambda: _equal(counters_of(team).read(), {}), TEAM)  # unshared, it is another user's directory
     as_user(ALICE, lambda: _equal(open_store(team, shared=True).counters.read(), {"hits": 3}), TEAM)
     assert all(path.stat().st_mode & 0o007 == 0 and path.stat().st_gid == TEAM for path in (team, *team.rglob("*")))
@@ -324,7 +324,7 @@ def test_member_who_plants_links_in_a_shared_directory_gets_nothing_touched(team
     """For three seconds a member replaces folders and files by links and hard links to another member's files."""
     precious = place / "precious"
     precious.mkdir()
-    named = (key_of(1)[2:], f"{key_of(1)[2:]}.0a0a0a0a", f"7.{'0a' * 8}", key_of(5), "total", "evict.lock", "fold.lock")
+    named = (key_of(1)[2:], f"{key_of(1)[2:]}.0a0a0a0a", f"7.{'0a' * 8}", key_of(5), "total", "evict.lock")
     for folder in (precious, precious / "below"):
         folder.mkdir(exist_ok=True)
         for name in (*named, "thesis.tex"):
@@ -361,7 +361,6 @@ def test_member_who_plants_links_in_a_shared_directory_gets_nothing_touched(team
                 store.put(small_entry(number))
             store.add_variant(key_of(1), {"key": "a"})
             store.counters.add({"hits": 1})
-            store.counters.fold(stale_s=-10)
             with store.building(key_of(5)) as turn:
                 assert turn.found is None
             store.verify()
