@@ -91,7 +91,10 @@ class KernelCache(GetOr):
 
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
-        removed = self.session.store.clear()
+        from .observe.progress import shown_count
+
+        with shown_count("removing", "removed", self.session.settings.progress) as tell:
+            removed = self.session.store.clear(tell)
         self.session.forget()
         return removed.entries
 
@@ -183,9 +186,9 @@ class KernelCache(GetOr):
 
     def verify(self) -> list[Problem]:
         """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
-        from .engine.arrival import refusal_of
+        from .engine.inspection import verify
 
-        return self.session.store.verify(refusal_of)
+        return verify(self.session)
 
     def warm_up(
         self, kernels: Any, arch: Arch | None = None, *, workers: int | None = None, progress: bool = True

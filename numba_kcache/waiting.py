@@ -27,7 +27,7 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any
 
-from .model import IN_USER_CODE
+from .model import IN_USER_CODE, Emit, tell_wait
 
 IN_USER_CODE_S = 0.25
 """Longest time that others wait for a thread in user code, in seconds."""
@@ -111,7 +111,9 @@ class Turn:
     __del__ = end
 
 
-def waited(turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf) -> bool:
+def waited(
+    turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf, tell: Emit = lambda event: None
+) -> bool:
     """Wait until the turn of another thread is over; False if this thread must not wait for it (any longer).
 
     Args:
@@ -119,16 +121,17 @@ def waited(turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf)
         name: Name of the work.
         other: The owner found in `turns` under this name.
         wait_s: Longest wait, in seconds.
+        tell: Takes the event of a long wait.
     """
     me, pause_s, in_user_code_since_s = threading.get_ident(), _FIRST_PAUSE_S, 0.0
-    deadline_s = time.monotonic() + wait_s
+    start_s = time.monotonic()
     if is_reentered():
         return False
     try:
         _awaited[me] = other
         while turns.get(name) is other:
             now_s = time.monotonic()
-            if now_s >= deadline_s or not _is_alive(other) or _leads_to(me, other):
+            if now_s - start_s >= wait_s or not _is_alive(other) or _leads_to(me, other):
                 return False
             in_user_code_since_s = (in_user_code_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
             if in_user_code_since_s and now_s - in_user_code_since_s > IN_USER_CODE_S:
@@ -138,6 +141,7 @@ def waited(turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf)
         return True
     finally:
         _awaited.pop(me, None)
+        tell_wait(tell, "another thread that resolves or loads the same kernel", time.monotonic() - start_s)
 
 
 def _leads_to(me: int, other: Owner | None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..keys import Component, derive
-from ..model import EventKind
+from ..model import EventKind, tell_wait
 from . import candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, Wanted, only
@@ -40,6 +40,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
             if found is not None:
                 session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                 return found
+        tell_wait(session.events.emit, f"another process's build of {request.label}, in vain", turn.waited_s)
         if not waits and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.store is not session.local:

@@ -307,7 +307,7 @@ class Resolutions:
             if owner is not mine:
                 from ..waiting import waited
 
-                if waited(self._resolving, name, owner):
+                if waited(self._resolving, name, owner, tell=self.session().events.emit):
                     return self.resolve(choice, variant, session)
             found = resolved.get(name)
             if found is None:

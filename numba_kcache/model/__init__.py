@@ -300,7 +300,8 @@ class EventKind(StrEnum):
     Attributes:
         HIT: A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
         MISS: A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
-        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s.
+        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s. Or: something else took longer
+            than a second: what, waited_s.
         COMPILE_BEGIN, COMPILE_END, COMPILE_FAILED: kernel, key, target, and seconds or error.
         LOAD: A module was loaded on a device: kernel, key, device, load_time_s.
         STORED: An entry was published: key, size_bytes.
@@ -340,6 +341,22 @@ Emit: TypeAlias = Callable[[Event], None]
 IN_USER_CODE: dict[int, int] = {}
 """Threads, by `threading.get_ident()`, that run user code called by this package (subscribers, log and warning
 handlers, functions that return source), with the depth of such calls: other threads do not wait long for them."""
+
+
+LONG_WAIT_S = 1.0
+"""Waits of this many seconds are events, and counted."""
+
+
+def tell_wait(emit: Emit, what: str, waited_s: float) -> None:
+    """Emit the event of a wait, if it was long.
+
+    Args:
+        emit: Takes the event.
+        what: What was waited for.
+        waited_s: For how many seconds.
+    """
+    if waited_s >= LONG_WAIT_S:
+        emit(Event(EventKind.WAITED, {"what": what, "waited_s": waited_s}))
 
 
 def trouble(where: str, error: object) -> Event:

@@ -33,6 +33,8 @@ class CacheInfo(NamedTuple):
             are those seen by this process.
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
         launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
+        waits: Waits above a second, for other processes, threads and passes.
+        wait_time_s: Seconds of all these.
     """
 
     scope: str
@@ -53,6 +55,8 @@ class CacheInfo(NamedTuple):
     tiers: tuple[Any, ...] = ()
     obstacle: str = ""
     launches: str = ""
+    waits: int = 0
+    wait_time_s: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -124,6 +128,7 @@ class CacheInfo(NamedTuple):
             ("compiles", _with_average(self.compiles, self.avg_compile_time_s)),
             ("loads", _with_average(self.loads, self.avg_load_time_s)),
             ("time saved", seconds_text(self.time_saved_s) if self.time_saved_s > 0 else "none yet"),
+            *((("waits", f"{self.waits}, {seconds_text(self.wait_time_s)} in all"),) if self.waits else ()),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
             *((("launches", self.launches),) if self.launches else ()),

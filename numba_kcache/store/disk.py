@@ -221,16 +221,22 @@ class DiskStore(Store):
         """Every file of these kinds whose name is a key, in any order."""
         return self.tree.walk(*kinds) if self.is_usable() else iter(())
 
-    def verify(self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "") -> list[Problem]:
+    def verify(
+        self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "", tell: Callable[[], object] = lambda: None
+    ) -> list[Problem]:
         """Read every file in full; report those that are damaged or that `refusal_of` refuses, and quarantine them.
 
         Files that are not the cache's own are reported by their name below the directory, and left where they are.
+
+        Args:
+            refusal_of: Returns the reason not to trust an entry; "" for none.
+            tell: Called for each file.
         """
         from .listing import damaged
         from .report import Problem
 
         problems = []
-        for file, reason in damaged(self.tree, refusal_of) if self.is_usable() else ():
+        for file, reason in damaged(self.tree, refusal_of, tell) if self.is_usable() else ():
             problems.append(Problem(file.key, reason))
             self._damaged(file.kind, file.key, reason)
         return [*problems, *(Problem(name, f"{kind} that is not the cache's own") for name, kind in self.strangers())]
@@ -282,9 +288,9 @@ class DiskStore(Store):
         """
         return self._writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
-    def clear(self) -> Removed:
-        """Remove every entry, manifest and damaged file; statistics stay."""
-        return self._writer.removed(lambda limits: limits.clear())
+    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
+        """Remove every entry, manifest and damaged file, and call `tell` for each; statistics stay."""
+        return self._writer.removed(lambda limits: limits.clear(tell))
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""

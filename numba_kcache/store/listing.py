@@ -64,14 +64,18 @@ def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     return _info(file, entry.header, entry_format.payload_records(entry))
 
 
-def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
+def damaged(
+    tree: Tree, refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
+) -> Iterator[tuple[Found, str]]:
     """Yield each damaged or untrusted file, with the reason. All payloads are checked.
 
     Args:
         tree: Tree of the files.
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
+        tell: Called for each file.
     """
     for file in tree.walk(ENTRY, MANIFEST):
+        tell()
         try:
             data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:

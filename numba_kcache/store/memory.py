@@ -118,14 +118,14 @@ class MemoryStore(Store):
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
         return self._evict(limit, time_before_ns(self._clock(), older_than), 1.0)
 
-    def clear(self) -> Removed:
+    def clear(self, _tell: Callable[[], object] | None = None) -> Removed:
         """Remove everything."""
         with self._mutex:
             removed = sum_of(self.files(ENTRY, MANIFEST))
             self._files.clear()
         return removed
 
-    def verify(self, _refusal_of: Callable[[StoredEntry], str] | None = None) -> list[Problem]:
+    def verify(self, *_: object) -> list[Problem]:
         """Return no problems: entries in memory are not checked for damage."""
         return []
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..model import Event, EventKind
+from ..model import Event, EventKind, tell_wait
 from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
 from .folders import LOCKS, PRIVATE, Folder, local_directory, unwritable, words_of
 from .limits import Limits
@@ -90,7 +90,8 @@ class Writer:
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
         store = self._store
-        with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
+        with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S) as (_, waited_s, _):
+            tell_wait(store.emit, "another process that changes the same manifest", waited_s)
             before = store.get_manifest(family)
             after = merge(before, *variants)
             if after == before:

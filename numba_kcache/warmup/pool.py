@@ -23,7 +23,7 @@ from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..headers.precompiled import beginning_of
 from ..kernel import Kernel
-from ..model import NO_TARGET, NamedTuple, Target, read_arch
+from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text
 from ..store.locks import KeyLocks
@@ -259,6 +259,7 @@ def _only_warm_up(session: Session) -> Iterator[float]:
     """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
     locks = KeyLocks(session.store.locks.folder)  # apart from those of keys: threads exclude each other by the file
     with locks.turn(_LOCK, lambda: None, session.settings.build_wait_s, builds=True, has_keys=True) as (_, waited_s, _):
+        tell_wait(session.events.emit, "another process that warms up the same directory", waited_s)
         yield waited_s
 
 

@@ -20,7 +20,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import eviction, folders, names, tree
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry, encode_entry
-from numba_kcache.store.limits import Limits
+from numba_kcache.store.limits import Limits, begin_pass
 from numba_kcache.store.tree import Tree
 from tests.support.stores import (
     HOUR_S,
@@ -310,6 +310,34 @@ def test_prune_by_size(root: Path) -> None:
     assert store.prune(max_size_bytes=4 * size) == (6, 6 * size)
     assert store.size()[:2] == (4 * size, 4)
     assert store.get(key_of(9)) is not None
+
+
+def test_pass_of_another_process_is_reported_and_replaced_after_a_minute(root: Path) -> None:
+    """`prune` says that another process holds the lock; a process that stopped in its pass does not turn limits off."""
+    clock, events = Clock(), Events()
+    for number in range(4):
+        open_store(root, clock=clock).put(small_entry(number))
+    other = begin_pass(Tree(str(root)), clock())
+    assert other is not None
+    store = open_store(root, clock=clock, emit=events)
+
+    assert store.prune(max_size_bytes=0) == (0, 0)
+    (event,) = events
+    assert "another process holds evict.lock" in event.fields["error"]
+    clock.now_s += 61
+    assert store.prune(max_size_bytes=0).entries == 4
+    other.close()
+
+
+def test_verify_and_clear_tell_how_far_they_are(root: Path) -> None:
+    """Each file is told of, so that work on many of them can be shown."""
+    store, told = open_store(root), list[int]()
+    for number in range(3):
+        store.put(small_entry(number))
+
+    assert store.verify(tell=lambda: told.append(1)) == []
+    assert store.clear(lambda: told.append(2)).entries == 3
+    assert told == [1] * 3 + [2] * 3
 
 
 def test_clear_leaves_statistics(root: Path) -> None:
