@@ -82,11 +82,11 @@ class LockFile:
     def __init__(self, folder: Folder, name: str) -> None:
         self.folder, self.name = folder, name
 
-    def open(self) -> None:
-        """Open the file unless it is open; a missing one is made."""
+    def open(self, *, make: bool = False) -> None:
+        """Open the file unless it is open; a missing one is made and, with `make`, a missing folder."""
         if self._fd < 0:
             self._identity = None
-            self._fd = self.folder.open(self.name, os.O_RDWR | os.O_CREAT, make=True)
+            self._fd = self.folder.open(self.name, os.O_RDWR | os.O_CREAT, make=make)
             self._identity = identity_of(os.fstat(self._fd))
 
     def status(self) -> os.stat_result:
@@ -183,6 +183,7 @@ class KeyLocks:
         for file in list(self.held):
             file.close(unlocks=False)
         self.turns, self.held = {}, weakref.WeakSet()
+        _building.clear()
 
     def turn(
         self,
@@ -267,7 +268,7 @@ class KeyTurn(Generic[Result]):
         locks.held.add(file)
         try:
             while True:
-                file.open()
+                file.open(make=True)
                 if file.try_lock():
                     found, status = self._look(), file.status()
                     if found is not None or (status.st_size and not status.st_nlink):

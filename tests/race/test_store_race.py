@@ -20,6 +20,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import faults
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
+from numba_kcache.waiting import _awaited as awaited
 from tests.support.stores import Events, children, counters_of, entry_of, files_below, key_of, open_store, small_entry
 
 KEYS = 50
@@ -125,7 +126,8 @@ def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
             elif chance < 0.05:
                 note(tmp_path / "removed", int(store.remove(key_of(dice.randrange(KEYS)))))
         assert not events.of(EventKind.DAMAGED)
-        assert not events.of(EventKind.TROUBLE)
+        said = [each.fields["error"] for each in events.of(EventKind.TROUBLE)]
+        assert all("another process holds evict.lock" in each for each in said)
 
     with children(PROCESSES, work):
         pass
@@ -186,26 +188,34 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     store = open_store(tmp_path / "cache")
     impatient = open_store(tmp_path / "cache", max_wait_s=0.05)
 
-    with store.building(key_of(1)) as owner:
+    def second() -> None:  # in a thread, since one with a turn waits for no other
         with impatient.building(key_of(1)) as turn:
             assert turn.found is None
             assert not turn.has_turn
             assert 0.05 <= turn.waited_s < 1
-        assert owner.has_turn
         with impatient.building(key_of(1)) as turn:
             assert not turn.has_turn
 
+    with store.building(key_of(1)) as owner, ThreadPoolExecutor(1) as threads:
+        threads.submit(second).result(timeout=30)
+        assert owner.has_turn
 
-def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
-    """The same holds for threads of one process with one store."""
-    store = open_store(tmp_path / "cache", max_wait_s=0.05)
 
-    def second() -> tuple[bool, bool]:
+def test_thread_waits_for_the_build_of_another_as_long_as_it_lasts(tmp_path: Path) -> None:
+    """The limit of waiting is for other processes: a thread gets what another one of its process built."""
+    store = open_store(tmp_path / "cache", max_wait_s=0.01)
+
+    def second() -> object:
         with store.building(key_of(1)) as turn:
-            return turn.found is None, turn.has_turn
+            return turn.found
 
-    with store.building(key_of(1)), ThreadPoolExecutor(1) as threads:
-        assert threads.submit(second).result(timeout=5) == (True, False)
+    with ThreadPoolExecutor(1) as threads:
+        with store.building(key_of(1)):
+            found = threads.submit(second)
+            with pytest.raises(TimeoutError):
+                found.result(timeout=0.2)
+            store.put(small_entry(1))
+        assert found.result(timeout=30) == small_entry(1)
 
 
 def test_other_keys_do_not_wait(tmp_path: Path) -> None:
@@ -272,7 +282,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
             with suppress(Failed):
                 with store.building(key_of(1)):
                     results = [pool.submit(work, number) for number in range(waiters)]
-                    while store.locks._seats[key_of(1)].users <= waiters:
+                    while len(awaited) < waiters:
                         time.sleep(0)
                     raise Failed
             for result in results:
