@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .. import waiting
 from ..model import NamedTuple
 from . import renewed_in_children, try_flock, unlock
-from .tree import identity_of
+from .tree import identity_of, touch
 
 if TYPE_CHECKING:  # locks among threads alone need no folder
     from .folders import Folder
@@ -112,7 +112,7 @@ class LockFile:
     def touch(self, now_ns: int) -> None:
         """Set the time of the open file."""
         self.status()
-        os.utime(self._fd, ns=(now_ns, now_ns))
+        touch(self._fd, now_ns)
 
     def write(self, data: bytes) -> None:
         """Replace the content of the open file."""
