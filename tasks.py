@@ -3,16 +3,17 @@
     python3 tasks.py demo     compile three kernels, serve them from disk to a second process
     python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
     python3 tasks.py quick    run the tests that are not marked slow: a minute
+    python3 tasks.py bare     the tests that start servers and tools, where there are none: they skip
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py differential [--steps N] [--seed S] [--processes P]  random programs and edits, checked
-    python3 tasks.py house    measure rooms, warm starts and size against their limits; --list for those above
+    python3 tasks.py house    measure rooms, warm starts and weight against their limits; --list for those above
     python3 tasks.py lanes    run the tests marked `lane` with neither, either and both of the Numbas
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines; an argument sets the number
     python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes
     python3 tasks.py chaos    60 processes for 10 minutes, killed and stopped, and links planted in the store; as root
-    python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled launch module
+    python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled module
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -31,20 +32,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-EXTRAS = "numba,mlir,redis,object-store,sign"
+PYTHON = VENV / "bin/python"
+EXTRAS = "numba,mlir,object-store,sign"
 PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
 """One process more than cores, since some tests wait for locks and servers. Tests take from 1 ms to 10 s: with
 `worksteal` a process that has finished takes over tests of another."""
 
 
 def make_environment() -> None:
-    """Make .venv, or bring it up to date with pyproject.toml and the compiled launch module."""
+    """Make .venv, or bring it up to date with pyproject.toml and the compiled module."""
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
-    read = [
-        (ROOT / name).read_bytes() for name in ("pyproject.toml", ".ci/native_build.py", "numba_kcache/launch/native.c")
-    ]
-    wanted = hashlib.sha256(b"\0".join([*read, toolkit.encode()])).hexdigest()
+    read = [ROOT / "pyproject.toml", ROOT / ".ci/native_build.py", *sorted(ROOT.glob("numba_kcache/*/*.[ch]"))]
+    wanted = hashlib.sha256(b"\0".join([*(each.read_bytes() for each in read), toolkit.encode()])).hexdigest()
     stamp = VENV / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted:
         return
@@ -84,6 +83,14 @@ def test() -> None:
 
 def quick() -> None:
     run("-m", "pytest", "-q", "-m", "not slow and not gpu", *PARALLEL, *sys.argv[2:])
+
+
+def bare() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for each in ("sh", "chmod", "head", "true"):  # a shell and coreutils, which every Linux has
+            Path(folder, each).symlink_to(f"/bin/{each}")
+        os.environ["PATH"] = folder
+        run("-m", "pytest", "-q", "-m", "program and not gpu", *PARALLEL, *sys.argv[2:])
 
 
 def check() -> None:
@@ -144,7 +151,7 @@ def all_() -> None:
     test()
 
 
-NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, fuzz, chaos, wheel, gpu, all_)
+NAMED = (demo, test, quick, bare, check, docs, site, differential, house, lanes, storm, fuzz, chaos, wheel, gpu, all_)
 TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":

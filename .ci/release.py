@@ -3,11 +3,13 @@
 Steps       python .ci/release.py prepare 0.1.0    date the changes of "Unreleased", commit, tag v0.1.0
             python .ci/release.py publish v0.1.0   the parts below, one after another; with --upload, upload the sdist
 Parts       changelog TAG    compare CHANGELOG.md with a tag: its section, date, key schema and store format
-            build TAG DIST   build the sdist from a clone of the tag, and the wheel from the sdist
-            check DIST       run `twine check` and `check-wheel-contents`
+            build TAG DIST   build the sdist from a clone of the tag, and the wheels from the sdist
+            wheels DIST      build from the sdist in DIST a wheel for each processor, with the Python that runs this
+            check DIST       run `twine check` and `check-wheel-contents`, and the platforms of the wheels
             install DIST     install each extra in a clean environment, and compile a kernel of its kind there
 Needs       The dependency group `release`, and uv; a checkout without uncommitted changes.
-Not here    Wheels for other machines: .github/workflows/wheels.yml builds them from the same sdist.
+Method      Wheels are compiled by ziglang against glibc 2.17, for x86-64 and aarch64 on either.
+Not here    The wheels for a Python without the GIL: .github/workflows/wheels.yml builds them from the same sdist.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ import argparse
 import datetime
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from native_build import MACHINES, OLDEST_GLIBC, ZIG, platform_tag, zig
 
 ROOT = Path(__file__).resolve().parent.parent
 EMPTY = "## Unreleased\n\nKey schema: {schema} · Store format: {format}\n"
@@ -56,7 +62,6 @@ EXTRAS = {
     "cu13,numba": PYTHON.format(numba="numba"),
     "cu12,numba": PYTHON.format(numba="numba"),
     "cu13,mlir": PYTHON.format(numba="numba_cuda_mlir"),
-    "redis": "import redis",
     "object-store": "import obstore",
     "sign": "import cryptography",
 }
@@ -119,27 +124,50 @@ def changelog(tag: str, root: Path = ROOT) -> None:
 
 
 def build(tag: str, dist: Path) -> None:
-    """Build the sdist from a clone of the tag, and the wheel from the sdist."""
+    """Build the sdist from a clone of the tag, and the wheels from the sdist."""
     with tempfile.TemporaryDirectory() as folder:
         _run("git", "clone", "-q", "--branch", tag, str(ROOT), folder)
         changelog(tag, Path(folder))
-        _run(sys.executable, "-m", "build", "--outdir", str(dist), folder)
+        _run(sys.executable, "-m", "build", "--sdist", "--outdir", str(dist), folder)
+    wheels(dist)
     wrong = [each.name for each in dist.iterdir() if f"numba_kcache-{tag.removeprefix('v')}" not in each.name]
     if wrong:
         raise SystemExit(f"cannot release {tag}: {', '.join(wrong)} has another version")
 
 
+def wheels(dist: Path) -> None:
+    """Build a wheel for each processor from the sdist, with a compiler for an old glibc."""
+    (sdist,) = dist.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory() as folder:
+        python = f"{folder}/bin/python"
+        _run("uv", "venv", "-q", "--python", sys.executable, folder)
+        _run("uv", "pip", "install", "-q", "--python", python, ZIG)
+        pip_wheel = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(dist))
+        for machine in MACHINES.values():
+            compiler = zig(machine, python, "-I")  # without the PYTHONPATH that pip sets for a build
+            _run(*pip_wheel, str(sdist), CC=shlex.join(compiler))
+
+
+def problem_of_tags(names: list[str]) -> str:
+    """The reason why wheels of these names cannot be released together; empty if they can."""
+    platforms = {name.removesuffix(".whl").rpartition("-")[2] for name in names}
+    wanted = {platform_tag(OLDEST_GLIBC, machine) for machine in MACHINES.values()}
+    return "" if platforms == wanted else f"the wheels are for {sorted(platforms)}, not for {sorted(wanted)}"
+
+
 def check(dist: Path) -> None:
-    """Check metadata and description for the package index (twine), and the contents of the wheels."""
+    """Check metadata and description for the package index (twine), and the tags and contents of the wheels."""
     files = [str(each) for each in sorted(dist.iterdir())]
-    wheels = [each for each in files if each.endswith(".whl")]
+    built = [each for each in files if each.endswith(".whl")]
+    if problem := problem_of_tags(built):
+        raise SystemExit(f"cannot release: {problem}")
     _run(sys.executable, "-m", "twine", "check", "--strict", *files)
-    _run("check-wheel-contents", *wheels)
+    _run("check-wheel-contents", *built)
 
 
 def install(dist: Path) -> None:
     """Install the wheel of this machine with each extra in a clean environment, and use it there."""
-    version = next(dist.glob("*.whl")).name.split("-")[1]
+    version = next(dist.glob("*.tar.gz")).name.removesuffix(".tar.gz").rpartition("-")[2]
     for extras, program in EXTRAS.items():
         wanted = f"numba-kcache[{extras}]=={version}" if extras else f"numba-kcache=={version}"
         with tempfile.TemporaryDirectory() as folder:
@@ -194,7 +222,7 @@ def main() -> None:
     building = steps.add_parser("build")
     building.add_argument("tag")
     building.add_argument("dist", type=Path)
-    for name in ("check", "install"):
+    for name in ("wheels", "check", "install"):
         steps.add_parser(name).add_argument("dist", type=Path)
     arguments = parser.parse_args()
     match arguments.step:
@@ -206,6 +234,8 @@ def main() -> None:
             changelog(arguments.tag)
         case "build":
             build(arguments.tag, arguments.dist.resolve())
+        case "wheels":
+            wheels(arguments.dist.resolve())
         case "check":
             check(arguments.dist)
         case "install":

@@ -72,8 +72,9 @@ def middle(samples: Any, *path: str) -> float:
     return median(samples)
 
 
-def to_bare(system: str, counts: tuple[str, ...], bare: str = "bare cuLaunchKernel, packed before") -> Any:
-    """The largest ratio of the launch times of `system` and `bare`, over these numbers of arguments."""
+def to_bare(system: str, counts: tuple[str, ...]) -> Any:
+    """The largest ratio of the launch times of `system` and a bare launch, over these numbers of arguments."""
+    bare = "bare cuLaunchKernel, packed before"
     return lambda result: max(
         middle(result["samples"], system, count) / middle(result["samples"], bare, count) for count in counts
     )
@@ -149,8 +150,6 @@ AIMS = (
         ratio(JOB, f"{OURS}, signatures given", "cold all", to=(JOB, "Numba cache=True", "cold all")),
         cause="one sample of each, 1,061 and 2,095 ms"),
     Aim("workloads", "compiles of these 20 kernels", 20, lambda of: middle(of["samples"], JOB, OURS, "cold compiles")),
-    Aim("warm_up", "CPU time of a parallel warm-up, times that without shared headers", 0.4,
-        lambda of: of["samples"]["cpu_of_alone"]),
     Aim("mlir", "numba-cuda-mlir, warm first launch, ms", 2,
         lambda of: middle(of["samples"], OURS, "warm first") * 1e3,
         cause="reading the function takes about 1 ms, its look-up 1, options and device 1, loading the cubin the "
@@ -172,9 +171,6 @@ AIMS = (
     ),
     Aim("launch", "the same, `c_void_p`, any number", 1.2, to_bare(f"{OURS}, ctypes.c_void_p", (*COUNTS, "8", "16"))),
     Aim("launch", "the same, any array interface", 1.5, to_bare(f"{OURS}, any array interface", (*COUNTS, "8", "16"))),
-    Aim("launch", "without the compiled module, times CuPy's `RawKernel`", 2.0,
-        to_bare("CuPy arrays, without the compiled module", (*COUNTS, "8", "16"), "CuPy RawKernel, beside those"),
-        cause="checks and packing of each argument are then Python's, and CuPy's are compiled; wheels have the module"),
     Aim("growth", "growth of memory in 10,000,000 launches, KB", 100, lambda of: more_memory("launches", of) / 1e3),
     Aim("growth", "memory that a dropped kernel leaves, KB beyond a bare load and unload", 2, kept_of_dropped_kb,
         cause="the memory grows by 23 MB over the first 1,600 kernels and by 0.2 KB for each later one"),

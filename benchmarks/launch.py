@@ -5,9 +5,8 @@ Method      A kernel that does nothing (its condition is never true) takes 0 to 
             batches, outside the measurement. Batches of the systems alternate, so that disturbances of the machine
             affect all of them. A sample is the mean time of a launch in one batch; the table shows medians. "bare" is
             cuLaunchKernel through cuda.bindings with all parameters packed before. Systems that check arguments check
-            all of them. The rows "Numba not imported" are measured in one process that never imports numba.cuda, those
-            "without the compiled module" in another one. `--packing` needs no device: a function that does nothing
-            replaces the driver's launch.
+            all of them. The rows "Numba not imported" are measured in one process that never imports numba.cuda.
+            `--packing` needs no device: a function that does nothing replaces the driver's launch.
 Not shown   Latency until the kernel runs; full queues; other processes on the device.
 """
 
@@ -264,13 +263,6 @@ WITHOUT_NUMBA: dict[str, System] = {
     "numba_kcache, CuPy arrays, Numba not imported": ours(cupy_arrays),
     "CuPy RawKernel, CuPy arrays, Numba not imported": cupy_raw,
 }
-INTERPRETED: dict[str, System] = {
-    "Numba arrays, without the compiled module": ours(numba_arrays),
-    "CuPy arrays, without the compiled module": ours(cupy_arrays),
-    "PyTorch tensors, without the compiled module": ours(tensors),
-    "Numba-typed, without the compiled module": ours_numba(numba_arrays),
-    "CuPy RawKernel, beside those": cupy_raw,
-}
 
 
 def packing(arguments: int) -> Callable[[], Any]:
@@ -318,12 +310,12 @@ def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str
     return {name: by_count for name, by_count in found.items() if by_count}
 
 
-def apart(what: str, batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
-    """Measure in a separate process; if it fails, print that and return no samples."""
-    words = [__file__, what, "--batches", str(batches), "--launches", str(launches)]
+def apart(batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
+    """Measure without Numba in a separate process; if it fails, print that and return no samples."""
+    words = [__file__, "--without-numba", "--batches", str(batches), "--launches", str(launches)]
     done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        print(f"{what}: failed with {done.returncode}", file=sys.stderr)
+        print(f"--without-numba: failed with {done.returncode}", file=sys.stderr)
         return {}
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: {int(count): times for count, times in by_count.items()} for name, by_count in found.items()}
@@ -351,17 +343,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packing", action="store_true", help="without a device: what checks and packing cost")
     parser.add_argument("--without-numba", action="store_true", help="only the rows without Numba, as JSON")
-    parser.add_argument("--interpreted", action="store_true", help="only the rows without the compiled module, as JSON")
     parser.add_argument("--batches", type=int, default=41)
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.without_numba or arguments.interpreted:
-        if arguments.interpreted:
-            sys.modules["numba_kcache.launch.native"] = None  # type: ignore[assignment]
-        systems = INTERPRETED if arguments.interpreted else WITHOUT_NUMBA
-        found = measure(systems, arguments.batches, arguments.launches)
-        assert arguments.interpreted or "numba.cuda" not in sys.modules
+    if arguments.without_numba:
+        found = measure(WITHOUT_NUMBA, arguments.batches, arguments.launches)
+        assert "numba.cuda" not in sys.modules
         print(json.dumps(found))
         return
     from header import Result
@@ -369,8 +357,8 @@ def main() -> None:
     result = Result(arguments.json, "launch_packing" if arguments.packing else "launch")
     samples = measure(STUBS if arguments.packing else SYSTEMS, arguments.batches, arguments.launches)
     result.write(samples)
-    for how in () if arguments.packing else ("--without-numba", "--interpreted"):
-        samples |= apart(how, arguments.batches, arguments.launches)
+    if not arguments.packing:
+        samples |= apart(arguments.batches, arguments.launches)
         result.write(samples)
     print(f"{'median us of a launch with arguments:':42}", "".join(f"{each:9}" for each in COUNTS))
     for name, by_count in samples.items():

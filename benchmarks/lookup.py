@@ -5,7 +5,7 @@ Method      Lookup: a fresh process looks up kernels that an earlier process sto
             includes cub/block/block_reduce.cuh, and all headers that it reads are verified. CuPy cannot look up without
             loading: its times include the load. PyCUDA runs nvcc for its version, and to preprocess a source with
             includes. Samples of the systems alternate, one process at a time. Learning: the time of a compile beyond
-            NVRTC and the linker, absolute and relative, for a mirror and for a compile in place. "first" is on a new
+            NVRTC and the linker, absolute and relative. "first" is on a new
             installation, when the toolkit is identified too; one process runs for every four cores. Stale code: a
             header is edited, and the next process reports the result of the kernel; these processes run in parallel,
             since no time is measured. Bytecode is compiled before, as pip does. Each part is written when it is done.
@@ -121,24 +121,17 @@ def toolkit_dirs() -> list[str]:
 # -- learning -------------------------------------------------------------------------------------------
 
 
-def learn(header: str, how: str) -> dict[str, float]:
+def learn(header: str, _how: str) -> dict[str, float]:
     """Seconds of the compilers, and of the other work of a miss: to find and record the headers that were read."""
     import numba_kcache
     from numba_kcache import cached_kernel
-    from numba_kcache.headers import compile as header_compile
-    from numba_kcache.headers.mirror import Unmirrored
+    from numba_kcache.headers import record
 
     numba_kcache.configure(mode="refresh")
-    if how == "in place":
-
-        def refuse(_surveys: object) -> None:
-            raise Unmirrored("a benchmark")
-
-        header_compile.Mirror = refuse  # type: ignore[misc, assignment]
     kernel = cached_kernel(source_with(header), arch=ARCH)
     cached_kernel(plain_source(7), arch=ARCH).compile()  # loads the compilers
     taken: list[tuple[float, float]] = []
-    real = header_compile.compile_and_learn
+    real = record.compile_observed
 
     def measured(*arguments: Any) -> Any:
         start = time.perf_counter()
@@ -147,7 +140,7 @@ def learn(header: str, how: str) -> dict[str, float]:
         assert not headers.untracked, headers.untracked
         return artifact, headers
 
-    header_compile.compile_and_learn = measured
+    record.compile_observed = measured
     kernel.compile()
     ((whole, compiling),) = taken
     return {"compile": compiling, "learn": whole - compiling}
@@ -306,9 +299,9 @@ def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
 
 
 def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Seconds of compiling and learning by header, and by "mirror" or "in place", "first" or "later"."""
+    """Seconds of compiling and learning by header, "first" or "later"."""
     found: dict[str, Any] = {}
-    cases = [(header, how) for header in WITH_HEADERS for how in ("mirror", "in place")]
+    cases = [(header, how) for header in WITH_HEADERS for how in ("observed",)]
 
     def pair(header: str, how: str) -> list[Any]:
         with tempfile.TemporaryDirectory() as directory:

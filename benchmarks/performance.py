@@ -294,8 +294,6 @@ def warm_up() -> str:
         ("one warm worker, without its start", [digits(one["compiles_s"]), "1.0"]),
         (f"{many['workers']} workers, with their starts", [digits(many["wall_s"]),
                                                          f"{found['times_one_warm_worker']:.1f} times as fast"]),
-        *([("CPU time of these workers, and its ratio to that without shared headers", [digits(many["cpu_s"]),
-            f"{found['cpu_of_alone']:.2f} of {digits(found['alone']['cpu_s'])}"])] if "alone" in found else []),
         ("start of a worker", [digits(found["start_s"]), "–"]),
     ]  # fmt: skip
     return "\n".join([*table(f"{found['kernels']} kernels with CUB", columns, rows), *footer(result)])

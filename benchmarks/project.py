@@ -4,15 +4,13 @@ Method      sdist and wheel are built from a clone of this commit, and the wheel
             extras into its own environment. The size is that of site-packages without bytecode, in MB of 10^6 bytes.
             "clone" is `git clone` of a local checkout. "demo" is `tasks.py demo` in the clone: it makes an environment
             with all developer dependencies, compiles three kernels and serves them from disk. "again" is a second run.
-            "suite" comes from a report of pytest (`--junitxml`), passed by `--suite`. Lines are counted by
-            `.ci/house.py`.
+            "suite" comes from a report of pytest (`--junitxml`), passed by `--suite`.
 Not shown   The network: packages come from the configured index and cache of pip and uv; other toolkits and Pythons.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
@@ -89,8 +87,6 @@ def main() -> None:
         if arguments.json:
             write_result(arguments.json, "project", machine_header(), samples, left_out=left_out)
 
-    lines = re.search(r"^lines of code +([\d,]+)", run(sys.executable, ".ci/house.py"), re.MULTILINE)
-    samples["lines"] = int(lines[1].replace(",", "")) if lines else 0
     if arguments.suite:
         samples["suite"] = suite(arguments.suite)
     with tempfile.TemporaryDirectory() as parent:

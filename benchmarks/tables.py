@@ -228,17 +228,16 @@ def header_corpus() -> str:
     """By NVRTC: changes to trees of headers, and how many led to a stale hit or a needless miss."""
     lines = ["| | changes | special | changing the code | stale | needless | not learned |", "| --- |" + " --- |" * 6]
     results = [result_of("header_corpus"), result_of("header_corpus_12")]
-    for result, way in zip(results, ("trace", "watch"), strict=True):
+    for result in results:
         trees, nvrtc = result["samples"].values(), result["machine"]["nvrtc"]
         steps = sum(sum(tree["steps"].values()) for tree in trees)
         changing = sum(sum(tree["changing"].values()) for tree in trees)
         special = sum(tree["steps"].get(kind, 0) for tree in trees for kind in ("same-size edit", "shadow", "answer"))
-        by = "mirror" if all("mirror" in tree["caches"] for tree in trees) else way
         stale, needless, not_learned = (
-            sum(len(tree["caches"][by][what]) for tree in trees) for what in ("stale", "needless", "not learned")
+            sum(len(tree[what]) for tree in trees) for what in ("stale", "needless", "not learned")
         )
         lines.append(
-            f"| NVRTC {'13.5' if nvrtc == 'installed' else nvrtc}, {by} | {steps} | {special} "
+            f"| NVRTC {'13.5' if nvrtc == 'installed' else nvrtc} | {steps} | {special} "
             f"| {changing} ({changing / steps:.0%}) | {stale} | {needless} ({needless / steps:.1%}) | {not_learned} |"
         )
     return "\n".join([*lines, "", *dict.fromkeys(map(machine_of, results))])
@@ -442,11 +441,10 @@ def sizes() -> str:
 
 
 def project() -> str:
-    """Tabulate the project itself: distributions, lines of code, tests, and the time to a first result."""
+    """Tabulate the project itself: distributions, tests, and the time to a first result."""
     result = result_of("project")
     found = result["samples"]
     rows = [(name, [f"{megabytes:.2f} MB"]) for name, megabytes in found["size_mb"].items()]
-    rows.append(("lines of code of the package", [f"{found['lines']:,}"]))
     if "suite" in found:
         rows.append((f"suite of {found['suite']['tests']:,} tests", [f"{found['suite']['seconds']:,.0f} s"]))
     names = {

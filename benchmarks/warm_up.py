@@ -3,9 +3,7 @@
 Method      Kernels that include CUB, each with another block size, so that all are misses. "one warm worker": the sum
             of all compile times in a single worker, without its start. "wall": from the call of warm_up to its return,
             with the start of the workers. Each run has an empty cache. "start": from the start of a worker to its
-            answer to an invalid task, the median of several. In "many", all workers share precompiled headers; in
-            "alone" all workers, and in "one" one worker, share none. "cpu": CPU time of all workers, with their start;
-            "cpu_of_alone": that of "many" as a multiple of that of "alone".
+            answer to an invalid task, the median of several. "cpu": CPU time of all workers, with their start.
 Not shown   Numba kernels; a machine whose cores are busy.
 """
 
@@ -48,13 +46,10 @@ def cpu_of_children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> dict[str, Any]:
+def measured(texts: list[str], arch: str, workers: int) -> dict[str, Any]:
     """Seconds, from an empty cache: wall time, the sum of all compiles, CPU time of the workers and of this process."""
     from numba_kcache import KernelCache, cached_kernel, warm_up
-    from numba_kcache.warmup import workers as module
 
-    # WORTHWHILE: number of kernels from which headers are shared
-    before, module.WORTHWHILE = module.WORTHWHILE, module.WORTHWHILE if are_shared else len(texts) + 1
     with tempfile.TemporaryDirectory() as folder:
         cache = KernelCache(folder, durability="none")
         start, cpu, children = time.perf_counter(), time.process_time(), cpu_of_children_s()
@@ -62,19 +57,19 @@ def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> 
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
         assert len(report.built) == len(texts)
         compiles = sum(each.seconds for each in report.results)
-        children, module.WORTHWHILE = cpu_of_children_s() - children, before
+        children = cpu_of_children_s() - children
         times = {"wall_s": wall, "compiles_s": compiles, "cpu_s": children, "parent_cpu_s": cpu}
         return {"workers": report.workers, **times}
 
 
 def start_s() -> float:
     """Seconds until a new worker answers."""
-    from numba_kcache.warmup.workers import Started
+    from numba_kcache.warmup.workers import Worker
 
     samples = []
     for _ in range(STARTS):
         start = time.perf_counter()
-        worker = Started()
+        worker = Worker()
         worker.connection.send_bytes(b"no task")
         assert worker.connection.recv().status == "unlike"
         samples.append(time.perf_counter() - start)
@@ -93,27 +88,23 @@ def main() -> None:
     from header import machine_header, write_result
 
     header, texts = machine_header(), sources(arguments.kernels)
-    one = measured(texts, arguments.arch, 1, are_shared=False)
-    unshared = measured(texts, arguments.arch, arguments.workers, are_shared=False)
-    shared = measured(texts, arguments.arch, arguments.workers, are_shared=True)
+    one = measured(texts, arguments.arch, 1)
+    many = measured(texts, arguments.arch, arguments.workers)
     found = {
         "kernels": len(texts),
         "arch": arguments.arch,
         "one": one,
-        "alone": unshared,
-        "many": shared,
-        "cpu_of_alone": shared["cpu_s"] / unshared["cpu_s"],
-        "times_one_warm_worker": one["compiles_s"] / shared["wall_s"],
+        "many": many,
+        "times_one_warm_worker": one["compiles_s"] / many["wall_s"],
         "start_s": start_s(),
     }
     print(f"{len(texts)} kernels that include CUB, for {arguments.arch}")
     print(f"  one warm worker   {one['compiles_s']:.1f} s ({one['compiles_s'] / len(texts):.2f} s each)")
     print(
-        f"  {shared['workers']} workers        {shared['wall_s']:.1f} s: "
-        f"{found['times_one_warm_worker']:.1f} times as fast"
+        f"  {many['workers']} workers        {many['wall_s']:.1f} s: {found['times_one_warm_worker']:.1f} times as fast"
     )
-    print(f"  CPU time          {shared['cpu_s']:.1f} s; without shared headers {unshared['cpu_s']:.1f} s")
-    print(f"  parent process    {shared['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
+    print(f"  CPU time          {many['cpu_s']:.1f} s")
+    print(f"  parent process    {many['parent_cpu_s'] * 1e3:.0f} ms of CPU time")
     print(f"  a worker starts in {found['start_s'] * 1e3:.0f} ms")
     if arguments.json:
         write_result(arguments.json, "warm_up", header, found)

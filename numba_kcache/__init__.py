@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lists the public names
-    from .bundles.transfer import Moved
+    from .bundles import Moved
     from .cache import *
     from .engine.built import *
     from .errors import *
@@ -47,7 +47,7 @@ _HOMES = {
     "EventKind": "model",
     "Explanation": "explanation.text",
     "Kernel": "kernel",
-    "Moved": "bundles.transfer",
+    "Moved": "bundles",
     "Problem": "store.report",
     "Reason": "model.reason",
     "ReasonKind": "model.reason",

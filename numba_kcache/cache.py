@@ -24,7 +24,7 @@ from .store.report import EntryInfo, Problem
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Unpack
 
-    from .bundles.transfer import Moved
+    from .bundles import Moved
     from .doctor import Diagnosis
     from .explanation.text import Explanation
     from .frontends.options import Arch, CacheSettings, Folder, ProcessSettings, Size
@@ -70,7 +70,7 @@ class KernelCache(GetOr):
     @property
     def directory(self) -> str:
         """The folder of its entries; "" if they are kept in memory."""
-        return self.session.store.directory or ""
+        return self.session.local.directory or ""
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Summarise the contents of the cache, its hits and misses, and the time that it saved.
@@ -94,7 +94,7 @@ class KernelCache(GetOr):
         from .observe.progress import shown_count
 
         with shown_count("removing", "removed", self.session.settings.progress) as tell:
-            removed = self.session.store.clear(tell)
+            removed = self.session.settled().clear(tell)
         self.session.forget()
         return removed.entries
 
@@ -107,7 +107,7 @@ class KernelCache(GetOr):
         Raises:
             ValueError: A key is not 64 hexadecimal digits.
         """
-        removed = sum(bool(self.session.store.remove(key)) for key in keys)
+        removed = sum(bool(self.session.settled().remove(key)) for key in keys)
         self.session.forget()
         return removed
 
@@ -132,14 +132,14 @@ class KernelCache(GetOr):
         from .engine.inspection import check_limits
 
         check_limits(max_size_bytes=max_size_bytes, older_than=older_than)
-        return self.session.store.prune(max_size_bytes, older_than).entries
+        return self.session.settled().prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
         """Yield every entry that passes verification, in any order: key, kernels, target, size, compile time, last use.
 
         The time of last use is not renewed.
         """
-        return self.session.store.entries()
+        return self.session.settled().entries()
 
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """List entries in an order, reading only their headers: quick for many, and not verified.
@@ -153,7 +153,7 @@ class KernelCache(GetOr):
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
-        return self.session.store.listing(by, limit, self.history().hits)
+        return self.session.settled().listing(by, limit, self.history().hits)
 
     def entry(self, key: str) -> EntryDetail:
         """The details of one entry: kernels, resources, components of its key, compile log.
@@ -257,7 +257,7 @@ class KernelCache(GetOr):
             BundleError: There is nothing to write, or the bundle cannot be written.
             EntryError, OptionError: There are no such kernels, or no key to sign with.
         """
-        from .bundles.transfer import export_bundle
+        from .bundles import export_bundle
 
         identities = None
         if kernels is not None:
@@ -275,7 +275,7 @@ class KernelCache(GetOr):
         Raises:
             BundleError: The bundle is damaged, lacks a required signature, or the disk is full; nothing was added.
         """
-        from .bundles.transfer import import_bundle
+        from .bundles import import_bundle
 
         return import_bundle(self.session, path)
 
@@ -293,7 +293,7 @@ class KernelCache(GetOr):
             KCacheError: The tier does not answer.
             SettingsError: `tier` is not a tier.
         """
-        from .bundles.transfer import push
+        from .bundles import push
 
         return push(self.session, tier)
 
@@ -307,7 +307,7 @@ class KernelCache(GetOr):
             KCacheError: The tier does not answer, or the mode forbids writing.
             SettingsError: `tier` is not a tier.
         """
-        from .bundles.transfer import pull
+        from .bundles import pull
 
         return pull(self.session, tier)
 

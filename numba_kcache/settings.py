@@ -268,17 +268,9 @@ def install_wanted(environ: Mapping[str, str] | None = None) -> str:
 
 
 def default_directory() -> str | None:
-    """The user's cache folder for numba_kcache, as platformdirs gives it; None if the user has no home directory.
-
-    On Linux it is computed here: platformdirs takes 3 ms to import.
-    """
-    if sys.platform == "linux":
-        home = os.environ.get("XDG_CACHE_HOME", "")
-        path = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "numba_kcache")
-    else:
-        from platformdirs import user_cache_dir
-
-        path = user_cache_dir("numba_kcache", appauthor=False)
+    """The user's cache folder for numba_kcache, by the XDG specification; None if the user has no home directory."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    path = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "numba_kcache")
     return path if os.path.isabs(path) else None
 
 

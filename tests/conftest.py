@@ -16,8 +16,10 @@ import numba_kcache
 from numba_kcache.engine import session as process_cache
 from numba_kcache.engine.session import save_collected
 from numba_kcache.store import folders
+from tests.support.programs import require_paths, starts_programs
 
 _number = count()
+require_paths()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +34,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "lane" or collection_path.suffix != ".py":
         return None
     return True if "mark.lane" not in collection_path.read_text(encoding="utf-8") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of modules that start programs of other packages."""
+    for item in items:
+        if isinstance(item, pytest.Function) and starts_programs(item.module):
+            item.add_marker("program")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,14 +4,16 @@ Promise     The interface of cuda.core's `ProgramCacheResource`: bytes or code u
             the last writer wins. Stored bytes are verified; a failure to store is reported, and the program still gets
             its code. Code of another build of NVRTC or nvJitLink is a miss; cuda.core's own key has only a version.
 Method      An entry is made by `get_or_build`: its components are cuda.core's key and the compilers of this process. A
-            miss is counted when the code is stored, with the time since the look-up.
-Not here    The contents of cuda.core's key: headers are not in it, unless the program adds them (`extra_digest`).
+            miss is counted when the code is stored, with the time since the look-up. Between the two, what NVRTC asks
+            the file system on that thread is recorded: code that depends on files is stored under the transcript.
+Not here    The contents of cuda.core's key.
 Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,10 @@ from typing import Any
 from ..engine.built import ALONE, find_built, keep_built, remove_built
 from ..engine.session import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
+from ..headers import HeadersRead
+from ..headers.observer import begin_observing, end_observing, unobservable
+from ..headers.record import read_elsewhere
+from ..headers.roots import HeaderSearch
 
 _LABEL = "cuda.core program"
 _MISSED_LIMIT = 256
@@ -39,6 +45,7 @@ class Programs:
             raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache", "give a KernelCache(...)")
         self._cache = cache
         self._missed: dict[bytes, float] = {}
+        self._pending = threading.local()
         self._compilers: tuple[Session | None, Any] = (None, None)
 
     def __getitem__(self, key: bytes | str) -> bytes:
@@ -49,22 +56,26 @@ class Programs:
             FrozenCacheError: No code is stored under the key, and the mode forbids to compile.
         """
         name = _key_bytes(key)
-        found = find_built(self._session(), self._components(name), _LABEL)
+        self._recorded(b"")
+        found = find_built(self._session(), self._components(name), _LABEL, _search())
         if found is None:
             if len(self._missed) >= _MISSED_LIMIT:
                 self._missed.clear()
             self._missed[name] = time.perf_counter()
+            self._begin_recording(name)
             raise KeyError(key)
         return found.payloads[ALONE]
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
         """Store code under a key: bytes, or an `ObjectCode`; if that holds a path, the file is read."""
         name, code = _key_bytes(key), _code_bytes(value)
+        headers = self._recorded(name)
         now = time.perf_counter()
         seconds = now - self._missed.pop(name, now)
         label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
         meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
-        keep_built(self._session(), self._components(name), code, label=label[:1024], meta=meta, seconds=seconds)
+        components = self._components(name)
+        keep_built(self._session(), components, code, label=label[:1024], meta=meta, seconds=seconds, headers=headers)
 
     def __delitem__(self, key: bytes | str) -> None:
         """Remove the code of a key from this machine; tiers keep it.
@@ -72,8 +83,23 @@ class Programs:
         Raises:
             KeyError: No code is stored under the key.
         """
-        if not remove_built(self._session(), self._components(_key_bytes(key))):
+        if not remove_built(self._session(), self._components(_key_bytes(key)), _search()):
             raise KeyError(key)
+
+    def _begin_recording(self, name: bytes) -> None:
+        """Record what NVRTC asks the file system on this thread, until the code is stored or another is looked up."""
+        unobservable(self._session().toolchain, is_probed=True)
+        begin_observing()
+        self._pending.of = name, time.time_ns()
+
+    def _recorded(self, name: bytes) -> HeadersRead:
+        """End the recording of this thread, and return the headers that were read since the look-up of `name`."""
+        of, since_ns = getattr(self._pending, "of", None) or (None, 0)
+        self._pending.of = None
+        events = [] if of is None else end_observing()
+        if of != name or not events:
+            return HeadersRead()
+        return read_elsewhere(events, _search(), self._session().toolchain, since_ns)
 
     def __len__(self) -> int:
         """Number of stored programs, of all compilers."""
@@ -86,7 +112,7 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries = self._session().store.listing("age", None, {})
+        entries = self._session().settled().listing("age", None, {})
         return [each.key for each in entries if each.kernels and each.kernels[0].startswith(_LABEL) and _is_ours(each)]
 
     def _session(self) -> Session:
@@ -101,6 +127,11 @@ class Programs:
             compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
             self._compilers = session, compilers
         return {"compilers": compilers, _LABEL: key}
+
+
+def _search() -> HeaderSearch:
+    """Where NVRTC searches for headers that no option names: in the working directory."""
+    return HeaderSearch((), (), is_working=True)
 
 
 def _is_ours(entry: Any) -> bool:

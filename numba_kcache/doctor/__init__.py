@@ -30,7 +30,7 @@ from ..store import is_network, open_in, unlink_in
 from ..store.origin import SIGNED
 from ..store.publish import private_name
 from ..store.tree import Tree
-from ..tiers.trial import round_trip
+from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
@@ -123,7 +123,6 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
             *judged_versions({name: _version(name) for name in _RANGES}),
             judged_driver(driver, why, compilers.version),
             *judged_compilers(compilers),
-            judged_launches(session.loader.launches),
             *(judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
             *judged_variables(unknown_variables()),
             *judged_directory(session, info),
@@ -177,14 +176,6 @@ def _judged_version(name: str, found: str | None, first: str, beyond: str) -> Fi
     if _numbers(found) < _numbers(first) or (beyond and _numbers(found) >= _numbers(beyond)):
         return Finding(name, WRONG, f"{found}; this package works with {wanted}", advice)
     return Finding(name, FINE, found)
-
-
-def judged_launches(way: str) -> Finding:
-    """Report whether launches run through the compiled module (native.c) or through Python."""
-    if way == "compiled":
-        return Finding("launches", FINE, "made by the compiled module")
-    step = "install a C compiler and Python's headers, then reinstall numba-kcache, for launches that take half as long"
-    return Finding("launches", NOTE, "interpreted: the compiled module was not built", step)
 
 
 # -- driver, compilers and devices ----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ Not here    Judging the facts (doctor).
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +52,7 @@ def _name_of(cuda: Any, status: int) -> str:
 def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
     """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
     try:
-        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return None, [], str(error)
     status, number, count = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()

@@ -30,6 +30,8 @@ from .lookup import LOOKING
 from .request import Request, Resolution, only
 
 if TYPE_CHECKING:  # a hit does not import these modules
+    from ..headers import HeadersRead
+    from ..headers.roots import HeaderSearch
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from .session import Session
@@ -91,13 +93,14 @@ def find_or_build(
     return _answered(session, found, _digest_of(values, contents))
 
 
-def find_built(session: Session, given: Any, label: str) -> Built | None:
+def find_built(session: Session, given: Any, label: str, headers: HeaderSearch | None = None) -> Built | None:
     """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
 
     Args:
         session: Session of the cache.
         given: The components, which must not change meanwhile.
         label: As in `get_or_build`.
+        headers: Where its compiler searches for headers; None if it reads none.
 
     Raises:
         FrozenCacheError: The result is not stored, and the mode is frozen.
@@ -115,6 +118,11 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
         found = session.first((local,))
         if found is None and session.tiers:
             found = session.first(candidates(session, only(request), session.tiers))
+        if found is None and headers is not None:
+            request = request._replace(headers=headers)
+            found = session.first(candidates(session, only(request)))
+            if found is not None:
+                return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # here: a hit does not need it
 
@@ -128,7 +136,9 @@ def _never(*_engine: Any) -> Artifact:
     raise NotImplementedError
 
 
-def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float) -> None:
+def keep_built(
+    session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float, headers: HeadersRead
+) -> None:
     """Store a result for these components, replacing a stored one, and count a miss.
 
     Args:
@@ -137,15 +147,20 @@ def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta
         payload: The result, stored under `"data"`.
         label, meta: As in `get_or_build`.
         seconds: Time of the build.
+        headers: The headers that its compiler read.
     """
     request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
-    session.build_anew(request)
+    session.build_anew(request._replace(headers=headers))
 
 
-def remove_built(session: Session, given: Any) -> bool:
-    """Remove the local entry for these components. Returns True if there was one."""
+def remove_built(session: Session, given: Any, headers: HeaderSearch | None = None) -> bool:
+    """Remove the local entry for these components, and that for the present headers. Returns True if there was one."""
     request = _request(_values_of(given), bytes, "", (), [], None)
-    return session.remove(session.key(request))
+    keys = [session.key(request)]
+    if headers is not None:
+        for each in candidates(session, only(request._replace(headers=headers)), [None]):
+            keys += [key for key, _row in session.keys(each)]
+    return max([session.remove(key) for key in keys])
 
 
 def _known(session: Session, digest: str | bytes) -> Built | None:

@@ -39,8 +39,6 @@ EXPLAINED_LIMIT = 4096
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
-    if request.headers:
-        from ..headers import compile as _imported  # noqa: F401
     loaded.load_compilers(request.libraries)
     cache.forget_compilers()
     return cache.components(request)
@@ -48,8 +46,9 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
 
 def subject_of(request: Request) -> history.Subject:
     """The subject of an explanation for a request."""
+    search = None if isinstance(request.headers, HeadersRead) else request.headers
     return history.Subject(
-        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
+        request.label, request.file, request.name, request.components, search, request.texts, request.kinds()
     )
 
 
@@ -76,13 +75,20 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     cache.emit(EventKind.COMPILE_BEGIN, request, key)
     try:
         with _progress(cache, request):
-            if not request.headers:
-                artifact, headers = request.build(cache.toolchain, None), HeadersRead()
-            else:
-                from ..headers.compile import compile_and_learn
+            make = functools.partial(request.build, cache.toolchain)
+            if isinstance(request.headers, HeadersRead):
+                artifact, headers = make(), request.headers
+            elif request.headers is None and "nvrtc" not in request.libraries:
+                artifact, headers = make(), HeadersRead()
+            elif request.headers is None:
+                from ..headers.observer import compile_alone
 
-                make = functools.partial(request.build, cache.toolchain)
-                artifact, headers = compile_and_learn(make, request.headers, cache.toolchain)
+                artifact, why = compile_alone(make, cache.toolchain, request.distributions)
+                headers = HeadersRead(untracked=why)
+            else:
+                from ..headers.record import compile_observed
+
+                artifact, headers = compile_observed(make, request.headers, cache.toolchain)
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
         cache.emit(EventKind.COMPILE_FAILED, request, key, error=str(error))
         raise

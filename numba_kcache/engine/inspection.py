@@ -37,17 +37,16 @@ def info_of(session: Session, scope: str) -> CacheInfo:
         )
     sums = session.lifetime() if scope == "lifetime" else None
     counts = session.statistics.process if sums is None else Counts.of(sums)
-    usage, limit = session.store.size(), session.settings.max_size_bytes
-    figures = (scope, session.store.directory or "", usage.entries, usage.size_bytes, limit)
+    usage, limit = session.settled().size(), session.settings.max_size_bytes
+    figures = (scope, session.local.directory or "", usage.entries, usage.size_bytes, limit)
     why = "" if session.local.readonly else session.local.obstacle()
-    found = CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
-    return found._replace(launches=session.loader.launches)
+    return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
 
 
 def verify(session: Session) -> list[Problem]:
     """Read all files of a cache, quarantine those damaged or contradicting their header, and list them."""
     with shown_count("verifying", "verified", session.settings.progress) as tell:
-        return session.store.verify(refusal_of, tell)
+        return session.settled().verify(refusal_of, tell)
 
 
 def find_entry(lookup: Lookup, key: str) -> Found:
@@ -56,9 +55,9 @@ def find_entry(lookup: Lookup, key: str) -> Found:
     Raises:
         EntryError: There is none, or there are several.
     """
-    found = lookup.store.find(key) if key and not key.strip("0123456789abcdef") else []
+    found = lookup.settled().find(key) if key and not key.strip("0123456789abcdef") else []
     if len({file.key for file in found}) != 1:
-        why = f"{len(found) or 'no'} keys in {lookup.store.directory or 'memory'} begin with it"
+        why = f"{len(found) or 'no'} keys in {lookup.local.directory or 'memory'} begin with it"
         raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
     return found[0]
 
@@ -74,7 +73,7 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
     Raises:
         EntryError: The entry is damaged.
     """
-    stored = lookup.store.peek(file.key)
+    stored = lookup.local.peek(file.key)
     try:
         if stored is None:
             raise ValueError("it cannot be read, or its digest differs")

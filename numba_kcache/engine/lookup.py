@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
 from ..keys import Component, components, derive, names_a_compiler
-from ..model import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, Protocol, trouble
 from ..model.artifact import Artifact, artifact_from_header
 from ..observe import Events
 from ..settings import Settings
@@ -31,7 +31,7 @@ from . import Candidate, candidates
 from .request import Request, Resolution, only
 
 if TYPE_CHECKING:  # a hit imports neither these modules nor what they import
-    from ..store.entry import Variant
+    from ..store.entry import StoredEntry, Variant
     from ..store.memory import MemoryStore
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
@@ -59,6 +59,19 @@ _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
 """Libraries whose absence is found quickly; for the others cuda.pathfinder starts a process, which takes 100 ms."""
 
 
+class Store(Protocol):
+    """A store to look up in and to publish to: the local one, alone or with tiers behind it."""
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, verified; None if there is none."""
+
+    def put(self, entry: StoredEntry) -> bool:
+        """Store an entry. Returns True if it was stored locally."""
+
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put variants before those of a manifest. Returns True if they were stored locally."""
+
+
 class Lookup:
     """The store of a cache, and the keys under which requests are looked up. `Session` inherits from it, and compiles.
 
@@ -68,6 +81,9 @@ class Lookup:
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
+        local: The local store.
+        chain: The local store with tiers behind it; None if there are no tiers.
+        store: The one of both that is looked up in and published to.
         tiers: The stores behind the local one, in the order in which they are tried.
         refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """
@@ -82,7 +98,8 @@ class Lookup:
         self._memory_bytes = 0
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
-        self.store: DiskStore | MemoryStore | Chain = self.local
+        self.store: Store = self.local
+        self.chain: Chain | None = None
         self.tiers: Sequence[CheckedTier] = ()
         self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
@@ -102,11 +119,17 @@ class Lookup:
         from ..tiers.trust import trust_of
         from .arrival import refusal_of
 
-        if not isinstance(self.store, Chain):
-            self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
-            self.statistics.sources.append(self.store.take_unsaved)
-        self.store.mount(tier)
-        self.tiers = self.store.tiers
+        if self.chain is None:
+            self.store = self.chain = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
+            self.statistics.sources.append(self.chain.take_unsaved)
+        self.chain.mount(tier)
+        self.tiers = self.chain.tiers
+
+    def settled(self) -> DiskStore | MemoryStore:
+        """The local store, once all entries found in tiers are stored there."""
+        if self.chain is not None:
+            self.chain.settle()
+        return self.local
 
     # -- compilers ----------------------------------------------------------------------------------
 
@@ -238,17 +261,21 @@ class Lookup:
         return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
 
     def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the key derived from a recorded header set whose files are unchanged, if there is one."""
+        """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
         from ..headers.lookup import find_key
+        from ..headers.roots import HeaderSearch
 
-        variants = self._variants(candidate)
-        if not variants:
+        variants, search = self._variants(candidate), candidate.request.headers
+        if not variants or not isinstance(search, HeaderSearch):
             return
         # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
         # paths, or if the user names one of them.
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
-            searches = [each.search(toolchain) for each in candidate.request.headers]
-            found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
+            roots = search.roots(toolchain)
+            start_s = time.perf_counter()
+            found = find_key(variants, candidate.components, roots, any_compiler=candidate.any_compiler)
+            if candidate.tier is not None:
+                candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
                 is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
                 if found.renewed is not None and is_saved:
@@ -287,17 +314,13 @@ class Lookup:
         """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
         self._forget_one(key)
         self.refused.add(key)
-        if self.store is not self.local:
-            self.store.settle()  # type: ignore[union-attr]  # or a tier's copy may be stored after this
-        self.local.set_aside(key)
+        self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
         """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
         is_known = self._forget_one(key)
-        if self.store is not self.local:
-            self.store.settle()  # type: ignore[union-attr]
-        return (not self.local.readonly and self.local.remove(key)) or is_known
+        return (not self.local.readonly and self.settled().remove(key)) or is_known
 
     def _forget_one(self, key: str) -> bool:
         with self._lock:

@@ -16,8 +16,8 @@ from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit does not import these modules
-    from ..headers.folders import Folders
-    from ..headers.search import HeaderQuery
+    from ..headers import HeadersRead
+    from ..headers.roots import HeaderSearch
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain import Toolchain
@@ -32,10 +32,11 @@ class Request(NamedTuple):
         components: The components of its key, without compilers, versions and headers.
         libraries: The compiler libraries that would build it.
         distributions: Python distributions whose version can change it.
-        build: Compiles it; may be called more than once. `Folders` are the include folders; None without includes.
+        build: Compiles it; may be called more than once.
         uncacheable: Reason why it cannot be keyed; "" if it can.
         strict: Refuse rather than run uncached.
-        headers: A query for the headers of each CUDA C++ text of the request; empty where none includes files.
+        headers: Its CUDA C++ texts, and where they search for headers; None if none may ask for a file. For code that
+            another library has compiled, the headers that it read.
         texts: Returns the user's texts by component, each with its place; for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
@@ -51,10 +52,10 @@ class Request(NamedTuple):
     components: tuple[Component, ...]
     libraries: tuple[str, ...]
     distributions: tuple[str, ...]
-    build: Callable[[Toolchain, Folders | None], Artifact]
+    build: Callable[[Toolchain], Artifact]
     uncacheable: str = ""
     strict: bool = False
-    headers: tuple[HeaderQuery, ...] = ()
+    headers: HeaderSearch | HeadersRead | None = None
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
     name: str = ""

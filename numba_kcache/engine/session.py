@@ -164,11 +164,11 @@ class Session(Lookup):
             sums: Sums of the counters; None for the counts of this process.
             asks: Send each tier a request first, to test whether it answers.
         """
-        if self.store is self.local:
+        if self.chain is None:
             return ()
         if asks:
-            self.store.ask()  # type: ignore[union-attr]
-        return self.store.reports(sums)  # type: ignore[union-attr]
+            self.chain.ask()
+        return self.chain.reports(sums)
 
     def save_counts(self) -> None:
         """Add the counts since the last call to the counters beside the store."""

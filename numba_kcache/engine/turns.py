@@ -6,7 +6,7 @@ Not here    The turns themselves (store.locks, tiers.lease), and compiling (sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..keys import Component, derive
@@ -16,6 +16,7 @@ from .lookup import LOOKING
 from .request import Request, Resolution, Wanted, only
 
 if TYPE_CHECKING:
+    from ..tiers.chain import Chain
     from .session import Session
 
 waits = True
@@ -34,7 +35,7 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
         BusyError: This process would have to wait, and `waits` is False.
     """
     request, looks = wanted.request, session.settings.mode in LOOKING
-    with session.store.building(derive(components), None if waits else 0.0) as turn:
+    with session.local.building(derive(components), None if waits else 0.0) as turn:
         if looks and (turn.found is not None or turn.waited_s > 0):
             found = session.first(candidates(session, only(request), (None,)), "waited")  # None: the local store
             if found is not None:
@@ -43,15 +44,14 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
         tell_wait(session.events.emit, f"another process's build of {request.label}, in vain", turn.waited_s)
         if not waits and not turn.has_turn:
             raise BusyError(request.label)
-        if looks and session.store is not session.local:
-            return _compile_for_all(session, request, components)
+        if looks and session.chain is not None:
+            return _compile_for_all(session, session.chain, request, components)
         return session.compile(request, components)
 
 
-def _compile_for_all(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
+def _compile_for_all(session: Session, chain: Chain, request: Request, components: Sequence[Component]) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
-    no_work: Callable[[], bool] | None = (lambda: False) if waits else None
-    with session.store.elected(derive(components), no_work) as election:  # type: ignore[union-attr]
+    with chain.elected(derive(components), waits=waits) as election:
         if election.is_lost:
             raise BusyError(request.label)
         found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
@@ -59,5 +59,5 @@ def _compile_for_all(session: Session, request: Request, components: Sequence[Co
             return session.compile(request, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
-        session.store.settle()  # type: ignore[union-attr]  # stores it locally, for those that wait for this node's turn
+        chain.settle()  # stores it locally, for those that wait for this node's turn
         return found

@@ -25,7 +25,7 @@ from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from ..headers.search import HeaderQuery
+    from ..headers.roots import HeaderSearch
     from ..model.request import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
@@ -75,7 +75,7 @@ class Subject(NamedTuple):
         file: The file that defines it; "" for none.
         name: Qualified name of the kernel in that file.
         components: The components of the request, without compilers and headers.
-        headers: Queries for the headers that its texts may include.
+        headers: The search for the headers that its texts may include.
         texts: Returns the user's texts by component, each with its place.
         kinds: The kinds of reason that its front end adds, by name of the component or by a prefix of it.
     """
@@ -84,7 +84,7 @@ class Subject(NamedTuple):
     file: str
     name: str
     components: Sequence[Component]
-    headers: Sequence[HeaderQuery] = ()
+    headers: HeaderSearch | None = None
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     kinds: Mapping[str, ReasonKind] = {}
 

@@ -141,8 +141,8 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
     """List the changes in the headers of an entry; empty if the headers are no longer recorded."""
     if not subject.headers:
         return []
-    from ..headers.check import Change, differences
-    from ..headers.lookup import of_any_compiler, read_header_sets
+    from ..headers.check import Change, Checking, without_toolkit
+    from ..headers.lookup import is_there_still, read_row
 
     kinds = {
         Change.LAYOUT: ReasonKind.HEADER_SEARCH,
@@ -151,23 +151,20 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         Change.SHADOWED: ReasonKind.HEADER_SHADOWED,
         Change.ANSWER: ReasonKind.HEADER_ANSWER,
     }
-    searches = [each.search(evidence.toolchain) for each in subject.headers]
-    folders = {folder for search in searches for folder in search.folders}
+    roots = subject.headers.roots(evidence.toolchain)
     for each in evidence.store.peek_manifest(str(variant.get("family"))):
         if each["key"] != variant["key"]:
             continue
         try:
-            sets = read_header_sets(each, len(searches))
+            row = read_row(each)
         except ValueError:
             return []
-        lost = (str(path) for path in each.get("paths", ()) if str(path) not in folders)
+        lost = (str(path) for path in row.paths if not is_there_still(path, roots))
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
-        for headers, search in zip(sets, searches, strict=True):
-            if headers is not None:
-                known, where = of_any_compiler(headers, search) if evidence.any_compiler else (headers, search)
-                for change, path, old, new in islice(differences(known, where, now_ns=time.time_ns()), _MAX_HEADERS):
-                    kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
-                    found.append(Reason(kind, "headers", path, _short(old), _short(new)))
+        known = without_toolkit(row.transcript) if evidence.any_compiler else row.transcript
+        for change, path, old, new in islice(Checking(roots, time.time_ns()).differences(known), _MAX_HEADERS):
+            kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
+            found.append(Reason(kind, "headers", path, _short(old), _short(new)))
         return list(dict.fromkeys(found))
     return []
 

@@ -112,7 +112,6 @@ class Definition:
         make_resolutions: Makes its `Resolutions`, if it has its own.
         runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
         any_variant: A variant for requests to which the variant does not matter.
-        default_stream: Stream of launches without one; None if the arguments decide.
         asked: Targets that the thing itself names.
         takes_cluster: Whether a configuration may have a cluster as its fifth item.
         argument_names: As in `Launcher.names`.
@@ -128,7 +127,6 @@ class Definition:
     resolutions: Resolutions | None = None
     make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
     any_variant: Variant = None
-    default_stream: Any = 0
     asked: tuple[Target, ...] = ()
     takes_cluster = False
     argument_names: tuple[Sequence[str], Sequence[Any]] | None = None

@@ -43,7 +43,7 @@ class Configurations:
     """The base of kernels: indexing with a configuration returns the function that launches."""
 
     __name__: str
-    _default_stream: Any = 0
+    _zero: Any = None  # the stream that the integer 0 names, as in `Call.stream`
     _bound: dict[Any, Launch]
     _seen: dict[Any, None]  # configurations used once
     _rows: dict[Any, _Row]
@@ -91,7 +91,10 @@ class Configurations:
             row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
         except TypeError:  # the configuration contains a list
             row, seen = None, False
-        grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[count - 2 :])  # type: ignore[misc]
+        unset: Any = None
+        grid, block, stream, sharedmem = (*config, *(unset, 0)[count - 2 :])  # type: ignore[misc]
+        if type(stream) is int and not stream:
+            stream = self._zero
         if row is not None and row[0][0]:
             x, y, z = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
             _, (most_x, most_y, most_z), bind = row
@@ -146,7 +149,7 @@ class Launches(Configurations):
         self._arch = read_arch(definition.options["arch"]) if "arch" in definition.options else ()
         self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
         self.__name__ = definition.name or definition.label
-        self._label, self._default_stream = definition.label, definition.default_stream
+        self._label = definition.label
         self._resolutions = definition.resolutions or definition.make_resolutions(
             definition, self._session, functools.partial(choose_for_device, self._arch, kernel=self.__name__)
         )
@@ -176,7 +179,7 @@ class Launches(Configurations):
         Args:
             ntasks: Number of threads needed; 0 launches nothing.
             tpb: Threads per block; 0 for the size that keeps the most threads resident, as the driver computes it.
-            stream: As in `kernel[grid, block, stream]`.
+            stream: As in `kernel[grid, block, stream]`; None and 0 for that of the arguments.
             sharedmem: Dynamic shared memory per block, in bytes.
 
         Raises:
@@ -227,10 +230,15 @@ class Launches(Configurations):
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
         check_interpreter()
-        otherwise = functools.partial(self._resolutions.launch_by_front_end, shape, stream)
+
+        def otherwise(*args: Any) -> None:
+            from ..launch.typed import around
+
+            around(lambda ordered: self._resolutions.launch_by_front_end(shape, ordered, args), stream, args)
+
         prepare = functools.partial(self._configure, config, shape, stream)
         variant_of = self._definition.variant
-        return VariantLaunch(self, config, prepare, variant_of, lambda *args: otherwise(args), self._ordered)
+        return VariantLaunch(self, config, prepare, variant_of, otherwise, self._ordered)
 
     def _refused(self, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         """Launch arguments that the launcher of a variant refused; `config` has all four items."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError, OptionError
 from ..launch import LaunchShape, launch_shape
+from ..launch.arguments import choose, orders_of
 from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
-from ..launch.devices import bindings, current_device, done, stream_handle
+from ..launch.devices import LEGACY_DEFAULT, bindings, current_device, done, stream_handle
 from ..launch.loader import LoadedKernel
 from .base import RunsUncached, Variant
 
@@ -79,8 +80,12 @@ def time(
         raise OptionError(
             f"cannot time {name} with repeats={repeats!r}", "it is not a positive integer", "write repeats=20"
         )
-    current_device()
-    handle, launch = stream_handle(config[2]), kernel[config]
+    grid, block, stream, sharedmem = config
+    ordinal = current_device().ordinal
+    if stream is None or (type(stream) is int and not stream):  # the stream of the arguments, by its handle
+        orders = orders_of((*arguments, *named.values()), ordinal)
+        stream = choose(orders, lambda each: driver.cuStreamIsCapturing(each) == (0, 1)) or LEGACY_DEFAULT
+    handle, launch = stream_handle(stream), kernel[grid, block, stream, sharedmem]
     if driver.cuStreamIsCapturing(handle) != (0, 0):
         raise LaunchError(f"cannot time {name}", "its stream is being captured, and runs nothing", "use another stream")
     events, action = list[int](), f"time {name}"

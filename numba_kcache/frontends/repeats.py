@@ -11,6 +11,7 @@ Not here    Finding and compiling (kernel).
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from types import NoneType
 from typing import Any
 
 from ..engine.session import Session
+from ..keys import sha256
 
 LIMIT = 4096
 """Limit of the calls for which a cache keeps kernels; the least recently used are dropped first."""
@@ -87,7 +89,7 @@ def written(source: Any, name: str | None, caller: str, options: Mapping[str, An
         return None
     if bool in kinds:
         flat += tuple(map(type, flat))
-    return source, type(source), name, caller, *options, *flat
+    return source, type(source), _content(source, caller), name, caller, *options, *flat
 
 
 def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:
@@ -99,7 +101,7 @@ def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: s
     """
     try:
         frozen = tuple((each, _frozen(options[each])) for each in sorted(options))
-        call = type(source), source, name, _place_of(source, options, caller), frozen
+        call = type(source), source, _content(source, caller), name, _place_of(source, options, caller), frozen
         hash(call)
         return call
     except (TypeError, RecursionError):  # a mutable object, which cannot be compared by value
@@ -125,6 +127,17 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, (set, frozenset)):
         return kind, frozenset(map(_frozen, value))
     return kind, repr(value) if kind is float else value
+
+
+def _content(source: Any, caller: str) -> bytes:
+    """The digest of a file's content, so that an edited file is another source; b"" for other sources."""
+    if isinstance(source, (str, bytes)) or not hasattr(source, "__fspath__"):
+        return b""
+    try:
+        with open(os.path.join(os.path.dirname(caller), os.path.expanduser(source)), "rb") as file:
+            return sha256(file.read()).digest()
+    except (OSError, ValueError):  # the error is that of the kernel's definition
+        return b""
 
 
 def _place_of(source: Any, options: Mapping[str, Any], caller: str) -> str:

@@ -1,4 +1,4 @@
-"""Headers that CUDA C++ includes: scanned, surveyed, recorded with each entry, and compared at each look-up."""
+"""Headers of CUDA C++: the transcript of what NVRTC asked the file system in a compile, and its comparison later."""
 
 from __future__ import annotations
 

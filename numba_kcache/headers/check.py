@@ -1,36 +1,38 @@
-"""Compare the headers on record for a compile with the file system: the check of every warm start.
+"""Compare a transcript with the file system: the check of every warm start of a kernel with headers.
 
-Promise     `Match` only if everything in the record is unchanged; otherwise the first difference. A file that cannot
-            be read is a difference, never an exception. Nothing is written.
-Method      One complete loop per kind of fact, with no state between the loops. (sccache's check returned early; the
-            comparisons that it skipped let stale objects through.) tests/unit/test_header_check.py removes each
-            comparison in turn and finds that a scenario then fails.
-Not here    Recording (learn), and storing the record with newer stats (the caller).
+Promise     `Match` only if each question would get its recorded answer; otherwise the first difference. A file that
+            cannot be read is a difference, never an exception. Nothing is written. A stored transcript, which may be
+            forged, makes the check read each file once, and at most `MOST_BYTES`.
+Method      A file whose stat is the recorded one is unchanged; otherwise its bytes are digested. A name is absent if
+            its folder is, or if the folder's stat is the recorded one.
+Not here    Recording (record), and storing the transcript with newer stats (the caller).
 """
 
 from __future__ import annotations
 
 import os
 import stat as modes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
+from ..keys import digest_of
 from ..model import NamedTuple
-from .dependencies import HeaderFile, HeaderSet
-from .file_identity import digest, is_settled, read_steady
-from .scanner import Form, Include
-from .search import SOURCE, Place, Search, candidates, path_of
-from .tree_parts import TreePart, part_now
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, read_steady, stat_of
+from .roots import WORKING, Place, Roots
+from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
+
+MOST_BYTES = 1 << 30
+"""Most bytes that one check reads."""
 
 
 class Change(StrEnum):
     """The kinds of mismatch; after the colon, the `old` and `new` values of such a `Mismatch`.
 
-    LAYOUT      The include folders differ, or their order: number and places of the folders.
+    LAYOUT      The include folders differ, or how they lie within each other: number and places of the folders.
     TOOLKIT     The part of a toolkit's header tree that the compile used differs: its identities.
     SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
-    ANSWER      A `__has_include` has another result: "absent" or "present".
-    GONE        A header cannot be read any more: its digest, the system's error.
+    ANSWER      A file has appeared at another place where there was none: "absent", "present".
+    GONE        A header cannot be read any more: its answer, the system's error.
     CONTENT     A header's content differs: its digests.
     SAME_FILE   Paths that led to one file lead to several, or the other way round: the number of files then and now.
     """
@@ -47,7 +49,7 @@ class Change(StrEnum):
 class Match(NamedTuple):
     """The headers are unchanged. `refreshed` has newer stats if contents had to be read to find that."""
 
-    refreshed: HeaderSet | None = None
+    refreshed: Transcript | None = None
 
 
 class Mismatch(NamedTuple):
@@ -59,132 +61,205 @@ class Mismatch(NamedTuple):
     new: str
 
 
-def check_headers(known: HeaderSet, search: Search, *, now_ns: int) -> Match | Mismatch:
-    """Compare headers with the file system, up to the first difference.
+def check_transcript(known: Transcript, roots: Roots, *, now_ns: int, any_compiler: bool = False) -> Match | Mismatch:
+    """Compare a transcript with the file system, up to the first difference.
 
     Args:
-        known: The recorded header set, of this machine or another.
-        search: The folders that are searched for headers now.
+        known: The recorded transcript, of this machine or another.
+        roots: The folders that are searched for headers now; without those of the toolkit if any will do.
         now_ns: The time, by the wall clock.
+        any_compiler: Whether code of any compiler is accepted, with its toolkit's headers.
     """
-    files: list[HeaderFile] = []
-    trees: list[TreePart] = []
-    for mismatch in differences(known, search, now_ns=now_ns, files=files, trees=trees):
+    checking = Checking(roots, now_ns)
+    for mismatch in checking.differences(without_toolkit(known) if any_compiler else known):
         return mismatch
-    found = known._replace(files=tuple(files), trees=tuple(trees))
+    found = known._replace(stats=checking.stats, toolkit=checking.toolkit or known.toolkit)
     return Match(None if found == known else found)
 
 
-def differences(
-    known: HeaderSet,
-    search: Search,
-    *,
-    now_ns: int,
-    files: list[HeaderFile] | None = None,
-    trees: list[TreePart] | None = None,
-) -> Iterator[Mismatch]:
-    """Yield each difference from the file system; unchanged files and tree parts are added to `files` and `trees`."""
-    layout = search.layout()
-    if layout != known.layout:
-        yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
-        return  # the indices in places mean other folders now
-    for part in known.trees:
-        root = search.trees[part.tree] if part.tree < len(search.trees) else ""
-        now_there = part_now(part, root, now_ns)
-        if now_there.identity != part.identity:
-            yield Mismatch(Change.TOOLKIT, root, part.identity, now_there.identity)
-        if trees is not None:
-            trees.append(now_there)
-    roots = [root and root.rstrip("/") + "/" for root in search.roots]
-    for base, rest in known.clear:
-        path = roots[base] + rest
-        if is_there(path):
-            yield Mismatch(Change.SHADOWED, path, "absent", "present")
-    if known.forced or search.forced:
-        yield from _forced_elsewhere(known, search)
-    for long, first in known.folders:
-        of_name = folder_at(path_of(long, search))
-        if of_name is None or of_name != folder_at(path_of(first, search)):
-            yield Mismatch(Change.SAME_FILE, path_of(long, search), "1", "2")
-    for (base, rest), names in known.absent:
-        folder = roots[base] + rest
-        if is_there(folder):
+def without_toolkit(known: Transcript) -> Transcript:
+    """Make the transcript without the toolkit's part, for code of any compiler: the toolkit belongs to it."""
+    return known._replace(toolkit=None, layout=known.layout[: known.own])
+
+
+class Checking:
+    """One comparison.
+
+    Args:
+        roots: The folders that are searched for headers.
+        now_ns: The time, by the wall clock.
+
+    Attributes:
+        stats: `Transcript.stats` as they are now.
+        toolkit: The toolkit's part as it is now.
+    """
+
+    def __init__(self, roots: Roots, now_ns: int) -> None:
+        self.stats: dict[Place, FileStat] = {}
+        self.toolkit: Toolkit | None = None
+        self._roots, self._now_ns = roots, now_ns
+        self._paths = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
+        self._digests: dict[FileStat, str] = {}
+        self._bytes = 0
+
+    def differences(self, known: Transcript) -> Iterator[Mismatch]:
+        """Yield each difference from the file system."""
+        roots, layout = self._roots, self._roots.layout()
+        if known.own != len(roots.own) or known.layout != (layout if known.toolkit else layout[: known.own]):
+            yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
+            return  # the indices in places mean other folders now
+        inodes: dict[Place, tuple[int, int]] = {}
+        if known.toolkit is not None:
+            self.toolkit = toolkit_now(known.toolkit, roots, self._now_ns, inodes)
+            if self.toolkit.identity != known.toolkit.identity:
+                root = os.path.commonpath(roots.toolkit) if roots.toolkit else ""
+                yield Mismatch(Change.TOOLKIT, root, known.toolkit.identity, self.toolkit.identity)
+        yield from self._present(known)
+        yield from self._files(known, inodes)
+        then = (frozenset(place for place in group if place in inodes) for group in known.same_files)
+        groups = {group for group in then if len(group) > 1}
+        if groups != {frozenset(each) for each in same_files(inodes)}:
+            yield Mismatch(Change.SAME_FILE, "", str(len(known.same_files)), str(len(same_files(inodes))))
+
+    def _present(self, known: Transcript) -> Iterator[Mismatch]:
+        """Yield each place at which there was nothing, and now is something."""
+        read = {
+            os.path.basename(place.rest) for place in (*known.places, *(known.toolkit.places if known.toolkit else ()))
+        }
+        for place, names in known.absent.items():
+            folder = self._paths[place.root] + place.rest
+            stat = _stat(folder)
+            if stat is None:
+                continue
+            if stat == known.stats.get(place):
+                self.stats[place] = stat
+                continue
+            within, is_absent = folder and folder.rstrip("/") + "/", True
             for name in names:
-                path = os.path.join(folder, name)
-                if is_file(path):
-                    yield Mismatch(Change.SHADOWED, path, "absent", "present")
-    for places, answer in known.answers:
-        paths = [roots[base] + rest for base, rest in places]
-        if any(map(is_file, paths)) != answer:
-            words = ("present", "absent") if answer else ("absent", "present")
-            yield Mismatch(Change.ANSWER, next(filter(is_file, paths), paths[0]), *words)
-    inodes: list[tuple[int, int]] = []
-    for file in known.files:
-        (base, rest), sha256, stat = file
-        path = roots[base] + rest
-        try:
-            now = os.stat(path)
-            if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_dev, now.st_ino) != stat:
-                reading = read_steady(path)
-                found = digest(reading.data)
-                if found != sha256:
-                    yield Mismatch(Change.CONTENT, path, sha256, found)
-                file = HeaderFile(file.place, found, reading.stat if is_settled(reading, path, now_ns) else None)
-        except (OSError, ValueError) as error:
-            yield Mismatch(Change.GONE, path, sha256, getattr(error, "strerror", None) or str(error))
-            continue
-        inodes.append((now.st_dev, now.st_ino))
-        if files is not None:
-            files.append(file)
-    same = same_files(inodes)
-    if same != known.same and len(inodes) == len(known.files):
-        yield Mismatch(Change.SAME_FILE, "", str(len(known.same)), str(len(same)))
+                if _is_file(within + name):
+                    if place == (WORKING, "") and self._is_read_elsewhere(within + name, name, known):
+                        continue  # a name given to -include leads to the file that it led to, now at once
+                    is_absent = False
+                    change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
+                    yield Mismatch(change, within + name, ABSENT, "present")
+            if is_absent and is_settled(stat, folder, self._now_ns, has_writer=False):
+                self.stats[place] = stat
+
+    def _is_read_elsewhere(self, path: str, name: str, known: Transcript) -> bool:
+        """Check whether the folder of a file is one in which a file of this name was read."""
+        others = [self._paths[each.root] + name for each in known.places if each.root >= 0 and each.rest == name]
+        here = _stat(os.path.dirname(path))
+        return here is not None and any(_stat(os.path.dirname(each)) == here for each in others)
+
+    def _files(self, known: Transcript, inodes: dict[Place, tuple[int, int]]) -> Iterator[Mismatch]:
+        """Yield each place at which there was a file or folder, and now is another or none."""
+        for place, answer in known.places.items():
+            path = self._paths[place.root] + place.rest
+            try:
+                found = os.stat(path)
+                is_folder = modes.S_ISDIR(found.st_mode)
+                if is_folder != (answer == FOLDER):
+                    yield Mismatch(Change.CONTENT, path, answer, FOLDER if is_folder else FILE)
+                    continue
+                if not is_folder:
+                    inodes[place] = found.st_dev, found.st_ino
+                if answer in (FOLDER, FILE):
+                    continue
+                stat = stat_of(found)
+                if stat == known.stats.get(place):
+                    self.stats[place] = stat
+                    continue
+                content = self._digest(path, stat, place)
+                if content != answer:
+                    yield Mismatch(Change.CONTENT, path, answer, content)
+            except (OSError, ValueError) as error:
+                yield Mismatch(Change.GONE, path, answer, getattr(error, "strerror", None) or str(error))
+
+    def _digest(self, path: str, stat: FileStat, place: Place) -> str:
+        """Digest a file, of all paths to it once."""
+        if stat not in self._digests:
+            self._bytes += stat.size
+            if self._bytes > MOST_BYTES:
+                raise ValueError("there is too much to read")
+            reading = read_steady(path)
+            stat, found = reading.stat, digest(reading.data)
+            if is_settled(stat, path, self._now_ns, has_writer=reading.has_writer):
+                self.stats[place] = stat
+            self._digests[stat] = found
+        elif is_settled(stat, path, self._now_ns, has_writer=None):
+            self.stats[place] = stat
+        return self._digests[stat]
 
 
-def _forced_elsewhere(known: HeaderSet, search: Search) -> Iterator[Mismatch]:
-    """Yield each name given to `-include` that now leads to a file in another folder, or to none."""
-    if len(known.forced) != len(search.forced):
-        yield Mismatch(Change.LAYOUT, "", str(len(known.forced)), str(len(search.forced)))
-    for name, (old, is_beside) in zip(search.forced, known.forced, strict=False):
-        places = candidates(search, Include(Form.FORCED, name), Place(SOURCE, ""))
-        now = next((place for place in places if is_file(path_of(place, search))), None)
-        if now is None:
-            yield Mismatch(Change.GONE, path_of(old, search), "present", "absent")
-        elif now != old or is_beside not in (None, now == places[0]):
-            yield Mismatch(Change.SHADOWED, path_of(now, search), "absent", "present")
-
-
-def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """List the groups of indices with equal (device, inode), in order."""
-    if len(set(inodes)) == len(inodes):
-        return ()
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index, inode in enumerate(inodes):
-        groups.setdefault(inode, []).append(index)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
-
-
-def folder_at(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file or folder at a path; None if there is neither."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
-
-
-def is_there(path: str) -> bool:
-    """Check whether the path leads to a file or a folder."""
-    try:
-        os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def is_file(path: str) -> bool:
-    """Check whether the path leads to a file that a compiler would take as a header (not a folder)."""
+def _is_file(path: str) -> bool:
+    """Check whether a path leads to something that NVRTC takes as a header: it skips a folder."""
     try:
         return not modes.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError):
         return False
+
+
+def same_files(inodes: Mapping[Place, tuple[int, int]]) -> tuple[tuple[Place, ...], ...]:
+    """List the groups of places with equal (device, inode)."""
+    if len({*inodes.values()}) == len(inodes):
+        return ()
+    groups: dict[tuple[int, int], list[Place]] = {}
+    for place, inode in inodes.items():
+        groups.setdefault(inode, []).append(place)
+    return tuple(sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1))
+
+
+def toolkit_now(
+    known: Toolkit,
+    roots: Roots,
+    now_ns: int,
+    inodes: dict[Place, tuple[int, int]],
+    read: Mapping[Place, str] | None = None,
+) -> Toolkit:
+    """Make the toolkit's part as it is now; contents are read only if the stats differ.
+
+    Args:
+        known: The part, as it was recorded.
+        roots: The folders that are searched for headers.
+        now_ns: The time, by the wall clock.
+        inodes: Device and inode of each file are added.
+        read: Digests of what a compile has just read; None to read it.
+    """
+    places = [(place, roots.path(place)) for place in known.places]
+    folders = [(folder, roots.path(folder)) for folder in known.absent]
+    stats: list[FileStat | None] = []
+    for place, path in places + folders:
+        try:
+            found_ = os.stat(path)
+            stats.append(stat_of(found_))
+            if not modes.S_ISDIR(found_.st_mode):
+                inodes[place] = found_.st_dev, found_.st_ino
+        except (OSError, ValueError):
+            stats.append(None)
+    found = digest_of([list(each or ()) for each in stats])
+    if known.stat and found == known.stat:
+        return known
+    # the type of filesystem is not checked: no program writes to a toolkit's headers through a mapping
+    is_settled_ = all(each is None or each.ctime_ns + SETTLED_AFTER_NS <= now_ns for each in stats)
+    answers: list[Sequence[str | int]] = []
+    for place, path in places:
+        answers.append([*place, (read or {}).get(place) or _answer_of(path)])
+    for folder, path in folders:
+        answers += [[*folder, each] for each in known.absent[folder] if _is_file(os.path.join(path, each))]
+    own = len(roots.own)
+    identity = digest_of([[int(root) - own, *rest] for root, *rest in answers])
+    return known._replace(identity=identity, stat=found if is_settled_ else "")
+
+
+def _answer_of(path: str) -> str:
+    try:
+        return FOLDER if os.path.isdir(path) else digest(read_steady(path).data)
+    except (OSError, ValueError):
+        return ABSENT
+
+
+def _stat(path: str) -> FileStat | None:
+    try:
+        return stat_of(os.stat(path or "."))
+    except (OSError, ValueError):
+        return None

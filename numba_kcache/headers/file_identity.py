@@ -93,13 +93,21 @@ def digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
-    """Check whether an equal stat at any later time implies equal content. `now_ns` is the time of reading."""
-    stat = reading.stat
+def is_settled(stat: FileStat, path: str, now_ns: int, *, has_writer: bool | None) -> bool:
+    """Check whether an equal stat at any later time implies equal content.
+
+    Args:
+        stat: The stat of a file, or of a folder, which has no writers.
+        path: Its path.
+        now_ns: The time before it was read.
+        has_writer: As in `Reading`.
+    """
+    if stat.ctime_ns + SETTLED_AFTER_NS > now_ns:
+        return False
     kind = _kind(path, stat.device)
     # an overlay does not report writers of a file in its lower layer
-    age_ns = SETTLED_AFTER_NS if reading.has_writer is False and kind != "overlay" else WRITTEN_BACK_AFTER_NS
-    return stat.ctime_ns + age_ns <= now_ns and kind in _LOCAL
+    is_written = has_writer is False and kind != "overlay"
+    return kind in _LOCAL and (is_written or stat.ctime_ns + WRITTEN_BACK_AFTER_NS <= now_ns)
 
 
 def _has_writer(handle: int) -> bool | None:

@@ -1,38 +1,57 @@
-"""Find the key of a request whose texts include files, by the header sets recorded in its manifest.
+"""Find the key of a request whose texts include files, by the transcripts in the index of its kernel.
 
-Promise     A key is returned only if every file that the compile depended on, and every place where none was found,
-            is unchanged. The manifest only lists which header sets to try: the key is derived again from the one
-            that matches.
-Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
-            is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has its own set. Code
-            that may contain the path of an include folder is a hit only if the same folder is searched again.
-Not here    The contents of a header set (dependencies), comparing it (check), and recording it (compile).
+Promise     A key is returned only if every answer that the compile got is unchanged. The index only lists which
+            transcripts to try: the key is derived again from the one that matches.
+Method      ccache's direct mode. The index keeps several rows, so that switching a branch back is a hit. Code that may
+            contain the path of an include folder is a hit only if the same folder is searched again.
+Not here    The value of a transcript (transcript), comparing it (check), and recording it (record).
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, derive
 from ..model import NamedTuple
-from .check import Match, check_headers
-from .dependencies import HeaderSet, headers_from_json, sets_components, sets_to_json
-from .search import Search
+from .check import Match, check_transcript
+from .roots import Roots, located
+from .transcript import Transcript, transcript_components, transcript_from_json, transcript_to_json
 
 if TYPE_CHECKING:
     from ..store.entry import Variant
 
 
-class Found(NamedTuple):
-    """The outcome of a look-up by recorded headers.
+class Row(NamedTuple):
+    """One entry in the index of a kernel.
 
     Args:
-        key: The key derived from the header sets that match; None if none match.
-        renewed: The manifest variant of these sets with newer stats if contents had to be compared.
-        variant: The manifest variant of these sets, as it is stored.
+        key: Its key.
+        target: The name of its target.
+        digests: The digest of the request, with compilers and versions.
+        transcript: What its compile asked the file system.
+        paths: The folders whose paths its code may contain.
+    """
+
+    key: str
+    target: str
+    digests: str
+    transcript: Transcript
+    paths: tuple[Any, ...]
+
+
+Index = Iterable[Mapping[str, Any]]
+"""The rows of one kernel as they are stored, newest first."""
+
+
+class Found(NamedTuple):
+    """The outcome of a look-up by transcripts.
+
+    Args:
+        key: The key derived from the transcript that matches; None if none matches.
+        renewed: The row with newer stats if contents had to be compared.
+        variant: The row, as it is stored.
     """
 
     key: str | None
@@ -40,100 +59,67 @@ class Found(NamedTuple):
     variant: Variant | None = None
 
 
-def find_key(
-    variants: Iterable[Variant], components: Sequence[Component], searches: Sequence[Search], *, any_compiler: bool
-) -> Found:
-    """Find the first variant whose headers are unchanged, and derive its key.
+def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any_compiler: bool) -> Found:
+    """Find the first row whose headers are unchanged, and derive its key.
 
     Args:
-        variants: The variants of the family's manifest, newest first.
+        index: The rows of the kernel.
         components: The components of the request, without headers.
-        searches: The folders that are searched for headers, for each text of the request.
-        any_compiler: Code of any compiler is accepted; its toolkit's headers then count as part of it.
+        roots: The folders that are searched for headers; without the toolkit's, if that of any compiler will do.
+        any_compiler: Code of any compiler is accepted.
     """
     request, now_ns = derive(components), time.time_ns()
-    for variant in variants:
-        if variant.get("request") != request and not any_compiler:
+    for stored in index:
+        if stored.get("request") != request and not any_compiler:
             continue
         try:
-            sets = read_header_sets(variant, len(searches))
+            row = read_row(stored)
         except ValueError:
             continue
-        paths = variant.get("paths", [])
-        if not (isinstance(paths, list) and all(_is_there_still(each, searches) for each in paths)):
+        if not all(is_there_still(each, roots) for each in row.paths):
             continue
-        refreshed = list(sets)
-        for index, (headers, search) in enumerate(zip(sets, searches, strict=True)):
-            if headers is None:
-                continue
-            looked_at, where = of_any_compiler(headers, search) if any_compiler else (headers, search)
-            outcome = check_headers(looked_at, where, now_ns=now_ns)
-            if not isinstance(outcome, Match):
-                break
-            found = outcome.refreshed or looked_at
-            refreshed[index] = found._replace(trees=headers.trees) if any_compiler else found
-        else:
-            key = str(variant.get("key"))
-            if variant.get("request") == request:
-                key = derive((*components, *sets_components(sets, paths)))
-            renewed = {**variant, "closures": sets_to_json(refreshed)} if refreshed != sets else None
-            return Found(key, renewed, variant)
+        is_in = (
+            row.transcript.own > len(roots.own) and not roots.working
+        )  # a forced header was in the working directory
+        where = roots.with_working() if is_in else roots
+        outcome = check_transcript(row.transcript, where, now_ns=now_ns, any_compiler=any_compiler)
+        if isinstance(outcome, Match):
+            key = row.key
+            if row.digests == request:
+                key = derive((*components, *transcript_components(row.transcript, row.paths)))
+            renewed = None
+            if outcome.refreshed is not None:
+                renewed = {**stored, "transcript": transcript_to_json(outcome.refreshed)}
+            return Found(key, renewed, dict(stored))
     return Found(None)
 
 
-def without_stats(variant: Variant) -> Variant:
-    """Make the variant for other machines, without inodes and times, which are meaningless there."""
-    stored = variant.get("closures")
-    if not isinstance(stored, list):
-        return variant
-    sets = read_header_sets(variant, len(stored))
-    return {**variant, "closures": sets_to_json([each and bare(each) for each in sets])}
-
-
-def bare(headers: HeaderSet) -> HeaderSet:
-    """Make the header set without stats, so that all files are compared by content."""
-    files = tuple(file._replace(stat=None) for file in headers.files)
-    return headers._replace(files=files, trees=tuple(part._replace(stat="") for part in headers.trees))
-
-
-def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
-    """Check whether a folder whose path the code contains has the same number in the search as at compile time."""
-    return any(path == each for search in searches for each in located(search))
-
-
-def located(search: Search) -> list[list[int | str]]:
-    """List the folders of a search, each with its number among the user's own; -1 for the toolkit's. The working
-    directory is last, with -2."""
-    found: list[list[int | str]] = []
-    own = 0
-    for folder, (tree, _rest) in zip(search.folders, search.layout(), strict=True):
-        found.append([own if tree < 0 else -1, folder])
-        own += tree < 0
-    return [*found, [-2, search.working_folder]]
-
-
-def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:
-    """Read the header sets of a variant, one for each text of the request.
+def read_row(stored: Mapping[str, Any]) -> Row:
+    """Read a stored row.
 
     Raises:
-        ValueError: They are not header sets for such a request.
+        ValueError: It has no transcript, or is not one that could have been stored.
     """
-    stored = variant.get("closures")
-    if not isinstance(stored, list) or len(stored) != count:
-        raise ValueError("not the header sets of this request")
-    return [None if each is None else headers_from_json(each) for each in stored]
+    paths = stored.get("paths", [])
+    if not isinstance(paths, list):
+        raise ValueError("not the row of a kernel with headers")
+    transcript = transcript_from_json(stored.get("transcript"))
+    return Row(str(stored.get("key")), str(stored.get("target")), str(stored.get("request")), transcript, tuple(paths))
 
 
-def of_any_compiler(headers: HeaderSet, search: Search) -> tuple[HeaderSet, Search]:
-    """Remove the toolkit's headers from a header set, and adapt the search as if this machine had the same toolkit.
+def without_stats(stored: Variant) -> Variant:
+    """Make the row for other machines, without inodes and times, which are meaningless there."""
+    if "transcript" not in stored:
+        return stored
+    return {**stored, "transcript": transcript_to_json(bare(read_row(stored).transcript))}
 
-    The toolkit's headers belong to the compiler, and any is accepted; this machine may have other ones, or none.
-    """
-    own = iter([folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0])
-    last = max((tree for tree, _ in headers.layout), default=-1)
-    trees = tuple(f"/nonexistent/toolkit{index}" for index in range(last + 1))
-    folders = [
-        os.path.join(trees[tree], "" if rest == "." else rest) if tree >= 0 else next(own, None)
-        for tree, rest in headers.layout
-    ]
-    return headers._replace(trees=()), search._replace(folders=(*filter(None, folders), *own), trees=trees)
+
+def bare(transcript: Transcript) -> Transcript:
+    """Make the transcript without stats, so that all files are compared by content."""
+    toolkit = transcript.toolkit and transcript.toolkit._replace(stat="")
+    return transcript._replace(stats={}, toolkit=toolkit)
+
+
+def is_there_still(path: object, roots: Roots) -> bool:
+    """Check whether a folder whose path the code contains has the same number in the search as at compile time."""
+    return any(path == [number, folder] for number, folder in located(roots))

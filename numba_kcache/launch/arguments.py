@@ -4,11 +4,14 @@ Promise     `Slot.settle` is the complete check of one argument. It returns an a
             from this launch's device, its elements fit the pointee, it is writable where the kernel may write, and it
             is contiguous (unless `strided`). A bare integer is never taken as an address. This module has only the
             code for the commonest types; the rest is imported with the first argument of another type.
-Method      `memory_of` reads the device memory of an argument. Actions that an argument needs (wait for a stream, make
-            a copy) are collected on the `Call`, and run after all arguments are checked.
+            A launch without a stream is ordered like an operation of the library whose arrays it takes (`choose`).
+Method      `memory_of` reads the device memory of an argument, `orders_of` the streams of all arguments. Copies that an
+            argument needs are collected on the `Call`, and made after all arguments are checked.
 Not here    Numbers that need a conversion (`scalars`); rarer kinds of memory (`memory`), rarer pairs of memory and
             pointer (`pointers`); Numba's arguments, which take several parameters (`typed`).
 Source      CUDA Array Interface v3: stream 1 is the legacy default stream, 2 the per-thread one; None needs no wait.
+            It names the stream of the last write, not the library's current stream. The per-thread default stream
+            and the legacy one wait for each other (CUDA Driver API, "Stream synchronization behavior").
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ArgumentError
 from ..model import NamedTuple
 from ..model.artifact import SCALAR_SIZES, Parameter
 from . import Dim3
-from .devices import check_interpreter, stream_handle, stream_identity
+from .devices import LEGACY_DEFAULT, check_interpreter, stream_handle, stream_identity
 
 if TYPE_CHECKING:
     from .launcher import Launcher
@@ -73,11 +76,12 @@ class Call(NamedTuple):
     Args:
         shape: Grid, block and shared memory.
         handle: Handle of the launch stream.
-        stream: The launch stream as the user gave it.
+        stream: The launch stream as the user gave it; None: the arguments decide; 0: Numba's default stream, whose
+            launches are ordered with other libraries' streams.
         arguments: Arguments of the launch.
         before: Functions to call before the launch, in order.
         after: Functions to call after it: copies back to the host.
-        borrowed: Objects to keep alive until the launch is queued.
+        borrowed: Objects to keep alive until the kernel has run.
     """
 
     shape: tuple[Dim3, Dim3, int]
@@ -208,7 +212,6 @@ class Memory(NamedTuple):
         strides: Bytes between neighbours along each axis; None if it is C-contiguous.
         readonly: Whether the memory must not be written.
         device: Ordinal of its device; None if the argument does not state it.
-        stream: Handle of the stream that writes it; None if the launch need not wait.
     """
 
     address: int
@@ -218,7 +221,6 @@ class Memory(NamedTuple):
     strides: tuple[int, ...] | None = None
     readonly: bool = False
     device: int | None = None
-    stream: int | None = None
 
 
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
@@ -227,7 +229,7 @@ _new = tuple.__new__  # the constructor of a named tuple takes three times as lo
 class PointerSlot(ParameterSlot):
     """The slot of a parameter that takes a pointer."""
 
-    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
+    def settle(self, value: Any, _stream_id: int, call: Call | None = None) -> Any:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -244,7 +246,7 @@ class PointerSlot(ParameterSlot):
                 return settle_rare(self, value, call)
         except Unfit as unfit:
             raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
-        address, element, _item_bytes, _shape, strides, readonly, device, stream = memory
+        address, element, _item_bytes, _shape, strides, readonly, device = memory
         module = self.launcher.module
         if (element is not None and (element != self.pointee or strides is not None or readonly)) or (
             module.device_of is not None and device != module.device.ordinal
@@ -253,10 +255,6 @@ class PointerSlot(ParameterSlot):
             from .pointers import check_memory
 
             check_memory(self, value, memory)
-        if stream is not None and stream_identity(stream) != stream_id:
-            if call is None:
-                return None
-            call.before.append(functools.partial(module.waits.enqueue_wait, stream, call.handle))
         return address
 
 
@@ -273,7 +271,16 @@ class WordSlot(PointerSlot):
         return super().settle(value, stream_id, call)
 
 
-_rare_memory: Any = None
+_rare: Any = None
+"""The module `memory`, once it is imported: repeating an import statement takes time."""
+
+
+def _rarer() -> Any:
+    global _rare
+    check_interpreter()
+    from . import memory as _rare
+
+    return _rare
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
@@ -292,49 +299,79 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
     if value is None:
         return Memory(0)
     if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
-        dtype, stream = value.dtype, value.stream
-        producer = None if type(stream) is int and stream == 0 else stream_handle(stream)
-        strides = None if value.is_c_contiguous() else value.strides
+        dtype, strides = value.dtype, None if value.is_c_contiguous() else value.strides
         address = value.gpu_data.device_ctypes_pointer.value or 0
-        code = element_of_dtype(dtype)
-        return _new(Memory, (address, code, dtype.itemsize, value.shape, strides, False, None, producer))
+        return _new(Memory, (address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides, False, None))
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if cupy is not None and type(value) is cupy.ndarray and hasattr(value, "_c_contiguous"):
         data, dtype, strides = value.data, value.dtype, None if value._c_contiguous else value.strides
-        stream, code = cupy.cuda.get_current_stream().ptr, element_of_dtype(dtype)
-        return _new(Memory, (data.ptr, code, dtype.itemsize, value.shape, strides, False, data.device_id, stream))
+        code = element_of_dtype(dtype)
+        return _new(Memory, (data.ptr, code, dtype.itemsize, value.shape, strides, False, data.device_id))
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
     interface = None if is_tensor else getattr(value, protocol, None)
-    if interface is None:
-        global _rare_memory
-        if _rare_memory is None:
-            check_interpreter()
-            from .memory import rare_memory as _rare_memory  # kept: repeating an import statement takes time
-        rare: Memory | None = _rare_memory(value)
+    is_unordered = type(interface) is dict and "stream" not in interface and protocol == "__cuda_array_interface__"
+    if interface is None or (is_unordered and hasattr(value, "__dlpack_device__")):
+        rare: Memory | None = (_rare or _rarer()).rare_memory(value)
         return rare
     try:
         if interface.get("mask") is not None:
             raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
         element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
         if element is None:
-            check_interpreter()
-            from .memory import read_typestr
-
-            element, item_bytes = read_typestr(value, interface["typestr"])
+            element, item_bytes = (_rare or _rarer()).read_typestr(value, interface["typestr"])
         else:
             item_bytes = SCALAR_SIZES[element]
         address, is_readonly = data if data is not None else (0, False)
         if type(address) is not int or not 0 <= address < _WORDS:
             address = _word(address, "address")
-        shape, strides, producer = interface["shape"], interface.get("strides"), interface.get("stream")
+        shape, strides = interface["shape"], interface.get("strides")
         if strides is not None and len(strides) != len(shape):
             raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
-        if producer is not None and (type(producer) is not int or producer < 0):
-            producer = _word(producer, "stream")
+        if type(producer := interface.get("stream")) is not int and producer is not None:
+            _word(producer, "stream")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"its {protocol} is not valid: {type(error).__name__}: {error}"
         raise Unfit(why, "it has shape, typestr, data = (address, is read-only), and perhaps strides") from error
-    return _new(Memory, (address, element, item_bytes, shape, strides, bool(is_readonly), None, producer))
+    return _new(Memory, (address, element, item_bytes, shape, strides, bool(is_readonly), None))
+
+
+def device_elsewhere(module: Any, memory: Memory) -> int | None:
+    """The device of memory that the device of a module cannot reach; None for reachable memory."""
+    device_of, here = module.device_of, module.device.ordinal
+    if device_of is None or memory.device == here or not memory.address:
+        return None
+    device: int | None = device_of(memory.address) if memory.device is None else memory.device
+    return None if device == here else device
+
+
+def is_c_contiguous(memory: Memory) -> bool:
+    """Check whether the elements are contiguous in C order; True for empty arrays."""
+    if memory.strides is None or 0 in memory.shape:
+        return True
+    axes = [axis for axis in zip(memory.shape, memory.strides, strict=True) if axis[0] != 1]
+    return is_packed(axes[::-1], memory.item_bytes)
+
+
+def is_packed(axes: list[tuple[int, int]], item_bytes: int) -> bool:
+    """Check whether the elements are contiguous along axes of (extent, stride), the innermost first."""
+    expected = item_bytes
+    for extent, stride in axes:
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def is_exported(value: Any) -> bool:
+    """Check whether an array has an interface that says nothing about the order of writes to its memory, and DLPack,
+    which is told the launch stream (JAX: its interface has version 2)."""
+    interface = getattr(value, "__cuda_array_interface__", None) if hasattr(value, "__dlpack_device__") else None
+    return type(interface) is dict and "stream" not in interface
+
+
+def is_immutable(kind: type) -> bool:
+    """Check whether arrays of a type must not be written: JAX's, whose memory XLA may share between arrays."""
+    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def _word(number: Any, what: str) -> int:
@@ -351,3 +388,85 @@ def element_of_dtype(dtype: Any) -> str:
     if not dtype.isnative:
         return ""
     return CODES.get(dtype.name) or ("o" if dtype.kind == "V" else "")
+
+
+# -- streams -------------------------------------------------------------------------------------------
+
+
+class Order(NamedTuple):
+    """The stream by which an argument's library orders its work.
+
+    Args:
+        handle: Its handle; 0 for the legacy default stream.
+        is_current: Whether later operations of the library go to it: its current stream, or that of a Numba array.
+            False for the stream of an array interface, on which the memory was written.
+        is_numba: Whether it is that of a Numba array.
+    """
+
+    handle: int
+    is_current: bool
+    is_numba: bool
+
+
+def orders_of(arguments: Iterable[Any], ordinal: int) -> list[Order]:
+    """The streams of the arguments that have one, in their order. No library is imported for it.
+
+    Args:
+        arguments: Arguments of a launch; tuples may contain further ones.
+        ordinal: Ordinal of the launch's device.
+    """
+    found: list[Order] = []
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    for value in arguments:
+        kind, is_current, is_numba = type(value), True, False
+        if kind is int or kind is float or value is None:
+            continue
+        if isinstance(value, tuple):
+            found += orders_of(value, ordinal)
+            continue
+        if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
+            handle, is_numba = value.stream, True
+            handle = handle if type(handle) is int else stream_handle(handle)
+        elif cupy is not None and isinstance(value, cupy.ndarray):
+            handle = cupy.cuda.get_current_stream().ptr
+        elif (torch is not None and isinstance(value, torch.Tensor)) or hasattr(kind, "__dlpack_c_exchange_api__"):
+            handle = (_rare or _rarer()).current_stream(value, torch, ordinal)
+        else:
+            interface, is_current = getattr(value, "__cuda_array_interface__", None), False
+            handle = interface.get("stream") if type(interface) is dict else None
+            try:
+                handle = handle if handle is None or type(handle) is int else _word(handle, "stream")
+            except (TypeError, ValueError):  # `memory_of` refuses it
+                continue
+        if handle is not None:
+            found.append(_new(Order, (0 if handle == LEGACY_DEFAULT else handle, is_current, is_numba)))
+    return found
+
+
+def choose(orders: list[Order], is_capturing: Callable[[int], bool]) -> int:
+    """The stream of a launch that was given none: the first current one, else the first that wrote an argument, else
+    the default stream. Of different streams, one that is being captured comes first."""
+    if not orders:
+        return 0
+    own = next((each for each in orders if each.is_current), orders[0]).handle
+    if len(orders) > 1 and len({each.handle for each in orders}) > 1:
+        return next((each.handle for each in orders if is_capturing(each.handle)), own)
+    return own
+
+
+def others(orders: list[Order], handle: int, stream: Any, is_captured: Callable[[int], bool]) -> list[int]:
+    """The further streams that a launch is ordered with, each once.
+
+    Args:
+        orders: Those of its arguments.
+        handle: Handle of its stream.
+        stream: As `Call.stream`. A Numba array on the default stream asks no launch on a given stream to wait; with
+            Numba's default stream, as in Numba, arrays of Numba ask for nothing.
+        is_captured: Tells whether a stream is being captured: a graph does not wait for the default stream of arrays.
+    """
+    own, is_numbas = stream_identity(handle), type(stream) is int and stream == 0
+    found = [
+        other for other, _is_current, is_numba in orders
+        if other != own and not (is_numba and (is_numbas if other else stream is not None or is_captured(handle)))
+    ]  # fmt: skip
+    return list(dict.fromkeys(found))

@@ -18,23 +18,23 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import NamedTuple, Target
 
-native: Any
 try:
-    from . import native
-except ImportError:  # the module was not built: no C compiler, or another platform
-    native = None
-if native is not None:
-    _calls: Any = native
-else:
-    from . import by_ctypes as _calls
+    from . import native as native
+except ImportError as problem:
+    raise ToolchainMissingError(
+        "cannot use numba_kcache",
+        f"its compiled module cannot be imported: {problem}",
+        "pip install --force-reinstall numba-kcache; in a checkout: python3 .ci/native_build.py"
+        if sys.platform == "linux"
+        else f"use Linux on x86-64 or aarch64: there is no such module for {sys.platform}",
+    ) from problem
 
-address_of: Callable[[bytes | bytearray], int] = _calls.address_of
+address_of = native.address_of
 
 NUMBA_CUDA_MODULE = "numba.cuda.core.config"
 """A program that has imported this module of numba-cuda uses Numba, whose cudadrv.devices then manages the contexts.
@@ -42,7 +42,7 @@ The CUDA target built into Numba lacks the module: its arrays are treated like C
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without one name a target: arch='sm_90'"
-_LEGACY_DEFAULT = 1
+LEGACY_DEFAULT = 1
 """The explicit handle of the legacy default stream; 0 means the same stream."""
 
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709  # CUresult
@@ -89,6 +89,7 @@ _PATTERNS = {
     "cuEventCreate": "wi",
     "cuEventRecord": "ii",
     "cuEventQuery": "i",
+    "cuEventSynchronize": "i",
     "cuEventElapsedTime": "nii",
     "cuEventDestroy_v2": "i",
 }
@@ -123,7 +124,7 @@ def bindings() -> Driver:
     driver = Driver()
     driver.addresses = {}
     for name, pattern in _PATTERNS.items():
-        found = _calls.function(name, pattern)
+        found = native.function(name, pattern)
         if found is not None:
             driver.__dict__[name], driver.addresses[name] = found
     return driver
@@ -195,7 +196,7 @@ _modules_without_driver = 0
 def is_device_current() -> bool:
     """Check whether this thread has a current CUDA context. Imports and initialises nothing."""
     global _modules_without_driver
-    if _modules_without_driver >= 0 and hasattr(os, "RTLD_NOLOAD"):
+    if _modules_without_driver >= 0:
         if len(sys.modules) == _modules_without_driver:
             return False
         import ctypes
@@ -397,4 +398,4 @@ def stream_handle(stream: Any) -> int:
 
 def stream_identity(handle: int) -> int:
     """A number that two handles have in common exactly if they name the same stream."""
-    return 0 if handle == _LEGACY_DEFAULT else handle
+    return 0 if handle == LEGACY_DEFAULT else handle

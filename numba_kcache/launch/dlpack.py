@@ -1,10 +1,12 @@
 """Device arrays over DLPack: read those of other libraries (`borrow`), and export variables of modules (`export`).
 
 Promise     `borrow` passes the consuming stream to the exporter, which orders its own work before it on the device. The
-            capsule is not consumed: when it is freed, the exporter's deleter runs. A capsule of `export` does not keep
-            the memory alive; its descriptor lives as long as the process.
+            capsule is not consumed: when it is freed, the exporter's deleter runs, and the exporter may use the memory
+            for something else. A capsule of `export` does not keep the memory alive; its descriptor lives as long as
+            the process.
 Source      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
+            JAX 0.10 exports no versioned capsule, and so no flag for memory that must not be written.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import functools
 from typing import Any
 
 from ..model.artifact import SCALAR_SIZES
-from .arguments import Memory
+from .arguments import Memory, is_immutable
 
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # the kinds of devices whose memory a kernel can access
 _READ_ONLY = 1
@@ -98,7 +100,7 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
         item_bytes,
         tuple(tensor.shape[: tensor.ndim]),
         tuple(step * item_bytes for step in tensor.strides[: tensor.ndim]) if tensor.strides else None,
-        readonly,
+        readonly or is_immutable(type(value)),
         int(device) if int(kind) == _CUDA else None,
     )
     return memory, capsule

@@ -1,6 +1,9 @@
 """Launch a kernel: check and convert its arguments, pack them, and call the driver.
 
 Promise     Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
+            A launch without a stream goes to the stream of its arguments (`choose` in arguments); streams of other
+            libraries' arguments wait for it, and it waits for them, on the device. A launch on a given stream waits for
+            the streams of its arguments, and nothing waits for it.
             Launches may run in any number of threads, and one may interrupt another: no buffer is shared while in use.
 Method      `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
             types, packs them and launches. A launch with other arguments, and every launch where the C module is not
@@ -21,10 +24,9 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..model.artifact import Parameter
-from ..store import IMPORTS, finish_imports
 from . import Dim3, Launch, LaunchShape, devices
-from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_format
-from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle, stream_identity
+from .arguments import Call, Order, PointerSlot, Slot, ValueSlot, WordSlot, choose, orders_of, others, struct_format
+from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle
 from .loader import LoadedKernel
 
 _HANDLE = Struct("=Q")
@@ -93,6 +95,7 @@ class Launcher:
     Attributes:
         names: Names of the arguments, and defaults of the last of them; None if each has the name of its parameter.
         shares_layout: Whether kernels with equal parameters accept equal arguments: if each argument is one parameter.
+        waits_on_host: Whether the host waits for the streams of array interfaces, as it does in numba-cuda-mlir.
         plan: The kernel's plan in the C module, and what else its launch functions share; None without that module.
 
     Args:
@@ -107,7 +110,7 @@ class Launcher:
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
-    shares_layout = True
+    shares_layout, waits_on_host = True, False
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class Launcher:
                 layouts[self.parameters, strided] = layout
         self.layout, self.pack, self.idle = layout, layout.pack, layout.idle
         self.plan: Any = None
-        if devices.native is not None and debug_labels is None:
+        if debug_labels is None:
             module = loaded.module
             functions = module.functions = module.functions or _functions_of(module)
             self.plan = (
@@ -150,6 +153,7 @@ class Launcher:
                 module.awaits_numba,
                 module.stays,
                 module.numba_context,
+                module,
             )
         self._is_described = self._is_launched = layout.plan is not None
 
@@ -163,18 +167,18 @@ class Launcher:
         self.slots = slots
         return slots
 
-    def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
+    def bind(self, shape: LaunchShape, stream: Any = None) -> Launch:
         """Make the function that launches with this shape on this stream.
 
         Args:
             shape: Grid, block and shared memory.
-            stream: As `stream_handle` takes it.
+            stream: As `stream_handle` takes it; None and 0 as in `Call.stream`.
 
         Raises:
             LaunchConfigError: The shape exceeds the limits of the kernel and its device, or `stream` is not a stream.
         """
         self._loaded.prepare(shape, self.name)
-        handle = stream if type(stream) is int and stream >= 0 else stream_handle(stream)
+        handle = 0 if stream is None else stream_handle(stream)
         if handle > 1:
             self.module.uses(handle, stream)
         if self.plan is not None and not self.attributes:
@@ -228,31 +232,37 @@ class Launcher:
             code: The driver's error code, if it refused the launch; 0 if it was not called yet.
             shape: Grid, block and shared memory.
             handle: Handle of the stream.
-            stream: The stream as the user gave it.
+            stream: As `Call.stream`.
         """
-        if IMPORTS:
-            finish_imports()
-        call: Call = _new(Call, (shape, handle, stream, arguments, [], [], []))
         module = self.module
         if code:
-            self._recover(call, code)
+            self._recover((*shape, stream), arguments, code)
             return
         if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
         is_here = module.device_of is None or self._is_current()  # with one device, the launch checks it
         if not is_here or not self.live[0]:
-            self._recover(call, 0)
+            self._recover((*shape, stream), arguments, 0)
             return
-        slots, stream_id = self.slots or self.make_slots(), stream_identity(handle)
+        slots, orders = self.slots or self.make_slots(), orders_of(arguments, module.device.ordinal)
+        if self.waits_on_host:
+            orders = self.left_after_waits(orders, handle)
+        if stream is None and orders:
+            handle = choose(orders, module.is_capturing)
+        call: Call = _new(Call, (shape, handle, stream, arguments, [], [], []))
         if len(arguments) != len(slots):
             raise self._wrong_count(call)
         values: list[Any] = []
         for slot, argument in zip(slots, arguments):  # noqa: B905
-            value = slot.settle(argument, stream_id, call)
+            value = slot.settle(argument, 0, call)
             if type(value) is tuple:
                 values += value
             else:
                 values.append(value)
+        if stream is None and handle:
+            module.uses(handle, None, arguments)
+            if self.plan is not None:
+                devices.native.used(self.plan[0], handle)
         if self.plan is not None:
             layout = self.layout
             if (self._is_launched or layout.launched >= _DESCRIBED_AFTER) and sys.meta_path is not None:
@@ -261,16 +271,28 @@ class Launcher:
                 recognise(self.plan[0], self, arguments, is_first=not self._is_described)
                 self._is_described, layout.plan = True, self.plan[0]
             self._is_launched, layout.launched = True, layout.launched + 1
-        if call.before:
+        further = others(orders, handle, stream, module.is_capturing) if orders else []
+        if call.before or further:
             if not self._is_current():
-                self._recover(call, 0)
+                self._recover((*shape, stream), arguments, 0)
                 return
+            for each in further:
+                module.waits.enqueue_wait(each, handle)
             for prepare in call.before:
                 prepare()
             values = [each() if callable(each) else each for each in values]
         if self._queue(call, values) if self._debug_labels is None else self._queue_watched(call, values):
             for finish in call.after:
                 finish()
+            if further and (stream is None or (type(stream) is int and not stream)):
+                module.waits.follow(handle, further)
+            if call.borrowed:
+                module.hold_for(handle, call.borrowed)
+
+    def left_after_waits(self, orders: list[Order], handle: int) -> list[Order]:
+        """Wait on the host for the streams of array interfaces, and return the streams that are left; `handle` is that
+        of the stream given to the launch, or 0."""
+        raise NotImplementedError
 
     def _is_current(self) -> bool:
         """Check whether the module's device is the current one."""
@@ -294,7 +316,7 @@ class Launcher:
             answer = self.driver.cuLaunchKernel(self.function, *grid, *block, shared, call.handle, buffer[1], 0)
         self.idle.append(buffer)
         if answer[0]:
-            self._recover(call, int(answer[0]))
+            self._recover((*call.shape, call.stream), call.arguments, int(answer[0]))
             return False
         return True
 
@@ -302,22 +324,28 @@ class Launcher:
         from .debugging import watched
 
         queued: bool = watched(
-            self.driver, call.stream, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
+            self.driver, call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
             parameters=self._debug_labels or (), arguments=call.arguments,
         )  # fmt: skip
         return queued  # False: another launcher launched, and waited
 
-    def _recover(self, call: Call, code: int) -> None:
-        """Launch by another launcher after the driver refused with this code (0: see `Relaunch`), or raise."""
+    def _recover(self, config: tuple[Dim3, Dim3, int, Any], arguments: tuple[Any, ...], code: int) -> None:
+        """Launch by another launcher after the driver refused with this code (0: see `Relaunch`), or raise.
+
+        Args:
+            config: Grid, block, shared memory and stream.
+            arguments: Arguments of the launch.
+            code: The driver's error code.
+        """
         check_interpreter()
         from .failures import RECOVERABLE, launch_error
 
-        if self._relaunch is not None and (code == 0 or code in RECOVERABLE):
-            grid, block, shared = call.shape
-            if self._relaunch((grid, block, call.stream, shared), call.arguments, code):
-                return
+        grid, block, shared, stream = config
+        relaunch = self._relaunch if code == 0 or code in RECOVERABLE else None
+        if relaunch is not None and relaunch((grid, block, stream, shared), arguments, code):
+            return
         if code:
-            raise launch_error(self.name, call.shape, code)
+            raise launch_error(self.name, (grid, block, shared), code)
         raise LaunchError(
             f"cannot launch {self.name}",
             f"it is not loaded on the current device, or no longer on device {self.module.device.ordinal}",

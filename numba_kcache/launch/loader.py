@@ -24,7 +24,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
-from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, devices, limits_of
+from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, limits_of
 from .devices import CurrentDevice, bindings, check_interpreter, context_id, current_device, device_attribute, done
 
 _SHARED_BY_DEFAULT = 48 * 1024
@@ -152,10 +152,7 @@ class Loader:
     Attributes:
         streams: Streams that kernels were launched on: by handle, the object that owns each.
         layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
-        launches: The code that launches run through, `"compiled"` or `"interpreted"`.
     """
-
-    launches = "interpreted" if devices.native is None else "compiled"
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -308,26 +305,40 @@ class LoadedModule:
         unload = call if self.numba is None else functools.partial(self.numba_modules.pop, self.handle, None)
         self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
 
-    def uses(self, handle: int, stream: Any) -> None:
-        """Record a stream that a kernel is launched on."""
-        if handle not in self._streams:
-            from .unloading import keeps_its_stream
+    def uses(self, handle: int, stream: Any, arguments: Sequence[Any] = ()) -> None:
+        """Record a stream that a kernel is launched on; None for that of the arguments, which has this handle."""
+        if handle not in self._streams and not self.stays[0]:
+            check_interpreter()
+            from .unloading import MOST_STREAMS, keeps_its_stream, owner_of
 
-            self._streams[handle] = stream
-            if not keeps_its_stream(stream):
+            if stream is None:
+                stream = owner_of(handle, arguments, self.device.ordinal)
+            if keeps_its_stream(stream) and len(self._streams) < MOST_STREAMS:
+                self._streams[handle] = stream
+                if len(self._loader.streams) < 1000:
+                    self._loader.streams[handle] = stream
+            else:
                 self.stays[0] = True  # if the stream is destroyed, the end of its work cannot be noticed
-            elif len(self._loader.streams) < 1000:
-                self._loader.streams[handle] = stream
+                self._streams.clear()
+
+    def is_capturing(self, handle: int) -> bool:
+        """Check whether a stream is being captured."""
+        status, capturing = self.driver.cuStreamIsCapturing(handle)
+        return not status and bool(capturing)
 
     @property
     def waits(self) -> Any:
         """The `StreamWaits` of the context."""
         if self._waits is None:
             check_interpreter()
-            from .streams import StreamWaits
+            from .streams import waits_in
 
-            self._waits = StreamWaits(self.driver)
+            self._waits = waits_in(self.loaded_in)
         return self._waits
+
+    def hold_for(self, handle: int, borrowed: Sequence[object]) -> None:
+        """Keep objects alive until the work queued on a stream so far is done."""
+        self.waits.hold(handle, borrowed)
 
     def unload(self) -> None:
         """Unload a module whose kernels were never launched; if Numba owns it, by removing it from Numba's modules."""

@@ -3,7 +3,8 @@
 Promise     No library is imported: the library of an argument is imported already. A wrapped host array is checked
             on the host; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
             copied back after the launch is queued.
-Source      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and appends a function
+Source      dlpack.h 1.3: DLPackExchangeAPI.
+            numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and appends a function
             that copies back to the list `retr`.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..model.artifact import SCALAR_SIZES
@@ -23,6 +24,13 @@ _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""
 
 _MEMORY_OF_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
+
+_DLPACK_CUDA = 2
+
+_capsule = ctypes.PyDLL(None)  # handles of its own, so that the types of these functions change for no one else
+_capsule.PyCapsule_GetName.restype, _capsule.PyCapsule_GetName.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+_capsule.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_capsule.PyCapsule_GetPointer.argtypes = ctypes.py_object, ctypes.c_char_p
 
 
 def device_of(address: int, here: int | None = None) -> int | None:
@@ -76,10 +84,9 @@ def _tensor(value: Any, torch: Any) -> Memory:
         raise Unfit(
             "the tensor has no memory: its storage was freed, or it wraps other tensors", "pass the wrapped tensor"
         )
-    index, item_bytes = value.get_device(), SCALAR_SIZES.get(element) or value.element_size()
+    item_bytes = SCALAR_SIZES.get(element) or value.element_size()
     strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
-    stream = torch_stream(torch)(index)
-    return tuple.__new__(Memory, (address, element, item_bytes, value.shape, strides, False, index, stream))
+    return tuple.__new__(Memory, (address, element, item_bytes, value.shape, strides, False, value.get_device()))
 
 
 @lru_cache(maxsize=256)
@@ -88,8 +95,38 @@ def _element_of(dtype: Any) -> str:
     return CODES.get(str(dtype).removeprefix("torch."), "")
 
 
+def current_stream(value: Any, torch: Any, ordinal: int) -> int | None:
+    """Handle of the current stream on a device of PyTorch, or of another library with DLPack's exchange API; None for
+    memory of the host."""
+    if torch is not None and isinstance(value, torch.Tensor):
+        return int(_torch_stream(torch)(ordinal)) if value.is_cuda else None
+    return _exchanged_stream(type(value), ordinal)
+
+
+@cache
+def _exchange_function(kind: type) -> Any:
+    """The function of DLPack's exchange API that gives the current stream of a device, as a ctypes function."""
+    capsule: Any = getattr(kind, "__dlpack_c_exchange_api__", None)
+    words = (ctypes.c_size_t * 7).from_address(
+        _capsule.PyCapsule_GetPointer(capsule, _capsule.PyCapsule_GetName(capsule))
+    )  # version, previous, functions
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))(words[6])
+
+
+def _exchanged_stream(kind: type, ordinal: int) -> int | None:
+    """Handle of the current stream of a device in the library of a type with DLPack's exchange API; None without one.
+
+    Args:
+        kind: The type of an array.
+        ordinal: Ordinal of the device.
+    """
+    handle = ctypes.c_void_p()
+    status = _exchange_function(kind)(_DLPACK_CUDA, ordinal, ctypes.byref(handle))
+    return None if status else handle.value or 0
+
+
 @lru_cache(maxsize=1)
-def torch_stream(torch: Any) -> Any:
+def _torch_stream(torch: Any) -> Any:
     """PyTorch's function from a device's ordinal to the handle of its current stream; the fast one if present."""
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)

@@ -3,6 +3,8 @@
  * Promise     A launch made here passes the driver the same bytes as the interpreted path (`Launcher._slow`). If the type,
  *             elements, layout, device, stream or range of an argument is not recognised, the interpreted path makes the whole
  *             launch; nothing has been queued then. It alone makes error messages. The driver is called without the GIL.
+ *             A launch is made here only if all its arguments are ordered by one stream: that of the launch, or, where it was
+ *             given none, whichever it is. The interpreted path makes streams wait for each other.
  * Method      A `Plan` describes one kernel: slots of plain data (recognition.py). `bind` fixes shape and stream and returns a
  *             builtin function. Parameters are packed on the C stack, so launches share no state and need no lock. Types and
  *             dtypes are recognised by identity: `know` registers each after the interpreted path has accepted it.
@@ -21,8 +23,9 @@
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
-/* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot. */
-enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4 };
+/* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot.
+ * MOST_USED: streams of a kernel that are recognised. */
+enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4, MOST_USED = 8 };
 /* Type codes in the order of `NUMPY_NAMES` in arguments.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
@@ -54,11 +57,12 @@ static PyObject *n_numba_cuda, *export_names, *export_version;
  *   more   the exchange API of a tensor, or CuPy's C function for the current stream of a device.
  *   parts  callables, descriptors of attributes, or the address of a C function, in the order of the enum below for N and P, T, C; `get` is
  *          the getter of a data descriptor, which no instance can override, so it replaces the look-up of the attribute.
+ *          For 'I' and 'D' a number: it has DLPack, too; it must not be written.
  * recognition.py holds the references to all of these: the garbage collector could not see references from here. */
 typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
 typedef struct { PyObject *object; int what; void *more;
                  struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
-enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
+enum { VALUE = 0, HAS_DLPACK = 0, IS_IMMUTABLE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, AXES, ITEMS, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count, is_over;  /* is_over: the program is ending, and the interpreted path makes every launch */
 static Known *known_place(PyObject *object) {
@@ -101,7 +105,7 @@ static inline PyObject *get(const Known *type, int part, PyObject *object, PyObj
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
-enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16 };
+enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8, COUNTS_ITEMS = 16, WAITS_ON_HOST = 32 };
 typedef struct {  /* one slot, as `_row` in recognition.py packs it */
     char kind, layout;            /* kind: 'n'umber, 'b'ytes, 'a'rray; layout: 'C', 'A', or 'F' (only arrays of Numba) */
     uint8_t element, flags, axes, alignment_mask;
@@ -119,10 +123,13 @@ typedef struct {
     uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, bytes;  /* is_alone: the process sees one device; bytes: size of all parameters */
     Slot *slots;
+    uint64_t used[MOST_USED];     /* streams of earlier launches that were given none, which the module knows */
+    unsigned used_count;
 } Plan;
 /* Items of the tuple that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
- * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream as the user gave it. */
-enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
+ * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream: an object, None for that of the arguments, or
+ * 0 for Numba's default one, for which the streams of Numba's arrays do not count. MODULE keeps capsules until a stream is done. */
+enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, MODULE, FIXED, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;
@@ -130,7 +137,9 @@ typedef struct {
     void *config;                 /* CUlaunchConfig of a launch with attributes, else NULL */
     uint64_t stream, identity;    /* identity: 0 for both handles of the legacy default stream */
     unsigned extents[7];
-    int held_count;               /* this and the members below change with each call */
+    bool is_free, is_numbas;      /* GIVEN is None; GIVEN is 0 */
+    bool is_joined, is_told;      /* these and the members below change with each call: the stream is that of an argument; a */
+    int held_count;               /* DLPack exporter was told the default stream before that was known */
     PyObject *held[MOST_HELD];    /* DLPack capsules */
     Known *tensor, *cupy;         /* types of arguments of this call whose library's current stream has to be compared */
     char *buffer;
@@ -143,6 +152,14 @@ typedef struct {
     char layout;                  /* 'C', 'F' or 'A' */
     bool is_readonly, is_strided;
 } View;
+/* Add the stream of an argument; false if that of the launch, or of the arguments before it, is another one. */
+static bool joins(Launch *launch, uint64_t stream) {
+    uint64_t identity = stream == 1 ? 0 : stream;
+    if (launch->is_free && !launch->is_joined)
+        launch->stream = launch->identity = identity, launch->is_joined = true;
+    return identity == launch->identity;
+}
+
 static bool integer_of(PyObject *number, int64_t *found) {
     int overflow = 0;
     *found = number ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
@@ -259,15 +276,17 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) { 
     return true;
 }
 
-static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
+static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, Launch *launch) {
     PyObject *dict = PyObject_GenericGetDict(value, NULL), *type = own_of(value, dict, n__numba_type_), *stream;
     bool fits = false, is_exact = slot->row.flags & IS_EXACT;
+    uint64_t own = 0;
     for (int each = 0; type && each < MOST_FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
-    if (fits && !is_exact) {  /* a Numba kernel (is_exact) ignores the stream of an array, as Numba does */
+    if (fits && !launch->is_numbas) {
         stream = own_of(value, dict, n_stream);
-        fits = stream && (stream == launch->given || (PyLong_CheckExact(stream) && !PyObject_IsTrue(stream)));
+        bool is_given = stream == launch->given;
+        fits = word_of(is_given ? Py_XNewRef(Py_None) : Py_XNewRef(stream), &own) && (is_given || (!own && !launch->is_free) || joins(launch, own));
         Py_XDECREF(stream);
     }
     PyObject *memory = fits ? own_of(value, dict, n_gpu_data) : NULL;
@@ -308,17 +327,19 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
     bool (*is_negated)(void *) = (bool (*)(void *))type->parts[IS_NEGATED].get;  /* takes the address of the pointer to the C++ tensor */
+    if (!type->parts[IS_NEGATED].object)  /* not PyTorch's: without lazy operations */
+        return true;
     return (is_negated ? !is_negated((PyObject *)value + 1)
                        : is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False)) &&
            (!is_complex || is_it(PyObject_Vectorcall(type->parts[IS_CONJUGATED].object, &value, 1, NULL), Py_False));
 }
 
 /* Read `__cuda_array_interface__`, which must be exactly a dict. */
-static bool read_interface(View *view, PyObject *value, const Launch *launch) {
+static bool read_interface(View *view, PyObject *value, const Known *type, const Slot *slot, Launch *launch) {
     enum { MASK, TYPE, DATA, SHAPE, STRIDES, STREAM, ITEMS };
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
     PyObject *interface = PyObject_GetAttr(value, n___cuda_array_interface__);
-    uint64_t producer = launch->identity;
+    uint64_t producer;
     int count = UNKNOWN, bytes;
     Py_ssize_t length = 0;
     bool is_read = interface && PyDict_CheckExact(interface);
@@ -335,7 +356,8 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
         is_read = view->element != UNKNOWN && PyBool_Check(readonly) &&
                   address_of_any(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), launch->plan, &view->address) &&
                   axes_of(Py_XNewRef(item[SHAPE]), view->shape, &view->axes) &&
-                  (!item[STREAM] || word_of(Py_NewRef(item[STREAM]), &producer)) &&
+                  (item[STREAM] ? !(slot->row.flags & WAITS_ON_HOST) && word_of(Py_NewRef(item[STREAM]), &producer) && joins(launch, producer)
+                                : !type->parts[HAS_DLPACK].get || PyDict_Contains(interface, n_stream)) &&
                   (!item[STRIDES] || (axes_of(Py_NewRef(item[STRIDES]), view->strides, &count) && count == view->axes));
     }
     if (is_read)
@@ -343,21 +365,23 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     for (int each = 0; each < ITEMS; each++)
         Py_XDECREF(item[each]);
     Py_XDECREF(interface);
-    return is_read && (producer == 1 ? 0 : producer) == launch->identity;
+    return is_read;
 }
 
-/* Call `__dlpack__` with the stream of the launch. The capsule is held until the launch is queued, and not consumed. */
-static bool read_exporter(View *view, PyObject *value, Launch *launch) {
+/* Call `__dlpack__` with the stream of the launch. The capsule is not consumed, and held until the kernel has run. */
+static bool read_exporter(View *view, PyObject *value, const Known *type, Launch *launch) {
     PyObject *given[] = {value, PyLong_FromUnsignedLongLong(launch->stream + !launch->stream), export_version};
     PyObject *capsule = given[1] && launch->held_count < MOST_HELD ? PyObject_VectorcallMethod(n___dlpack__, given, 1, export_names) : NULL;
     Py_XDECREF(given[1]);
     if (!capsule)
         return false;
     launch->held[launch->held_count++] = capsule;
+    launch->is_told |= launch->is_free && !launch->is_joined;
+    view->is_readonly = type->parts[IS_IMMUTABLE].get != NULL;
     if (PyCapsule_IsValid(capsule, "dltensor"))
         return read_tensor(view, PyCapsule_GetPointer(capsule, "dltensor"), launch->plan);
     const DLVersioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-    view->is_readonly = managed && managed->flags & 1;
+    view->is_readonly |= managed && managed->flags & 1;
     return managed && managed->major == 1 && read_tensor(view, &managed->tensor, launch->plan);
 }
 
@@ -371,9 +395,12 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     PyObject *number = NULL;  /* an object that converts to an address */
     switch (what) {
     case 'C': is_read = read_cupy(&view, value, type, slot, plan), launch->cupy = type; break;
-    case 'T': is_read = read_exchange(&view, value, plan, type), launch->tensor = type; break;
-    case 'I': is_read = read_interface(&view, value, launch); break;
-    case 'D': is_read = !is_exact && read_exporter(&view, value, launch); break;
+    case 'T':
+        is_read = (!launch->tensor || launch->tensor->more == type->more) && read_exchange(&view, value, plan, type);
+        launch->tensor = type;
+        break;
+    case 'I': is_read = read_interface(&view, value, type, slot, launch); break;
+    case 'D': is_read = !is_exact && read_exporter(&view, value, type, launch); break;
     case 'N': is_read = read_numba(&view, value, type, slot, launch), is_described = false; break;
     case 'P': number = get(type, VALUE, value, n_value); break;
     case 'H': number = PyObject_GetAttr(value, n_handle); break;
@@ -479,21 +506,28 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 }
 
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
-static bool is_in_stream(const Launch *launch) {  /* by the current streams of PyTorch and CuPy, if their arrays were seen */
+static bool join_current(Launch *launch) {  /* the current streams of the libraries whose arrays were seen */
     const Known *tensor = launch->tensor, *cupy = launch->cupy;
-    uint64_t tensor_stream = launch->identity, cupy_stream = tensor_stream;
+    uint64_t tensor_stream = 0, cupy_stream = 0;
     if (tensor && ((const DLExchange *)tensor->more)->stream_of(2, launch->plan->ordinal, (void **)&tensor_stream))
         return false;
     if (cupy && cupy->more)
         cupy_stream = (uint64_t)((intptr_t (*)(int))cupy->more)(launch->plan->ordinal);
     else if (cupy && !word_of(of(PyObject_CallNoArgs(cupy->parts[CURRENT_STREAM].object), n_ptr), &cupy_stream))
         return false;
-    return (tensor_stream == 1 ? 0 : tensor_stream) == launch->identity && (cupy_stream == 1 ? 0 : cupy_stream) == launch->identity;
+    return (!tensor || joins(launch, tensor_stream)) && (!cupy || joins(launch, cupy_stream));
+}
+
+static bool was_used(Plan *plan, uint64_t stream) {
+    for (int each = 0; each < MOST_USED; each++)
+        if (__atomic_load_n(&plan->used[each], __ATOMIC_RELAXED) == stream)
+            return true;
+    return false;
 }
 
 typedef int (*DriverFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {  /* -1: the interpreted path has to launch */
-    const Plan *plan = launch->plan;
+    Plan *plan = launch->plan;
     int here, capturing = 0, code;
     /* the module was unloaded, Numba was imported after it was loaded, or another device is current */
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_numba_cuda)) ||
@@ -504,17 +538,24 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
         if (!(slot->row.kind == 'a' ? take_array : slot->row.kind == 'n' ? take_number : take_bytes)(slot, args[each], launch))
             return -1;
     }
-    if ((launch->tensor || launch->cupy) && !is_in_stream(launch))
+    if (((launch->tensor || launch->cupy) && !join_current(launch)) || (launch->is_told && launch->identity) ||
+        (launch->is_free && launch->identity && !IS_SET(STAYS) && !was_used(plan, launch->stream)))
         return -1;
     if ((launch->identity && ((int (*)(uint64_t, int *))(uintptr_t)plan->is_capturing)(launch->stream, &capturing)) ||
         (capturing && PyList_SetItem(PyTuple_GetItem(launch->bound, STAYS), 0, Py_NewRef(Py_True))))
         return -1;
     const unsigned *to = launch->extents;
     size_t size = plan->bytes;
+    enum { CONFIG_STREAM = 32, CONFIG_BYTES = 56 };  /* of a CUlaunchConfig */
     enum { END, BUFFER_POINTER, BUFFER_SIZE };  /* CU_LAUNCH_PARAM_...: one buffer is faster than a pointer per parameter */
     uintptr_t packed[] = {BUFFER_POINTER, (uintptr_t)launch->buffer, BUFFER_SIZE, (uintptr_t)&size, END}, extra = (uintptr_t)packed;
+    char config[CONFIG_BYTES];
+    if (launch->config) {
+        memcpy(config, launch->config, CONFIG_BYTES);
+        memcpy(config + CONFIG_STREAM, &launch->stream, sizeof launch->stream);
+    }
     Py_BEGIN_ALLOW_THREADS
-    code = launch->config ? ((DriverFunction)plan->configured)((uintptr_t)launch->config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
+    code = launch->config ? ((DriverFunction)plan->configured)((uintptr_t)config, plan->function, 0, extra, 0, 0, 0, 0, 0, 0, 0)
         : ((DriverFunction)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6], launch->stream, 0, extra);
     Py_END_ALLOW_THREADS
     return code;
@@ -527,8 +568,14 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     launch.bound = bound, launch.buffer = (char *)buffer;
     bool is_known = !names && !is_over && __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count;
     int code = is_known ? try_launch(&launch, args, count) : -1;
+    PyObject *kept = !code && launch.held_count ? PyTuple_New(launch.held_count) : NULL;
     while (launch.held_count)
-        Py_XDECREF(launch.held[--launch.held_count]);
+        if (kept)
+            launch.held_count--, PyTuple_SetItem(kept, launch.held_count, launch.held[launch.held_count]);
+        else
+            Py_XDECREF(launch.held[--launch.held_count]);
+    if (kept)
+        return PyObject_CallMethod(PyTuple_GetItem(bound, MODULE), "hold_for", "KN", launch.stream, kept);
     if (!code)
         Py_RETURN_NONE;
     if (PyErr_Occurred()) {  /* the interpreted path reports it, if it occurs there too; KeyboardInterrupt and SystemExit are raised */
@@ -541,7 +588,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     for (Py_ssize_t each = 0; given && each < count; each++)
         PyTuple_SetItem(given, each, Py_NewRef(args[each]));
     return !given ? NULL : PyObject_CallFunction(PyTuple_GetItem(bound, names ? BY_NAME : SLOW), names ? "NiOKOO" : "NiOKO",
-        given, code < 0 ? 0 : code, PyTuple_GetItem(bound, SHAPE), launch.stream, launch.given, names);
+        given, code < 0 ? 0 : code, PyTuple_GetItem(bound, SHAPE), launch.is_free ? 0 : launch.stream, launch.given, names);
 }
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
@@ -604,6 +651,8 @@ static PyObject *bind(PyObject *module, PyObject *args) {
         return NULL;
     launch.plan = PyCapsule_GetPointer(PyTuple_GetItem(kernel, PLAN), "plan");
     launch.identity = launch.stream == 1 ? 0 : launch.stream;
+    launch.is_free = launch.given == Py_None;
+    launch.is_numbas = PyLong_CheckExact(launch.given) && !PyObject_IsTrue(launch.given);
     launch.config = config == Py_None ? NULL : PyBytes_AsString(config);
     PyObject *added = Py_BuildValue("(y#OOO)", &launch, (Py_ssize_t)sizeof launch, shape, launch.given, config);
     PyObject *bound = launch.plan && added ? PySequence_Concat(kernel, added) : NULL;
@@ -622,6 +671,17 @@ static PyObject *fits(PyObject *module, PyObject *args) {  /* adds a Numba type 
         there = NULL;
         __atomic_compare_exchange_n(&plan->slots[position].types[each], &there, type, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
+    Py_RETURN_NONE;
+}
+
+static PyObject *used(PyObject *module, PyObject *args) {  /* adds a stream to those that the module of a kernel knows */
+    PyObject *capsule;
+    uint64_t stream;
+    if (!PyArg_ParseTuple(args, "OK", &capsule, &stream))
+        return NULL;
+    Plan *plan = PyCapsule_GetPointer(capsule, "plan");
+    if (!was_used(plan, stream))
+        __atomic_store_n(&plan->used[plan->used_count++ % MOST_USED], stream, __ATOMIC_RELAXED);
     Py_RETURN_NONE;
 }
 
@@ -681,9 +741,12 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
     return PyLong_FromVoidPtr(buffer.buf);
 }
 
+PyObject *observe(PyObject *, PyObject *), *begin_watch(PyObject *, PyObject *), *end_watch(PyObject *, PyObject *);  /* observe.c */
+
 static PyMethodDef methods[] = {
+    {"observe", observe, METH_O, NULL}, {"watch", begin_watch, METH_O, NULL}, {"unwatch", end_watch, METH_NOARGS, NULL},
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
-    {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
+    {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"used", used, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
     {"address_of", address_of, METH_O, NULL}, {"end", end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

@@ -14,7 +14,17 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..model.artifact import CODE_SIZES, SCALAR_SIZES
-from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, memory_of
+from .arguments import (
+    CARRIERS,
+    NUMPY_NAMES,
+    Call,
+    Memory,
+    PointerSlot,
+    device_elsewhere,
+    is_immutable,
+    is_packed,
+    memory_of,
+)
 
 TAKE_ANY = ("?", "o", "i1", "u1")
 """Type codes of pointees through which C++ may read memory of any type."""
@@ -40,6 +50,9 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
     if not fits(pointee, memory.element, memory.item_bytes):
         raise slot.refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee, value))
     if memory.readonly and slot.code[:2] != "*k" and slot.code[0] == "*":
+        if is_immutable(type(value)):
+            why = "JAX's arrays are inputs, since XLA may share or reuse their memory; the parameter is not const"
+            raise slot.refuse(value, why, "declare it const, and write to an array of CuPy or PyTorch")
         raise slot.refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
     if strides is not None and not slot.launcher.strided and not is_dense(memory, strides):
         raise slot.refuse(
@@ -51,15 +64,6 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
         why = f"its address is not a multiple of the {alignment_of(pointee)} bytes that {_elements(pointee)} need"
         hint = "pass a copy, or a part that begins at a whole vector"
         raise slot.refuse(value, why, hint)
-
-
-def device_elsewhere(module: Any, memory: Memory) -> int | None:
-    """The device of memory that the device of a module cannot reach; None for reachable memory."""
-    device_of, here = module.device_of, module.device.ordinal
-    if device_of is None or memory.device == here or not memory.address:
-        return None
-    device: int | None = device_of(memory.address) if memory.device is None else memory.device
-    return None if device == here else device
 
 
 def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[], int]:
@@ -142,29 +146,12 @@ def alignment_of(pointee: str) -> int:
     return component_bytes if count in (1, 3) else min(count * component_bytes, 16)
 
 
-def is_c_contiguous(memory: Memory) -> bool:
-    """Check whether the elements are contiguous in C order; True for empty arrays."""
-    if memory.strides is None or 0 in memory.shape:
-        return True
-    axes = [axis for axis in zip(memory.shape, memory.strides, strict=True) if axis[0] != 1]
-    return _is_packed(axes[::-1], memory.item_bytes)
-
-
 def is_dense(memory: Memory, strides: tuple[int, ...]) -> bool:
     """Check whether the elements are contiguous in C or Fortran order; True for empty arrays."""
     if 0 in memory.shape:
         return True
     axes = [axis for axis in zip(memory.shape, strides, strict=True) if axis[0] != 1]
-    return _is_packed(axes, memory.item_bytes) or _is_packed(axes[::-1], memory.item_bytes)
-
-
-def _is_packed(axes: list[tuple[int, int]], item_bytes: int) -> bool:
-    expected = item_bytes
-    for extent, stride in axes:
-        if stride != expected:
-            return False
-        expected *= extent
-    return True
+    return is_packed(axes, memory.item_bytes) or is_packed(axes[::-1], memory.item_bytes)
 
 
 def _is_dlpack(value: Any) -> bool:

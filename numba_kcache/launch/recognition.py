@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype
+from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype, is_exported, is_immutable
 from .devices import native
 from .pointers import TAKE_ANY, alignment_of, elements_of
 
@@ -33,6 +33,7 @@ _STRIDED = 2  # a pointer takes memory with any strides
 _EXACT = 4  # an array of a Numba type: elements, number of axes and layout must be those of the type
 _PLAIN = 8  # an array whose array interface states strides is refused
 _COUNTS_ITEMS = 16  # the array's strides in items are among its parameters
+_WAITS_ON_HOST = 32  # an array whose array interface states a stream is refused
 
 _MOST_BYTES, _MOST_FIELDS = 4096, 40  # the limits of native.c
 _ROW_FORMAT = f"=ccBBBBHH2xII{4 * _MOST_FIELDS}s"
@@ -127,7 +128,9 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
         elif isinstance(slot, ArraySlot):
             fields = [(next(parameters).offset, 8 * (_VIEW_WORDS[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
-            flags |= _COUNTS_ITEMS if ("e", 0) in slot.fields else 0
+            flags |= (_COUNTS_ITEMS if ("e", 0) in slot.fields else 0) | (
+                _WAITS_ON_HOST if launcher.waits_on_host else 0
+            )
             layout = slot.layout if slot.layout in slot.others else "F"  # "F" refuses all arrays of other libraries
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
@@ -164,11 +167,10 @@ def _register_type(kind: type, value: Any) -> None:
     """Register the type of an argument, if the C module can read such arguments."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     array_modules = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
-    letter, capsule, parts = "", None, tuple[Any, ...]()
+    letter, capsule, parts = "", getattr(kind, "__dlpack_c_exchange_api__", None), tuple[Any, ...]()
     if any(each is not None and kind is each.DeviceNDArray for each in array_modules):
         letter, parts = "N", (_VALUE,)
     elif torch is not None and isinstance(value, torch.Tensor):
-        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
         if capsule is not None and (kind is torch.Tensor or kind.__module__ == "torch.nn.parameter"):
             letter, parts = "T", (_is_neg_function(torch, value), torch.Tensor.is_conj)
     elif cupy is not None and isinstance(value, cupy.ndarray):  # CuPy's array interface may lack the current stream
@@ -178,8 +180,12 @@ def _register_type(kind: type, value: Any) -> None:
         parts = cupy.cuda.get_current_stream, *getters, getattr(memory, "ptr", None), getattr(memory, "device_id", None)
     elif getattr(value, "__cuda_ndarray__", False) or getattr(value, "__cuda_memory__", False):
         pass
+    elif capsule is not None:
+        letter = "T"
+    elif is_exported(value):
+        letter, parts = "D", (1,) if is_immutable(kind) else ()
     elif hasattr(value, "__cuda_array_interface__"):
-        letter = "I"
+        letter, parts = "I", (1,) if hasattr(value, "__dlpack_device__") else ()
     elif kind is ctypes.c_void_p:
         letter, parts = "P", (_VALUE,)
     elif kind.__name__ == "CUdeviceptr":
@@ -187,7 +193,7 @@ def _register_type(kind: type, value: Any) -> None:
     elif kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
         letter = "H"
     elif hasattr(value, "__dlpack__"):
-        letter = "D"
+        letter, parts = "D", (1,) if is_immutable(kind) else ()
     elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
         letter = "s"
     if letter:

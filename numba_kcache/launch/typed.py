@@ -1,7 +1,8 @@
 """Slots for arguments of Numba kernels: arrays that take several parameters, numbers of exact classes.
 
 Promise     Only an array or a number of exactly the type that the kernel was compiled for is accepted; for any other,
-            `OtherTypes` is raised before anything is queued.
+            `OtherTypes` is raised before anything is queued. Numba then launches, `around` which its arguments are
+            ordered as in a launch by `launcher`.
 Method      A string lists the parameters of an array: a letter for each, and s, b and e for one parameter per axis:
 
                 0  zero          n  number of items    i  bytes of an item    a  address
@@ -15,11 +16,23 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .arguments import Call, Memory, Slot, Unfit, memory_of
-from .devices import stream_identity
+from ..errors import NoDeviceError
+from .arguments import (
+    Call,
+    Memory,
+    Slot,
+    Unfit,
+    device_elsewhere,
+    is_c_contiguous,
+    is_exported,
+    memory_of,
+    orders_of,
+    others,
+)
+from .devices import bindings, context_id, current_device, stream_handle
 
 
 class OtherTypes(Exception):
@@ -59,13 +72,13 @@ class ArraySlot(Slot):
         self._pick, self._counts_items = pick, "e" in passed_as
         self.launcher: Any = None
 
-    def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[int, ...]:
+    def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[int, ...]:
         """Check one argument; see `Settle`.
 
         Raises:
             OtherTypes: The argument is not of this type.
         """
-        return self.values_of(self.read_own(value) or self._of_others(value, stream_id, call))
+        return self.values_of(self.read_own(value) or self._of_others(value, call))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
         """The parameters of an array of this type; its strides may be None if they are not among the parameters."""
@@ -73,24 +86,23 @@ class ArraySlot(Slot):
         steps = [step // size for step in strides] if self._counts_items else ()
         return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
 
-    def _of_others(self, value: Any, stream_id: int, call: Call | None) -> Memory:
-        """The memory of an array of another library; the launch is made to wait for its stream."""
+    def _of_others(self, value: Any, call: Call | None) -> Memory:
+        """The memory of an array of another library."""
         try:
             memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
         except Unfit:
             memory = None
+        if memory is None and call is not None and is_exported(value) and (borrowed := _borrowed(value, call.handle)):
+            memory = borrowed[0]
+            call.borrowed.append(borrowed[1])
         if memory is None or call is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
             raise OtherTypes
         module, is_packed, elsewhere = self.launcher.module, True, None
         if memory.strides is not None or module.device_of is not None:
-            from .pointers import device_elsewhere, is_c_contiguous
-
             is_packed, elsewhere = is_c_contiguous(memory), device_elsewhere(module, memory)
         is_of_type = memory.readonly == self.is_readonly and is_packed == (self.layout == "C") and self.layout != "F"
         if not is_of_type or elsewhere is not None:
             raise OtherTypes
-        if memory.stream is not None and stream_identity(memory.stream) != stream_id:
-            call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, call.handle))
         if self.layout != "C":
             return memory
         strides: tuple[int, ...] = ()
@@ -128,3 +140,52 @@ class NumberSlot(Slot):
         ):
             raise OtherTypes
         return (value,) if self._values is None else self._values(value)
+
+
+def _borrowed(value: Any, handle: int) -> tuple[Memory, object] | None:
+    """The memory of an array over DLPack, ordered before a stream, with what keeps it alive; None if DLPack refuses."""
+    from .dlpack import borrow
+
+    try:
+        return borrow(value, handle)
+    except (BufferError, TypeError, RuntimeError, ValueError):  # Numba's own launch gives its own error
+        return None
+
+
+def around(launch: Callable[[Any], object], stream: Any, arguments: Sequence[Any]) -> None:
+    """Launch by Numba's own code, which passes over the streams of arguments.
+
+    A launch without a stream goes to the default stream, ordered with all others on both sides: on another one Numba
+    takes no host arrays. If one of them is being captured, it goes there.
+
+    Args:
+        launch: Queues the launch on the stream that it is called with.
+        stream: As `Call.stream`.
+        arguments: Arguments of the launch.
+
+    Raises:
+        LaunchError: The driver refused.
+    """
+    from .streams import is_capturing, waits_in
+
+    exporters = [each for each in arguments if is_exported(each)]
+    try:
+        ordinal = current_device().ordinal if exporters or orders_of(arguments, 0) else -1
+    except NoDeviceError:  # arrays of Numba's simulator; without a device the launch itself raises
+        ordinal = -1
+    if ordinal < 0:
+        launch(0 if stream is None else stream)
+        return
+    driver, waits, orders = bindings(), waits_in(context_id()), orders_of(arguments, ordinal)
+    is_captured, handle = functools.partial(is_capturing, driver), stream_handle(stream)
+    if stream is None:
+        handle = next((each.handle for each in orders if is_captured(each.handle)), 0)
+    further = others(orders, handle, stream, is_captured)
+    for each in further:
+        waits.enqueue_wait(each, handle)
+    borrowed = [found[1] for each in exporters if (found := _borrowed(each, handle))]
+    launch(handle if stream is None else stream)
+    if stream is None or (type(stream) is int and not stream):
+        waits.follow(handle, further)
+    if borrowed:
+        waits.hold(handle, borrowed)

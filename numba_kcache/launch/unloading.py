@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .devices import DISABLE_TIMING, context_id, stream_handle
@@ -39,11 +39,31 @@ class Dropped(NamedTuple):
     pid: int
 
 
+MOST_STREAMS = 64
+"""Limit of the streams that are known of one module; a module launched on more of them stays loaded."""
+
+
 def keeps_its_stream(stream: Any) -> bool:
-    """True for a stream that lives as long as its object: those that CuPy, PyTorch and Numba create themselves."""
+    """True for a stream that lives as long as its object: those that CuPy, PyTorch and Numba create themselves.
+
+    Source:
+        PyTorch 2.11, c10/cuda/CUDAStream.cpp: the id of a stream made from a foreign handle is that handle.
+    """
     kind = type(stream)
-    owner = kind.__module__.partition(".")[0]
-    return kind.__name__ == "Stream" and owner in ("cupy", "torch", "numba") and not getattr(stream, "external", False)
+    owner, number = kind.__module__.partition(".")[0], getattr(stream, "stream_id", 0)
+    is_foreign = getattr(stream, "external", False) or (number and number == getattr(stream, "cuda_stream", 0))
+    return kind.__name__ == "Stream" and owner in ("cupy", "torch", "numba") and not is_foreign
+
+
+def owner_of(handle: int, arguments: Sequence[Any], ordinal: int) -> Any:
+    """The object of the stream that was chosen for a launch; the handle itself if none of their libraries has one."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    found = [each.stream for each in arguments if getattr(each, "__cuda_ndarray__", False)]
+    if cupy is not None and any(isinstance(each, cupy.ndarray) for each in arguments):
+        found.append(cupy.cuda.get_current_stream())
+    if torch is not None and any(isinstance(each, torch.Tensor) for each in arguments):
+        found.append(torch.cuda.current_stream(ordinal))
+    return next((each for each in found if stream_handle(each) == handle), handle)
 
 
 def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mapping[int, Any]) -> None:

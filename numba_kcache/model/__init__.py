@@ -300,8 +300,8 @@ class EventKind(StrEnum):
     Attributes:
         HIT: A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
         MISS: A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
-        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s. Or: something else took longer
-            than a second: what, waited_s.
+        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s. Or a wait above a second for
+            something else: what, waited_s.
         COMPILE_BEGIN, COMPILE_END, COMPILE_FAILED: kernel, key, target, and seconds or error.
         LOAD: A module was loaded on a device: kernel, key, device, load_time_s.
         STORED: An entry was published: key, size_bytes.
@@ -347,16 +347,17 @@ LONG_WAIT_S = 1.0
 """Waits of this many seconds are events, and counted."""
 
 
-def tell_wait(emit: Emit, what: str, waited_s: float) -> None:
-    """Emit the event of a wait, if it was long.
+def tell_wait(emit: Emit, what: str, waited_s: float) -> bool:
+    """Emit the event of a wait if it was long. Returns True if it was.
 
     Args:
         emit: Takes the event.
         what: What was waited for.
         waited_s: For how many seconds.
     """
-    if waited_s >= LONG_WAIT_S:
+    if is_long := waited_s >= LONG_WAIT_S:
         emit(Event(EventKind.WAITED, {"what": what, "waited_s": waited_s}))
+    return is_long
 
 
 def trouble(where: str, error: object) -> Event:

@@ -32,8 +32,7 @@ class CacheInfo(NamedTuple):
         tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
             are those seen by this process.
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
-        launches: The code that launches run through, `"compiled"` (native.c) or `"interpreted"`; "" if unknown.
-        waits: Waits above a second, for other processes, threads and passes.
+        waits: Waits above a second, for other processes, threads, passes, nodes and tiers.
         wait_time_s: Seconds of all these.
     """
 
@@ -54,7 +53,6 @@ class CacheInfo(NamedTuple):
     time_saved_s: float
     tiers: tuple[Any, ...] = ()
     obstacle: str = ""
-    launches: str = ""
     waits: int = 0
     wait_time_s: float = 0.0
 
@@ -131,7 +129,6 @@ class CacheInfo(NamedTuple):
             *((("waits", f"{self.waits}, {seconds_text(self.wait_time_s)} in all"),) if self.waits else ()),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *((("launches", self.launches),) if self.launches else ()),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),
         )
 

@@ -260,7 +260,7 @@ def _after_fork() -> None:
         each.after_fork()
 
 
-IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+_IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
 """The locks of the modules that are being imported now, by name; nearly always empty.
 
 Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imported, it is half-initialised in
@@ -271,17 +271,13 @@ Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imp
 
 def _forget_imports_of_others() -> None:
     """Let a child import again what other threads of its parent were importing; CPython would wait for the threads."""
-    for name, reference in list(IMPORTS.items()):
+    for name, reference in list(_IMPORTS.items()):
         lock = reference()
         if lock is None or getattr(lock, "owner", None) == get_ident():
             continue
-        IMPORTS.pop(name, None)  # type: ignore[attr-defined]
+        _IMPORTS.pop(name, None)  # type: ignore[attr-defined]
         if _is_half_initialised(name):
             del sys.modules[name]
-
-
-def finish_imports() -> None:
-    """Do nothing; to be removed with its last caller (launch.launcher)."""
 
 
 def _is_half_initialised(name: str) -> bool:

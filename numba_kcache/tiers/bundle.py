@@ -1,20 +1,28 @@
-"""Many entries in one file: checked as a whole, read by key, mounted as a tier.
+"""Many entries in one file: written, checked as a whole, read by key, mounted as a tier.
 
 Promise     A bundle that is damaged, truncated, too large or not signed as required is refused as a whole:
             `BundleError` says why, and none of its files was used. Each file read later is checked against the sha256
-            in the index, since the bundle may change on disk meanwhile.
+            in the index, since the bundle may change on disk meanwhile. At a look-up it is read for `OPEN_S` at
+            most.
+            The same entries give the same bytes, which appear under their name complete, or not at all, and replace
+            only a regular file: a link, a device, a pipe or a folder is an error, and is left there.
 Method      A bundle is prefix | index | files | signature | digest; docs/format.md has the details. It contains keys,
             no paths. XXH3-128 over all bytes detects damage; the signature covers the index, which holds the sha256 of
             each file.
-Not here    Writing one (bundles.writing), and the format of each entry (store.entry).
+Not here    The choice of entries (bundles), the format of each (store.entry), and an image with a bundle (tiers.image).
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from struct import Struct
 from typing import Any
 
@@ -23,19 +31,26 @@ from xxhash import xxh3_128
 from ..errors import BundleError, KCacheError
 from ..keys import sha256
 from ..model import NamedTuple
-from ..store import CLOEXEC, NONBLOCK
+from ..model.json_values import fits
+from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.tree import Descriptor, identity_of
-from .signing import SIGNATURE_BYTES, TrustedKeys, statement
+from .tier import Tier
+from .trust import SIGNATURE_BYTES, Trust, sign, statement
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30
 MAX_INDEX_BYTES = 32 << 20
+OPEN_S = 2.5
+"""Seconds that a look-up may spend to read a bundle, and to unpack it; calls that open one on purpose have no limit."""
 
 MAGIC = b"\x89NKB\r\n\x1a\n"
 PREFIX = Struct("<8sHHIQ")  # magic, format, number of signatures, size of the index, size of all files
 DIGEST_BYTES = 16
-_CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
+_ROW = (str, int, str)
+_INDEX = {"entries": [(*_ROW, str, [str])], "manifests": [_ROW]}
 
 
 class BundledFile(NamedTuple):
@@ -73,32 +88,39 @@ class Bundle:
         name: Its name in messages.
         read: Returns `size` bytes from an offset, or fewer at the end.
         size_bytes: Size of the file.
-        trusted: If not empty, one of these keys must have signed it.
+        trusted: The keys of which one must have signed it, if it demands a signature.
+        wait_s: Seconds that this may take.
 
     Raises:
         BundleError: It is refused.
     """
 
-    def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: TrustedKeys) -> None:
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[int, int], bytes],
+        size_bytes: int,
+        trusted: Trust,
+        wait_s: float = math.inf,
+    ) -> None:
         self.name, self._read = name, read
         try:
-            signatures, index_bytes, files_bytes = _prefix(read, size_bytes)
-            _check_digest(read, size_bytes)
+            index_bytes, files_bytes, signature_bytes = sizes_of(read(0, PREFIX.size), size_bytes)
+            _check_digest(read, size_bytes, time.monotonic() + wait_s)
             at, index = PREFIX.size + index_bytes, read(PREFIX.size, index_bytes)
-            self.entries, self.manifests = _index(index, files_bytes)
-            signature, targets = read(at + files_bytes, signatures * SIGNATURE_BYTES), targets_of(self.entries)
+            self.entries, self.manifests = _files(index, files_bytes)
+            signature, targets = read(at + files_bytes, signature_bytes), _targets_of(self.entries)
             signed_by = signature[:8].hex()
-            if trusted:
-                signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
+            if trusted.demands:
+                signed_by = trusted.check(signature, _statement_of(index, files_bytes, targets))
         except (ValueError, OSError, MemoryError) as error:
-            why = str(error) or "not enough memory to read it"
-            raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
+            raise refused(name, error) from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}  # offset and row of each file
         for kind, files in ((ENTRY, self.entries), (MANIFEST, self.manifests)):
-            for each in files:
-                self._at[kind, each.key] = at, each
-                at += each.size_bytes
+            for file in files:
+                self._at[kind, file.key] = at, file
+                at += file.size_bytes
 
     def get(self, kind: int, key: str) -> bytes | None:
         """The file of the entry or manifest `key`; None if the bundle has none."""
@@ -111,11 +133,9 @@ class Bundle:
         return data
 
 
-class BundleTier:
+class BundleTier(Tier):
     """A bundle as a tier, opened at the first look-up. An error of opening it is raised again at each look-up."""
 
-    readonly = True
-    is_remote = False
     is_trusted = True  # its signature was checked as a whole when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
@@ -126,20 +146,9 @@ class BundleTier:
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
         return self._opened().get(kind, key)
 
-    def put(self, kind: int, key: str, data: bytes) -> None:
-        """Raise OSError: bundles are read-only."""
-        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Raise OSError: bundles are read-only."""
-        raise OSError(f"{self.name} is a bundle, and bundles are read-only")
-
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
-        return [each.key for each in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
-
-    def ready(self) -> None:
-        """Do nothing: a bundle is not written to."""
+        return [file.key for file in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
 
     def close(self) -> None:
         """Drop the reference to the file, which is closed with the last one."""
@@ -156,96 +165,105 @@ class BundleTier:
         return self._bundle
 
 
-def open_bundle(path: str, trusted: TrustedKeys) -> Bundle:
+class OpenFile:
+    """An open file, closed with the last reference to it. If the program closes its descriptor, it is opened again.
+
+    Args:
+        open_file: Opens it; returns a descriptor.
+
+    Attributes:
+        size_bytes: Its size.
+    """
+
+    def __init__(self, open_file: Callable[[], int]) -> None:
+        self._open = open_file
+        self._descriptor, self.size_bytes = self._opened()
+
+    def read(self, at: int, size: int) -> bytes:
+        """Read `size` bytes from an offset, or fewer at the end."""
+        is_ours = False
+        with suppress(OSError):  # daemons close descriptors, whose numbers are then reused
+            is_ours = identity_of(os.fstat(self._descriptor)) == self._descriptor.identity
+        if not is_ours:
+            self._descriptor.identity = (-1, -1)  # the new file may get the number and the inode of the old one
+            self._descriptor, _ = self._opened()
+        data = b""
+        while more := os.pread(self._descriptor, size - len(data), at + len(data)):  # b"" once all is read
+            data += more
+        return data
+
+    def _opened(self) -> tuple[Descriptor, int]:
+        descriptor = Descriptor(self._open())
+        status = os.fstat(descriptor)
+        descriptor.identity = identity_of(status)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        return descriptor, status.st_size
+
+
+def open_bundle(path: str, trusted: Trust, wait_s: float = math.inf) -> Bundle:
     """The bundle in a file.
 
     Raises:
         BundleError: It is refused.
     """
+    return bundle_in(path, lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK), trusted, wait_s)
+
+
+def bundle_in(name: str, open_file: Callable[[], int], trusted: Trust, wait_s: float) -> Bundle:
+    """The bundle in the file that a function opens.
+
+    Raises:
+        BundleError: It is refused.
+    """
     try:
-        file = _File(path)
-        status = os.fstat(file.descriptor)
-    except OSError as error:
-        raise BundleError(
-            f"cannot use the bundle {path}",
-            error.strerror or str(error),
-            "correct the path, or write it by export_bundle()",
-        ) from None
-    if not stat.S_ISREG(status.st_mode):
-        raise BundleError(f"cannot use the bundle {path}", "it is not a regular file", "correct the path")
-    return Bundle(path, file.read, status.st_size, trusted)
+        file = OpenFile(open_file)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise refused(name, error) from None
+    return Bundle(name, file.read, file.size_bytes, trusted, wait_s)
 
 
-def open_resource(package: str, resource: str, trusted: TrustedKeys) -> Bundle:
-    """The bundle in a resource of a package.
+def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s: float) -> Bundle:
+    """The bundle in an object such as `importlib.resources` returns.
 
     Raises:
         BundleError: It is refused, or not there.
     """
-    from importlib.resources import files
-
-    name = f"{package}:{resource}"
     try:
-        found: Any = files(package)
-        for part in resource.split("/"):
-            found = found.joinpath(part)
-    except Exception as error:  # the package is imported: its own code may raise anything
-        why = str(error) or type(error).__name__
-        raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
-    return open_traversable(found, name, trusted)
-
-
-def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
-    """The bundle in an object with `read_bytes`, such as `importlib.resources` returns.
-
-    Raises:
-        BundleError: It is refused, or not there.
-    """
+        found = find()
+        data = b"" if isinstance(found, os.PathLike) else found.read_bytes()  # for example from a zip file
+    except Exception as error:  # a package is imported: its own code may raise anything
+        raise refused(name, error) from None
     if isinstance(found, os.PathLike):
-        return open_bundle(os.fspath(found), trusted)
-    try:
-        data = found.read_bytes()  # for example from a zip file
-    except (OSError, KeyError) as error:
-        raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
-    return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted)
+        return open_bundle(os.fspath(found), trusted, wait_s)
+    return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted, wait_s)
 
 
-class _File:
-    """An open file, closed with the last reference to it. If the program closes its descriptor, it is reopened."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.descriptor = self._opened()
-
-    def read(self, at: int, size: int) -> bytes:
-        self._require()
-        data = b""
-        while more := os.pread(self.descriptor, size - len(data), at + len(data)):  # b"" once all is read
-            data += more
-        return data
-
-    def _require(self) -> None:
-        """Check that the descriptor still is this file: daemons close descriptors, whose numbers are then reused."""
-        with suppress(OSError):
-            if identity_of(os.fstat(self.descriptor)) == self.descriptor.identity:
-                return
-        again = self._opened()
-        if again.identity != self.descriptor.identity:
-            raise OSError(f"{self._path} is not the file that was checked")
-        self.descriptor = again
-
-    def _opened(self) -> Descriptor:
-        descriptor = Descriptor(os.open(self._path, os.O_RDONLY | CLOEXEC | NONBLOCK))
-        descriptor.identity = identity_of(os.fstat(descriptor))
-        return descriptor
+def refused(name: str, error: BaseException) -> BundleError:
+    """Make the error for a bundle that cannot be used."""
+    why = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, MemoryError):
+        why = "not enough memory to read it"
+    is_absent = isinstance(error, FileNotFoundError)
+    hint = "correct the path, or write it by export_bundle()" if is_absent else "build or fetch it again"
+    return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)
 
 
-def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int]:
-    """Number of signatures, size of the index and of the files in bytes; all checked against the size of the bundle."""
-    data = read(0, PREFIX.size)
-    if len(data) < PREFIX.size or not data.startswith(MAGIC):
+def check_time(end_s: float) -> None:
+    """Raise TimeoutError if the time to open a bundle is over."""
+    if time.monotonic() > end_s:
+        raise TimeoutError(f"reading it takes more than {OPEN_S:g} s, too long for a launch: import it")
+
+
+def sizes_of(prefix: bytes, size_bytes: int) -> tuple[int, int, int]:
+    """Sizes of the index, the files and the signatures, by the prefix of a bundle of this size.
+
+    Raises:
+        ValueError: They are too large, or do not fit the size.
+    """
+    if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
         raise ValueError("it is not a bundle")
-    _, version, signatures, index_bytes, files_bytes = PREFIX.unpack(data)
+    _, version, signatures, index_bytes, files_bytes = PREFIX.unpack(prefix)
     if version != FORMAT:
         raise ValueError(f"it has format {version}, this version reads {FORMAT}")
     if size_bytes > MAX_BUNDLE_BYTES or index_bytes > MAX_INDEX_BYTES:
@@ -253,56 +271,162 @@ def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, in
     whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes, but {whole} were written")
-    return signatures, index_bytes, files_bytes
+    return index_bytes, files_bytes, signatures * SIGNATURE_BYTES
 
 
-def _check_digest(read: Callable[[int, int], bytes], size_bytes: int) -> None:
+def _check_digest(read: Callable[[int, int], bytes], size_bytes: int, end_s: float) -> None:
     digest, end = xxh3_128(), size_bytes - DIGEST_BYTES
-    for at in range(0, end, _CHUNK_BYTES):
-        digest.update(read(at, min(_CHUNK_BYTES, end - at)))
+    for at in range(0, end, CHUNK_BYTES):
+        check_time(end_s)
+        digest.update(read(at, min(CHUNK_BYTES, end - at)))
     if digest.digest() != read(end, DIGEST_BYTES):
         raise ValueError("its digest differs: it was damaged")
 
 
-def _index(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tuple[BundledFile, ...]]:
+def _files(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tuple[BundledFile, ...]]:
     """Entries and manifests of an index.
 
     Raises:
-        ValueError: It is not one that `write_bundle` could have made.
+        ValueError: It is not one that `assemble` could have made.
     """
     index = parse_object(data)
-    if list(index) != ["entries", "manifests"] or any(type(rows) is not list for rows in index.values()):
+    if list(index) != list(_INDEX) or not fits(index, _INDEX):
         raise ValueError("its index is malformed")
-    entries = tuple(_row(row, 5) for row in index["entries"])
-    manifests = tuple(_row(row, 3) for row in index["manifests"])
+    entries = tuple(BundledFile._make((*row[:4], tuple(row[4]))) for row in index["entries"])
+    manifests = tuple(BundledFile(*row) for row in index["manifests"])
+    for file in (*entries, *manifests):
+        if not 0 < file.size_bytes <= MAX_FILE_BYTES:
+            raise ValueError(f"its index has a file of {file.size_bytes} bytes; 1 to {MAX_FILE_BYTES} are allowed")
+        require_key(file.key)
+        require_key(file.sha256)
     for files in (entries, manifests):
-        keys = [each.key for each in files]
+        keys = [file.key for file in files]
         if keys != sorted(set(keys)):
             raise ValueError("its index has a key twice, or out of order")
-    if sum(each.size_bytes for each in (*entries, *manifests)) != files_bytes:
+    if sum(file.size_bytes for file in (*entries, *manifests)) != files_bytes:
         raise ValueError("its index does not add up to the size of the files")
     return entries, manifests
 
 
-def _row(row: Any, fields: int) -> BundledFile:
-    if type(row) is not list or len(row) != fields:
-        raise ValueError("its index is malformed")
-    key, size_bytes, digest, target, kernels = (*row, "", [])[:5]
-    if type(size_bytes) is not int or type(kernels) is not list:
-        raise ValueError("its index is malformed")
-    if not 0 < size_bytes <= MAX_FILE_BYTES:
-        raise ValueError(f"its index has a file of {size_bytes} bytes; 1 to {MAX_FILE_BYTES} are allowed")
-    if not all(type(text) is str for text in (key, digest, target, *kernels)):
-        raise ValueError("its index is malformed")
-    return BundledFile(require_key(key), size_bytes, require_key(digest), target, tuple(kernels))
+def _targets_of(entries: Iterable[BundledFile]) -> tuple[str, ...]:
+    return tuple(sorted({entry.target for entry in entries}))
 
 
-def targets_of(entries: Iterable[BundledFile]) -> tuple[str, ...]:
-    """Targets of the code of these entries."""
-    return tuple(sorted({each.target for each in entries}))
-
-
-def statement_of(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
+def _statement_of(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
     """The bytes that a bundle's signature is made over."""
     digest = sha256(index).digest()
     return statement(key=f"bundle {FORMAT}", digest=digest, size_bytes=files_bytes, target=",".join(targets))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class Assembled(NamedTuple):
+    """A bundle that is ready to be written.
+
+    Args:
+        parts: Its bytes, in pieces; iterating raises BundleError if an entry has changed since.
+        report: The description of its contents.
+    """
+
+    parts: Iterator[bytes]
+    report: BundleReport
+
+
+def assemble(
+    path: str,
+    entries: Sequence[BundledFile],
+    manifests: Sequence[BundledFile],
+    read: Callable[[bool, str], bytes | None],
+    *,
+    signing_key: str | None = None,
+) -> Assembled:
+    """Lay out a bundle.
+
+    Args:
+        path: Its path, for messages.
+        entries: The entries to put in, in any order.
+        manifests: The manifests to put in, in any order.
+        read: Returns the bytes of an entry (True) or manifest (False) by its key.
+        signing_key: PEM file of the key to sign with.
+
+    Raises:
+        BundleError: It is too large.
+        SettingsError, ToolchainMissingError: It cannot be signed.
+    """
+    cannot = f"cannot write the bundle {path}"
+    entries, manifests = sorted(entries), sorted(manifests)
+    rows = {"entries": [list(file) for file in entries], "manifests": [list(file[:3]) for file in manifests]}
+    index = json.dumps(rows, separators=(",", ":"), default=list).encode("ascii")
+    files_bytes = sum(file.size_bytes for file in (*entries, *manifests))
+    if len(index) > MAX_INDEX_BYTES or files_bytes > MAX_BUNDLE_BYTES - MAX_INDEX_BYTES - 4096:
+        raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
+    targets = _targets_of(entries)
+    signature = sign(signing_key, _statement_of(index, files_bytes, targets)) if signing_key else b""
+    prefix = PREFIX.pack(MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
+
+    def files() -> Iterator[bytes]:
+        for is_entry, chosen in ((True, entries), (False, manifests)):
+            for file in chosen:
+                data = read(is_entry, file.key)
+                if data is None or sha256(data).hexdigest() != file.sha256:
+                    raise BundleError(cannot, f"{file.key} was removed or changed meanwhile", "export once more")
+                yield data
+
+    def parts() -> Iterator[bytes]:
+        digest = xxh3_128()
+        for part in chain((prefix, index), files(), (signature,)):
+            digest.update(part)
+            yield part
+        yield digest.digest()
+
+    size_bytes = len(prefix) + len(index) + files_bytes + len(signature) + DIGEST_BYTES
+    return Assembled(parts(), BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex()))
+
+
+def write_bundle(bundle: Assembled) -> BundleReport:
+    """Write a bundle, in place of the file that is there.
+
+    Raises:
+        BundleError: It cannot be written, or an entry changed before it was written.
+    """
+    directory, name = os.path.split(bundle.report.path)
+    try:
+        folder = os.open(directory or ".", os.O_RDONLY | DIRECTORY | CLOEXEC)
+        try:
+            _require_file(folder, name)
+            publish_in(folder, lambda: name, bundle.parts)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BundleError(f"cannot write the bundle {bundle.report.path}", why, "write it elsewhere") from None
+    return bundle.report
+
+
+def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> None:
+    """Write a private file into an open folder, sync it, and rename it to the result of `name()`.
+
+    Raises:
+        OSError: It cannot be written, or something else than a regular file has that name.
+    """
+    private = f".{os.getpid()}.{os.urandom(8).hex()}"
+    fd = os.open(private, _CREATE, 0o666, dir_fd=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        _require_file(folder, name())
+        os.rename(private, name(), src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:  # an interrupt too must leave nothing behind
+        with suppress(OSError):
+            os.unlink(private, dir_fd=folder)
+        raise
+
+
+def _require_file(folder: int, name: str) -> None:
+    """Raise OSError if a name in an open folder leads to a link, a device, a pipe or a folder."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.EEXIST, "only regular files are replaced, and the one there is not")

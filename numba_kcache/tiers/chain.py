@@ -1,7 +1,7 @@
 """The local store with tiers behind it, tried in order; entries of tiers are verified and then stored locally.
 
-Promise     The methods of the local store keep their meaning, except that `get` asks the tiers if the local store
-            has no entry.
+Promise     `get` asks the tiers only if the local store has no entry. Whatever a tier does, the local store is read and
+            written as without it.
 Method      A hit in a tier is written to the local store, with its variant of the manifest, so that the tier is asked
             only once. A put goes to the local store, then to every tier that accepts entries.
 Not here    Entries for other targets or compilers (engine), and the work of one tier (tiers.checked_tier).
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..model import Emit
+from ..model import Emit, tell_wait
 from ..store.entry import StoredEntry, Variant, encode_entry
-from .checked_tier import SETTLE_S, CheckedTier
+from .checked_tier import CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:  # a warm start does not import these modules
     from .lease import Election
     from .tier import Tier, TierReport
 
-_NOWHERE = "0" * 64
+SETTLE_S = 5.0
+"""Longest wait for the local disk, in seconds."""
 
-_OF_ALL = frozenset(("clear", "entries", "find", "listing", "manifests", "prune", "size", "verify"))
-"""Methods over all entries of the local store; they first wait until entries found in tiers are stored there."""
+_NOWHERE = "0" * 64
 
 
 class Chain:
-    """The local store with its tiers; all other methods are those of the local store.
+    """The local store with its tiers.
 
     Args:
         local: The local store.
         tiers: In the order in which they are tried.
-        emit: Called with events of the kind TROUBLE.
+        emit: Called with events of the kinds TROUBLE and WAITED.
         trust: Signatures that are required and made; None: neither.
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none. It
             checks the meaning of the entry, which no module of tiers knows.
@@ -52,23 +52,18 @@ class Chain:
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
-        self._uploads, self._keeping = UploadQueue(), UploadQueue()
-        self.tiers = tuple(self.checked(tier) for tier in tiers)
+        self._uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
+        self._keeping = UploadQueue(lambda waited_s: tell_wait(emit, "entries of tiers to be stored", waited_s))
+        self.tiers = tuple(self._checked(tier) for tier in tiers)
 
-    def checked(self, tier: Tier) -> CheckedTier:
-        """Wrap a tier, so that its failures are misses and its bytes are verified."""
+    def _checked(self, tier: Tier) -> CheckedTier:
         queues = {"uploads": self._uploads, "keeping": self._keeping}
         return CheckedTier(tier, self.local, self._emit, trust=self._trust, refusal_of=self._refusal_of, **queues)
 
     def mount(self, tier: Tier) -> None:
         """Add a tier before the others, or replace the one of the same name."""
         others = (each for each in self.tiers if each.tier.name != tier.name)
-        self.tiers = (self.checked(tier), *others)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_ALL:
-            self.settle()
-        return getattr(self.local, name)
+        self.tiers = (self._checked(tier), *others)
 
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key` from the local store, else from the first tier that has it; None if none does."""
@@ -94,23 +89,22 @@ class Chain:
             tier.add_variant(family, *variants)
         return stored
 
-    def elected(
-        self, key: str, meanwhile: Callable[[], bool] | None = lambda: False
-    ) -> AbstractContextManager[Election]:
+    def elected(self, key: str, *, waits: bool = True) -> AbstractContextManager[Election]:
         """Take a key's lease in the first tier that has leases, or wait for the node that holds it.
 
         Args:
             key: Key of the entry to build.
-            meanwhile: Called instead of each pause; None: do not wait.
+            waits: Whether to wait; else an election that another node has won is lost.
 
         Returns:
             A context with the outcome; `NO_ELECTION`, after which the caller builds, if no tier has leases.
         """
-        from .lease import NO_ELECTION, Electoral
+        from .lease import NO_ELECTION
 
-        electoral = (tier for tier in self._writable() if isinstance(tier.tier, Electoral))
-        first = next(electoral, None)
-        return nullcontext(NO_ELECTION) if first is None else first.elected(key, meanwhile)
+        for tier in self._writable():
+            if hasattr(tier.tier, "claim"):
+                return tier.elected(key, waits=waits)
+        return nullcontext(NO_ELECTION)
 
     def ask(self) -> None:
         """Ask every tier for a key that does not exist, to measure whether and how fast it answers."""
@@ -129,9 +123,9 @@ class Chain:
         """Wait until all queued uploads and local writes are done, at most `wait_s` each. Returns True if they are."""
         return self._uploads.flush(wait_s) and self._keeping.flush(wait_s)
 
-    def settle(self) -> None:
+    def settle(self, wait_s: float = SETTLE_S) -> None:
         """Wait until all entries found in tiers are stored locally."""
-        self._keeping.flush(SETTLE_S)
+        self._keeping.flush(wait_s)
 
     def close(self) -> None:
         """Close every tier."""

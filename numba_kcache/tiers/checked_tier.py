@@ -8,42 +8,39 @@ Not here    The order of tiers (tiers.chain), and how a tier moves bytes (tiers.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import KCacheError
 from ..keys import sha256
-from ..model import Emit, trouble
+from ..model import Emit, tell_wait, trouble
 from ..store import entry as entry_format
 from ..store import renewed_in_children
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
 from ..store.payload_check import check_payloads
-from .allowance import Allowance
 from .breaker import Away, Breaker
-from .signing import Unsigned
-from .trust import SIGNATURE, Trust
+from .tier import Tier, TierReport
+from .trust import SIGNATURE, Trust, Unsigned
 from .upload_queue import HURRIED_S, UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
-    from .lease import Election, Patience
-    from .tier import Tier, TierReport
+    from .lease import Election, Elections
 
 Result = TypeVar("Result")
 
-_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written")
+_COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written", "waits")
 _TRIES = 4
 """Attempts to add to a manifest that other processes write to at the same time."""
 
-SETTLE_S = 60.0
-"""Longest wait for the local disk, in seconds."""
+WORTH_S, _MOST_WORTH_S = 1.0, 10.0
+"""Seconds that a hit may take, for it saves a compile: at least, and at most if the entry records a longer compile."""
 
 
 class CheckedTier:
@@ -59,6 +56,7 @@ class CheckedTier:
         refusal_of: Returns the reason not to accept an entry whose digest and signature are right; "" for none.
 
     Attributes:
+        is_patient: Take whatever time the tier needs, for a call whose purpose is to read it.
         readonly: Nothing is put here. Code of any compiler, and for a lower target, is accepted from it.
         takes: Whether entries can be put here: no if the tier is read-only, or if signatures are required and this
             process cannot sign.
@@ -83,10 +81,10 @@ class CheckedTier:
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
-        self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
-        self._allowance = Allowance() if tier.is_remote else None
-        self._patience: Patience | None = None
-        self._last_s = 0.0  # duration of the last operation
+        tree = None if local.readonly else local.tree
+        self._breaker = Breaker(Folder(tree, TIERS) if tree is not None else None, self._label)
+        self.is_patient = False
+        self._elections: Elections | None = None
         self.after_fork()
         renewed_in_children.add(self)
         self._counts, self._unsaved = Counter[str](), Counter[str]()
@@ -101,8 +99,7 @@ class CheckedTier:
 
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, verified, which is then stored locally; None if there is none that can be trusted."""
-        data = self._read(ENTRY, key)
-        entry = None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
+        data, entry = self._entry(key)
         self._count("misses" if entry is None else "hits")
         if data is not None and entry is not None:
             self._keep(lambda: self._local.put_encoded(key, data), len(data))
@@ -110,18 +107,31 @@ class CheckedTier:
 
     def peek(self, key: str) -> StoredEntry | None:
         """As `get`, but the entry is not stored locally and not counted as a hit."""
+        return self._entry(key)[1]
+
+    def _entry(self, key: str) -> tuple[bytes | None, StoredEntry | None]:
+        start_s = time.perf_counter()
         data = self._read(ENTRY, key)
-        return None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
+        entry = None if data is None else self._verified(ENTRY, key, data, entry_format.decode_entry)
+        worth_s = 0.0
+        if entry is not None:
+            compile_s = entry.header.get("compile_time_s")
+            worth_s = max(WORTH_S, min(compile_s, _MOST_WORTH_S)) if isinstance(compile_s, float) else WORTH_S
+        self.charge(start_s, worth_s=worth_s)
+        return data, entry
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        return self._variants(family, self._read(MANIFEST, family))
+        start_s = time.perf_counter()
+        variants = self._variants(family, self._read(MANIFEST, family))
+        self.charge(start_s, worth_s=WORTH_S if variants else 0.0)
+        return variants
 
     def _variants(self, family: str, data: bytes | None) -> list[Variant]:
         return (data and self._verified(MANIFEST, family, data, entry_format.decode_manifest)) or []
 
-    def _read(self, kind: int, key: str) -> bytes | None:
-        return self._asked(lambda: self.tier.get(kind, key))
+    def _read(self, kind: int, key: str, *, is_awaited: bool = True) -> bytes | None:
+        return self._asked(lambda: self.tier.get(kind, key), is_awaited=is_awaited)
 
     def _verified(self, kind: int, key: str, data: bytes, decode: Callable[[bytes, str], Result]) -> Result | None:
         """Decode the bytes that arrived; report them and return None if they are damaged or not trusted."""
@@ -129,7 +139,7 @@ class CheckedTier:
         try:
             target = None
             if self._trust is not None and self._trust.demands:
-                target = self._trust.check(kind, key, data, self._read(kind + SIGNATURE, key) or b"")
+                target = self._trust.check_file(kind, key, data, self._read(kind + SIGNATURE, key) or b"")
             found = decode(data, key)
             if isinstance(found, StoredEntry):
                 check_payloads(found)
@@ -143,7 +153,6 @@ class CheckedTier:
             return found
         except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
-            self._charge(self._last_s)
             how = "arrived damaged" if is_trusted else "is not trusted"
             self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
             return None
@@ -157,52 +166,32 @@ class CheckedTier:
         if not (self._local.readonly or self._keeping.add(work, size_bytes)):
             work()
 
-    def settle(self) -> None:
-        """Wait until all entries found are stored locally."""
-        self._keeping.flush(SETTLE_S)
-
     # -- writing -----------------------------------------------------------------------------------
 
     def put(self, entry: StoredEntry, data: bytes) -> None:
-        """Put an entry into the tier; into a remote one in the background."""
-        record = self._entry_record(entry, data)
-        if record is not None:
-            self._later(len(data), lambda: self._give(ENTRY, entry.key, data, record))
+        """Put an entry into the tier; into a remote or slow one in the background."""
+        self._later(len(data), lambda: self.put_now(entry, data))
 
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
         """Put an entry into the tier and wait for it. Returns True if it was accepted."""
-        record = self._entry_record(entry, data)
-        return record is not None and bool(self._give(ENTRY, entry.key, data, record))
+        return bool(self._give(ENTRY, entry.key, data, str(entry.header.get("target", ""))))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """Add variants to the manifest of `family`; for a remote tier in the background."""
+        """Add variants to the manifest of `family`; for a remote or slow tier in the background."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
         """Add variants, and wait until they are written. Gives up after `_TRIES` conflicts with other writers."""
         for _ in range(_TRIES):
-            there = self._read(MANIFEST, family)
+            there = self._read(MANIFEST, family, is_awaited=False)
             before = self._variants(family, there)
             after = entry_format.merge(before, *variants)
             if after == before:
                 return
-            data = entry_format.encode_manifest(family, after)
-            record = self._record(MANIFEST, family, data, "")
-            if record is None or self._give(MANIFEST, family, data, record, there) is not False:
+            if self._give(MANIFEST, family, entry_format.encode_manifest(family, after), "", there) is not False:
                 return
 
-    def _entry_record(self, entry: StoredEntry, data: bytes) -> bytes | None:
-        return self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
-
-    def _record(self, kind: int, key: str, data: bytes, target: str) -> bytes | None:
-        """Make the signature record of a file; report the error and return None if it must be signed and cannot be."""
-        try:
-            return b"" if self._trust is None else self._trust.record(kind, key, data, target)
-        except KCacheError as error:
-            self._trouble(str(error))
-            return None
-
-    def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
+    def _give(self, kind: int, key: str, data: bytes, target: str, before: bytes | None = None) -> bool | None:
         """Put an entry, or replace a manifest, with its signature record.
 
         Returns:
@@ -210,6 +199,7 @@ class CheckedTier:
         """
 
         def work() -> bool:
+            record = b"" if self._trust is None else self._trust.record(kind, key, data, target)
             if record and before is None:
                 self.tier.put(kind + SIGNATURE, key, record)  # before the file: readers report an unsigned file
             if kind == ENTRY:
@@ -220,14 +210,17 @@ class CheckedTier:
                 self.tier.put(kind + SIGNATURE, key, record)  # only by the writer whose manifest was accepted
             return True
 
-        is_taken = self._asked(work, is_awaited=False)
+        is_taken = self._asked(work, is_awaited=False, opens=self.tier.is_remote)  # a full share can still be read
         if is_taken:
             self._count("bytes_written", len(data))
         return is_taken
 
     def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
-        if not self.tier.is_remote:
+        """Write to a tier: now to one that is near and fast, otherwise in the background."""
+        start_s = time.perf_counter()
+        if not self.tier.is_remote and self.left_s > 0:
             work()
+            self.charge(start_s)
             return
         try:
             self.tier.ready()
@@ -239,55 +232,76 @@ class CheckedTier:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def elected(self, key: str, meanwhile: Callable[[], bool] | None) -> AbstractContextManager[Election]:
+    @contextmanager
+    def elected(self, key: str, *, waits: bool) -> Iterator[Election]:
         """Take a key's lease among all nodes, or wait for it; for a tier with leases."""
-        from .lease import Electoral, Patience, elected
+        from .lease import Elections
 
-        assert isinstance(self.tier, Electoral)
-        self._patience = self._patience or Patience(self.tier.wait_s)
-        tell = functools.partial(self._asked, is_awaited=False)
-        errors: Callable[[], int] = lambda: self._counts["errors"]  # noqa: E731
-        return elected(self.tier, key, self._asked, tell, self._uploads.add, errors, self._patience, meanwhile)
+        if self._elections is None:
+            counts = lambda: (self._counts["hits"], self._counts["errors"])  # noqa: E731
+            tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
+            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)  # type: ignore[arg-type]
+        hits = self._counts["hits"]
+        with self._elections.elected(key, waits=waits) as election:
+            yield election
+        if self._counts["hits"] == hits:  # otherwise the hit says that it was waited for
+            self._report_wait("another node's build", election.waited_s)
 
     def close(self) -> None:
         """Close the tier."""
-        self._asked(self.tier.close)
+        self._asked(self.tier.close, is_awaited=False)
 
-    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+    def _timed(self, operation: Callable[[], Result]) -> Result | None:
+        start_s = time.perf_counter()
+        result = self._asked(operation)
+        self.charge(start_s)
+        return result
+
+    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True, opens: bool = True) -> Result | None:
         """Run an operation of the tier; None if it fails, or if the tier must not be asked now."""
-        if is_awaited and self._allowance is not None and self._allowance.is_spent():
-            return None  # background work is still done
-        start, result, is_reachable = time.perf_counter(), None, False
+        start_s, result, is_reachable = time.perf_counter(), None, False
         try:
-            with self._breaker.asking(is_awaited=is_awaited) if self._breaker else nullcontext():
+            with self._breaker.asking(is_awaited=is_awaited, opens=opens):
                 result = operation()
             is_reachable = True
-        except Away:
-            self._is_reachable = False
-            return None  # the failure that opened the breaker was reported and counted
+        except Away:  # the failure or delay that opened the breaker was reported and counted
+            self._is_reachable = self._is_reachable and self._breaker.left_s() <= 0
+            return None
         except Exception as error:  # servers, client libraries and disks may raise anything; a launch must not fail
             self._trouble(str(error) or type(error).__name__)
-        self._last_s = time.perf_counter() - start
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1
-            self._seconds += self._last_s
-        if is_awaited and not isinstance(result, bytes):
-            self._charge(self._last_s)
+            self._seconds += time.perf_counter() - start_s
         return result
 
-    def _charge(self, seconds: float) -> None:
-        """Charge the time of a miss, and report it if the tier is not asked for a while as a result."""
-        if self._allowance is not None and self._allowance.charge(seconds):
+    @property
+    def left_s(self) -> float:
+        """Seconds that a launch may lose to this tier now, to what it says as well."""
+        return self._breaker.left_s()
+
+    def charge(self, start_s: float, what: str = "its answer", worth_s: float = 0.0) -> None:
+        """Charge the time that a launch waited for the tier, or spent on what the tier said.
+
+        Args:
+            start_s: The time by `time.perf_counter` at which it began.
+            what: What took the time.
+            worth_s: Seconds that the result saves.
+        """
+        seconds = time.perf_counter() - start_s
+        self._report_wait(what, seconds)
+        if not self.is_patient and self._breaker.charge(seconds, worth_s):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
+
+    def _report_wait(self, what: str, waited_s: float) -> None:
+        if tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s):
+            self._count("waits")
 
     # -- counting ----------------------------------------------------------------------------------
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
         """The counts of this process; with `sums` of the counters, those of all processes."""
-        from .tier import TierReport
-
         counts = {name: self._counts[name] for name in _COUNTED}
         if sums is not None:
             counts = {name: int(sums.get(f"tier/{self._label}/{name}", 0)) for name in _COUNTED}
@@ -309,8 +323,3 @@ class CheckedTier:
     def _trouble(self, error: str) -> None:
         self._count("errors")
         self._emit(trouble(f"tier {self.tier.name}", error))
-
-
-def _marks(local: DiskStore | MemoryStore) -> Folder | None:
-    """The folder of the breakers' files, which all processes of this node share."""
-    return None if local.readonly or local.tree is None else Folder(local.tree, TIERS)

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from ..store.entry import MANIFEST, require_key
 from ..store.publish import Durability
 from ..store.tree import Tree
+from .tier import Tier
 from .trust import SIGNATURE
 
 
-class DirectoryTier:
+class DirectoryTier(Tier):
     """A directory that another cache has filled.
 
     Args:
@@ -29,8 +30,6 @@ class DirectoryTier:
         durability: What a put forces to the disk.
         is_trusted: Whether its files are trusted without signatures.
     """
-
-    is_remote = False
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class DirectoryTier:
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`; False if the directory has another one by now."""
-        if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
+        if self.get(MANIFEST, family) != before:
             return False
         self.put(MANIFEST, family, data)  # without a lock: of two writers at once, the first one's change is lost
         return True
@@ -72,18 +71,13 @@ class DirectoryTier:
         self._check()
         return (file.key for file in self._tree.walk(kind))
 
-    def ready(self) -> None:
-        """Do nothing: writing needs no preparation."""
-
-    def close(self) -> None:
-        """Do nothing: no file is held open."""
-
     def _place(self, kind: int) -> tuple[Tree, int]:
         return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)
 
     def _check(self) -> None:
-        """Raise OSError if the directory is not there, Refused if it must not be used."""
+        """Raise OSError if a directory that is only read is not there, Refused if one must not be used."""
         try:
             self._tree.base()
         except FileNotFoundError:
-            os.close(self._tree.open_root())  # the directory exists, and nothing was stored in it yet
+            if self.readonly:
+                os.close(self._tree.open_root())  # the directory exists, and nothing was stored in it yet

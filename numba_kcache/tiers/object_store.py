@@ -1,7 +1,9 @@
 """Object storage as a tier: S3 and compatible services, Google Cloud Storage, Azure Blob.
 
 Promise     A request ends within `timeout_s`, connecting and body included, and is not repeated. No object above the
-            size limit is fetched: its size is checked before its body is read. Errors and reports hold no secret.
+            size limit is fetched: its size is checked before its body is read. No text of a service is passed on: of an
+            error the class is shown, and the first of the phrases in `_SHOWN`, since a service that repeats a request
+            would put tokens into it.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); the URL cannot hold any.
             A manifest is replaced by a conditional put, if the service supports it (S3, Google and Azure do).
@@ -14,12 +16,14 @@ Source      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs a
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from .tier import Tier, listed
 from .trust import SIGNATURE
 
 Result = TypeVar("Result")
@@ -30,6 +34,7 @@ _pid = 0
 """The process in which obstore was first used. A forked child lacks obstore's threads, and even a new client in the
 child would wait for them for ever (obstore 0.8 and 0.9): a child therefore does not use object stores."""
 
+_SHOWN = re.compile("status code: [1-5][0-9][0-9]|[Cc]onnection refused|dns error|timed out|certificate|redirect")
 _KINDS = {
     ENTRY: "entries",
     ENTRY + SIGNATURE: "entries.signatures",
@@ -38,7 +43,7 @@ _KINDS = {
 }
 
 
-class ObjectTier:
+class ObjectTier(Tier):
     """A bucket, or a path in one.
 
     Args:
@@ -114,8 +119,6 @@ class ObjectTier:
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
-        from .tier import listed  # a warm start does not import it
-
         start = _path(kind, "")
 
         def work(obstore: Any, store: Any) -> list[str]:
@@ -147,14 +150,14 @@ class ObjectTier:
             return work(obstore, self._store)
         except (FileNotFoundError, errors.NotFoundError):
             return None
-        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-            raise PermissionError(_first(error)) from None
         except errors.BaseError as error:
-            raise ConnectionError(_first(error)) from None
+            found = _SHOWN.search(str(error))
+            said = f"{type(error).__name__}: {found[0] if found else 'no answer'}"
+            raise ConnectionError(said) from None
         except BaseException as error:  # a panic of the client, which is written in Rust, is not an Exception
             if type(error).__module__ != "pyo3_runtime":
                 raise
-            raise ConnectionError(f"its client failed: {_first(error)}") from None
+            raise ConnectionError(f"its client failed: {(str(error) or 'panic').splitlines()[0][:200]}") from None
 
     def _opened(self) -> Any:
         from obstore.store import from_url
@@ -173,11 +176,6 @@ def _path(kind: int, key: str) -> str:
 def _lacks_conditions(error: Exception) -> bool:
     """Check whether a service refused a put because it does not support conditions: status 501, as S3 specifies."""
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
-
-
-def _first(error: BaseException) -> str:
-    """The first line of an error: the lines below it may quote the request."""
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def _obstore() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OptionError, SettingsError
 from ..model.tier_address import LAYOUT_MARK, OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
 from ..settings import Settings
+from .trust import trust_of
 
 if TYPE_CHECKING:  # each kind is imported where it is opened
     from .bundle import Bundle
@@ -35,9 +37,9 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 def _open(address: TierAddress, settings: Settings) -> Tier:
     place, options = address.place, address.options
     if address.kind in ("bundle", "resource", "oci"):
-        from .bundle import BundleTier
+        from .bundle import OPEN_S, BundleTier
 
-        return BundleTier(place, functools.partial(open_any, place, settings))
+        return BundleTier(place, functools.partial(open_any, place, settings, OPEN_S))
     is_trusted = options.get("unsigned") == "1"
     if address.kind == "directory":
         from .directory import DirectoryTier
@@ -52,45 +54,56 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         from .object_store import ObjectTier
 
         return ObjectTier(place, **given)
+    from .lease import WAIT_S
     from .redis import RedisTier
 
-    given.setdefault("wait_s", settings.build_wait_s)
+    given.setdefault("wait_s", min(WAIT_S, settings.build_wait_s))
     try:
         return RedisTier(place, **given)
     except ValueError as error:
         raise SettingsError(f"cannot use the tier {address.shown}", str(error), "correct its address") from None
 
 
-def open_any(source: Any, settings: Settings) -> Bundle:
+def open_any(source: Any, settings: Settings, wait_s: float = math.inf) -> Bundle:
     """Open the bundle at a path, in an image layout, in a package's resource or a Traversable, and check its signature.
+
+    Args:
+        source: The bundle.
+        settings: The settings with the keys that are trusted.
+        wait_s: Seconds that reading may take, and unpacking too.
 
     Raises:
         BundleError: It is refused.
         OptionError: `source` is none of these.
     """
-    from .bundle import open_bundle, open_resource, open_traversable
-    from .trust import trusted_keys
+    from .bundle import open_bundle, open_traversable
 
-    trusted = trusted_keys(settings)
-    if isinstance(source, str) and (not source or "\0" in source):
+    trusted, is_text = trust_of(settings), isinstance(source, str)
+    if is_text and (not source or "\0" in source):
         raise OptionError(
             f"cannot find a bundle in {source!r}", "it is not a path", "give a path, or 'package:resource'"
         )
     layout = find_layout(source)
     if layout is not None:
-        from .oci import open_layout
+        from .image import open_layout
 
-        return open_layout(layout, trusted)
-    if isinstance(source, str) and "://" not in source and _is_resource(source):
-        package, _, resource = source.partition(":")
-        return open_resource(package, resource, trusted)
-    if isinstance(source, (str, os.PathLike)):
-        return open_bundle(_absolute(source), trusted)
+        return open_layout(layout, trusted, wait_s)
+    if is_text and "://" not in source and _is_resource(source):
+        return open_traversable(source, lambda: _resource(source), trusted, wait_s)
+    if is_text or isinstance(source, os.PathLike):
+        return open_bundle(_absolute(source), trusted, wait_s)
     if hasattr(source, "read_bytes"):
-        return open_traversable(source, str(source), trusted)
+        return open_traversable(str(source), lambda: source, trusted, wait_s)
     raise OptionError(
         f"cannot find a bundle in {source!r}", f"it is a {type(source).__name__}", 'give a path or "package:resource"'
     )
+
+
+def _resource(name: str) -> Any:
+    from importlib.resources import files
+
+    package, _, resource = name.partition(":")
+    return files(package).joinpath(*resource.split("/"))
 
 
 def find_layout(source: Any) -> LayoutPlace | None:

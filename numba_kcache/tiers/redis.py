@@ -1,43 +1,44 @@
-"""A Redis or Valkey server, or a cluster of them, as a tier.
+"""A Redis or Valkey server as a tier, with a client that is bounded in time and memory.
 
-Promise     A command ends within `timeout_s` of its start, one that writes within a second more for each MiB, and reads
-            no answer above the limit into memory. Errors and reports hold neither user nor password. Only the builder
-            whose token was claimed can renew and release a lease.
-Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE has the
-            server truncate what is too long. In a cluster the first request for each slot is redirected, and the slot's
-            node is remembered. Only the listing of keys, for `push` and `pull`, uses redis-py: it knows the nodes.
-Not here    When to ask, verification, and the protocol of leases (tiers.checked_tier, tiers.breaker, tiers.lease).
+Promise     A command ends within `timeout_s` of its start, one that writes within a second more for each MiB, however
+            slowly the server answers. An answer takes no more memory than the limit, whatever length the server claims.
+            No text of the server is passed on: of an error its code is looked up in a table (`_CODES`), so that a
+            server that repeats a command cannot put its password or user into an error. After any failure the
+            connection is closed, so that no answer is taken for that of another command.
+Method      One command, one answer, over a socket whose timeout is the time left. A file is a string under
+            `<prefix>:<format>:<kind>:<key>`, read in one round trip: GETRANGE has the server truncate what is too long.
+Not here    When to ask, verification, and leases (tiers.checked_tier, tiers.breaker, tiers.lease); clusters of servers.
+Source      RESP2, the protocol of Redis and Valkey unless the client requests another. redis-py takes 100 ms of CPU to
+            import, five times what a warm first launch may lose to a tier. It also bounds neither the size nor the time
+            of a whole answer (its timeout restarts with every packet), and its errors repeat the server's text.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from ..errors import ToolchainMissingError
+from ..model import NamedTuple
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
-from .resp import Connection, Redirection, RedisError, Server, server_of
+from .lease import WAIT_S
+from .tier import Tier, listed
 from .trust import SIGNATURE
 
-Result = TypeVar("Result")
-
 TIMEOUT_S = 1.0
-WAIT_S = 60.0
 PREFIX = "numba_kcache"
 LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
 """Largest string in a server with the default configuration, in bytes."""
 
-_HOPS = 4
-"""Most nodes of a cluster that one operation asks."""
-
 _LEAST_BYTES_PER_S = 1 << 20
 """Speed of the slowest connection over which large files can be written."""
 
-_SLOTS = 16384
 _LEASE = 0
 _KINDS = {
     ENTRY: "entry",
@@ -46,16 +47,84 @@ _KINDS = {
     MANIFEST + SIGNATURE: "manifest.signature",
     _LEASE: "lease",
 }
-_REPLACE_MANIFEST = """
+_REPLACE = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
+if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
 return 1"""
-_REPLACE_LEASE = (
-    "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
-)
+"""Replace a value if it still is the expected one, "" for none; 0 milliseconds stand for no expiry."""
+
+_LINE_BYTES, _READ_BYTES, _ITEM_BYTES = 1 << 10, 1 << 16, 64
+_NO_REDIS = "the answer is not in the protocol of Redis"
+
+_UNUSABLE = {
+    "NOAUTH": "it requires a password",
+    "WRONGPASS": "it does not accept this user and password",
+    "NOPERM": "the user may not run this command",
+    "LOADING": "it is starting",
+    "MASTERDOWN": "its master is down",
+    "CLUSTERDOWN": "its cluster is down",
+    "MOVED": "it is one of a Redis Cluster, which is not supported",
+    "ASK": "it is one of a Redis Cluster, which is not supported",
+    "CROSSSLOT": "it is one of a Redis Cluster, which is not supported",
+}
+"""The codes of errors after which the server is not asked for a while."""
+
+_CODES = {
+    **_UNUSABLE,
+    "OOM": "its memory is full (maxmemory)",
+    "READONLY": "it is a replica, which cannot be written to",
+    "MISCONF": "it cannot save to its disk, and takes no writes",
+    "NOREPLICAS": "it has too few replicas to take writes",
+    "BUSY": "it is running a script",
+    "WRONGTYPE": "the key is of another type",
+    "ERR": "the log of the server may say why",
+}
+"""All that is shown of an error: the server's first word if it is one of these, and this meaning."""
 
 
-class RedisTier:
+class RedisError(ValueError):
+    """The server answered with an error, or with something that is too large."""
+
+
+class Server(NamedTuple):
+    """Address of a server and the credentials for it.
+
+    Args:
+        host: Name or address.
+        port: TCP port.
+        database: Its number.
+        user: "" for the server's default.
+        password: "" for none.
+        is_encrypted: Whether the connection uses TLS, with the system's certificates.
+    """
+
+    host: str
+    port: int
+    database: int
+    user: str
+    password: str
+    is_encrypted: bool
+
+
+def server_of(url: str) -> Server:
+    """The server of a `redis://` or `rediss://` URL.
+
+    Raises:
+        ValueError: It is not such a URL; the message holds no secret.
+    """
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port or 6379, parts.hostname
+        database = int(parts.path.strip("/") or 0)
+    except ValueError:
+        raise ValueError("it must be redis://user:password@host:port/database") from None
+    if not host:
+        raise ValueError("it names no host")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return Server(host, port, database, user, password, parts.scheme == "rediss")
+
+
+class RedisTier(Tier):
     """A server.
 
     Args:
@@ -63,7 +132,7 @@ class RedisTier:
         readonly: Whether writing is refused.
         ttl_s: Seconds after which entries expire; None: the server's own policy.
         timeout_s: Longest wait for one operation, in seconds.
-        wait_s: Longest wait for a kernel that another node builds, in seconds.
+        wait_s: Longest wait of a process for kernels that other nodes build, in seconds.
         prefix: Prefix of the tier's keys on the server.
         limit_bytes: Largest size of an entry or manifest.
         is_trusted: Whether its files are trusted without signatures.
@@ -88,60 +157,55 @@ class RedisTier:
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
         self.is_trusted = is_trusted
-        self._url, self._server, self._ttl_s, self._timeout_s = url, server_of(url), ttl_s, timeout_s
+        self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
         self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
-        self._idle: dict[Server, list[Connection]] = {}
-        self._slots: dict[int, Server] = {}
-        self._client: Any = None
+        self._idle: list[Connection] = []
         self._pid = os.getpid()
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file."""
         name = self._name(kind, key)
-        data = self._ask(b"GETRANGE", name.encode(), b"0", b"%d" % self._limit_bytes)
+        data: bytes = self._ask(b"GETRANGE", name, b"0", b"%d" % self._limit_bytes)
         if data and len(data) > self._limit_bytes:
-            raise RedisError(f"{name} is above the limit of {self._limit_bytes} bytes")
+            raise RedisError(f"{name.decode()} is above the limit of {self._limit_bytes} bytes")
         return data or None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Write an entry or a signature."""
-        self._check_size(data)
-        name = self._name(kind, key)
         expiry = () if self._ttl_s is None else (b"EX", b"%d" % self._ttl_s)
-        self._ask(b"SET", name.encode(), data, *expiry)
+        self._ask(b"SET", self._name(kind, key), self._checked(data), *expiry)
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if the server has another one by now."""
-        self._check_size(data)
-        return self._ran(
-            _REPLACE_MANIFEST, self._name(MANIFEST, family), before or b"", data, b"%d" % (self._ttl_s or 0)
-        )
+        return self._replaced(self._name(MANIFEST, family), before or b"", self._checked(data), self._ttl_s or 0)
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
-        from .tier import listed  # a warm start does not import it
-
         start = self._name(kind, "")
-        pattern = _escaped(start) + "*"
-        found = self._run(lambda client: listed(client.scan_iter(match=pattern, count=1000)))
-        return (name[len(start) :].decode("latin-1") for name in found)
+        pattern = b"".join(b"\\%c" % letter if letter in b"*?[]\\^-" else b"%c" % letter for letter in start) + b"*"
 
-    # -- leases: the value of a name is the builder's token, or the outcome of its build ---------------------------
+        def names() -> Iterator[bytes]:
+            cursor = b""
+            while cursor != b"0":
+                cursor, page = self._ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+                yield from page
+
+        return (name[len(start) :].decode("latin-1") for name in listed(names()))
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
-        """Set `name` to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
-        lease = self._name(_LEASE, name).encode()
-        if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s)) is not None:
+        """Set a lease to `token` unless it has a value. Returns the value it has then; "" if that just expired."""
+        lease = self._name(_LEASE, name)
+        if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % (lease_s * 1000)) is not None:
             return token
         return self.value_of(name)
 
     def value_of(self, name: str) -> str:
-        """The value of `name`; "" for none."""
-        return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
+        """The value of a lease; "" for none."""
+        return str(self._ask(b"GET", self._name(_LEASE, name)) or b"", "latin-1")
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        """Set `name` to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
-        return self._ran(_REPLACE_LEASE, self._name(_LEASE, name), before.encode(), after.encode(), b"%d" % _ms(kept_s))
+        """Set a lease to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
+        return self._replaced(self._name(_LEASE, name), before.encode(), after.encode(), kept_s)
 
     def ready(self) -> None:
         """Import what a connection with TLS needs: once the interpreter shuts down, an import fails."""
@@ -150,116 +214,170 @@ class RedisTier:
 
     def close(self) -> None:
         """Close connections."""
-        while self._idle:
-            for connection in self._idle.popitem()[1]:
-                connection.close()
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._idle.clear()
 
-    # -- commands on one key -----------------------------------------------------------------------------------------
+    def _name(self, kind: int, key: str) -> bytes:
+        return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}".encode()
 
-    def _ran(self, script: str, name: str, *arguments: bytes) -> bool:
-        """Run a script on one key. Returns True if it replaced the value."""
-        key = name.encode()
-        return self._ask(b"EVAL", script.encode(), b"1", key, *arguments, key=key) not in (b"0", None)
-
-    def _ask(self, *words: bytes, key: bytes = b"") -> bytes | None:
-        """The answer to a command whose second word is a key, from the node of the cluster that holds it."""
-        if self._pid != os.getpid():  # a child must not read its parent's answers
-            self._idle, self._pid = {}, os.getpid()
-        deadline_s = time.monotonic() + self._timeout_s + sum(map(len, words)) / _LEAST_BYTES_PER_S
-        server, needs_asking = self._node(key or words[1]), False
-        for _ in range(_HOPS):
-            try:
-                return self._answer(server, deadline_s, words, needs_asking)
-            except Redirection as redirection:
-                server, needs_asking = redirection.server(server), not redirection.is_lasting
-                if redirection.is_lasting:
-                    self._slots[int(redirection.slot)] = server
-            except OSError:
-                self._slots = {slot: node for slot, node in self._slots.items() if node != server}
-                raise
-        raise RedisError(f"the cluster redirected more than {_HOPS - 1} times")
-
-    def _node(self, key: bytes) -> Server:
-        if not self._slots:  # no cluster, or no redirection yet
-            return self._server
-        from binascii import crc_hqx
-
-        return self._slots.get(crc_hqx(key, 0) % _SLOTS, self._server)
-
-    def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], needs_asking: bool) -> bytes | None:
-        idle = self._idle.setdefault(server, [])
-        asked = ((b"ASKING",), words) if needs_asking else (words,)
-        with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
-            return _last_answer(idle.pop(), idle, deadline_s, asked)
-        connect_s = min(deadline_s, time.monotonic() + self._timeout_s)
-        return _last_answer(Connection(server, connect_s, self._limit_bytes + 1), idle, deadline_s, asked)
-
-    # -- listing -----------------------------------------------------------------------------------------------------
-
-    def _check_size(self, data: bytes) -> None:
+    def _checked(self, data: bytes) -> bytes:
         if len(data) > self._limit_bytes:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
+        return data
 
-    def _run(self, work: Callable[[Any], Result]) -> Result:
-        """Run `work` with redis-py, whose errors are raised as those of `tiers.resp`."""
-        redis = _redis()
+    def _replaced(self, name: bytes, before: bytes, after: bytes, kept_s: float) -> bool:
+        return bool(self._ask(b"EVAL", _REPLACE.encode(), b"1", name, before, after, b"%d" % (kept_s * 1000)) == b"1")
+
+    def _ask(self, *words: bytes) -> Any:
+        """The answer to a command: bytes, a list of answers, or None."""
+        if self._pid != os.getpid():  # a child must not read its parent's answers
+            self._idle, self._pid = [], os.getpid()
+        deadline_s = time.monotonic() + self._timeout_s + sum(map(len, words)) / _LEAST_BYTES_PER_S
+        with suppress(IndexError, ConnectionError):  # no idle connection, or the server closed it
+            return self._answer(self._idle.pop(), deadline_s, words)
+        connect_s = min(deadline_s, time.monotonic() + self._timeout_s)
+        return self._answer(Connection(self._server, connect_s, self._limit_bytes + 1), deadline_s, words)
+
+    def _answer(self, connection: Connection, deadline_s: float, words: tuple[bytes, ...]) -> Any:
+        answer = connection.ask(deadline_s, *words)
+        self._idle.append(connection)
+        return answer
+
+
+class Connection:
+    """One connection.
+
+    Args:
+        server: The server to connect to.
+        deadline_s: Deadline for connecting, on the clock `time.monotonic`.
+        limit_bytes: Largest size of an answer.
+
+    Raises:
+        OSError: The server was not reached in time, or refused the credentials.
+    """
+
+    def __init__(self, server: Server, deadline_s: float, limit_bytes: int) -> None:
+        self._deadline_s, self._limit_bytes, self._data = deadline_s, limit_bytes, bytearray()
+        self._socket = self._connected(server)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if server.is_encrypted:
+            import ssl
+
+            self._socket.settimeout(self._left())
+            context = ssl.create_default_context()
+            self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
         try:
-            client = self._client = self._client or self._connected()
-            return work(client)
-        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
-            self._client = None  # reconnect: perhaps the password was refused, or another node is master now
-            raise ConnectionError(_first_line(error)) from None
-        except redis.RedisError as error:
-            raise RedisError(_first_line(error)) from None
+            if server.password:
+                self.ask(deadline_s, b"AUTH", *filter(None, (server.user.encode(), server.password.encode())))
+            if server.database:
+                self.ask(deadline_s, b"SELECT", b"%d" % server.database)
+        except RedisError as error:
+            raise PermissionError(str(error)) from None
 
-    def _connected(self) -> Any:
-        redis = _redis()
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
+    def ask(self, deadline_s: float, *words: bytes) -> Any:
+        """Send a command and return its answer. The connection is closed unless the answer arrived as a whole.
 
-        times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
-        options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
-        client = redis.Redis.from_url(self._url, **options)
-        with suppress(redis.ResponseError):  # the user may not call INFO: take the server for one without a cluster
-            if client.info("cluster").get("cluster_enabled"):
-                client.close()
-                return redis.RedisCluster.from_url(self._url, **options)
-        return client
+        Raises:
+            RedisError: The server answered with an error, or too much.
+            OSError: It did not answer in time, or not completely, or cannot be used at all.
+        """
+        self._deadline_s, self._left_bytes, is_answered = deadline_s, self._limit_bytes, False
+        try:
+            self._socket.settimeout(self._left())
+            length = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+            self._socket.sendall(b"*%d\r\n%b" % (len(words), length))
+            answer = self._read()
+            is_answered = not self._data
+            return answer
+        finally:
+            if not is_answered:
+                self._socket.close()
 
-    def _name(self, kind: int, key: str) -> str:
-        return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}"
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):  # the constructor got as far as connecting
+            self._socket.close()
+
+    def _connected(self, server: Server) -> socket.socket:
+        """Connect to one of the host's addresses; all attempts together share one deadline."""
+        host: Any = server.host.encode() if server.host.isascii() else server.host  # a str costs 3 ms: the idna codec
+        failed = OSError("it has no address")
+        for *_, address in _addresses(host, server.port, self._left()):
+            place: Any = str(address[0]).encode(), address[1]
+            try:
+                return socket.create_connection(place, self._left())
+            except OSError as error:
+                failed = error
+        raise failed
+
+    def _read(self) -> Any:
+        while b"\r\n" not in self._data:
+            if len(self._data) > _LINE_BYTES:
+                raise ConnectionError(_NO_REDIS)
+            self._receive()
+        line = bytes(self._data[: self._data.index(b"\r\n")])
+        del self._data[: len(line) + 2]
+        kind, text = line[:1], line[1:]
+        if kind == b"-":
+            raise _refusal(text)
+        if kind in (b"+", b":"):
+            return text
+        if kind not in (b"$", b"*") or not text.removeprefix(b"-").isdigit():
+            raise ConnectionError(_NO_REDIS)
+        size = int(text)
+        if size < 0:
+            return None
+        self._left_bytes -= size if kind == b"$" else size * _ITEM_BYTES
+        if self._left_bytes < 0:
+            raise RedisError(f"an answer of {size} bytes is above the limit of {self._limit_bytes}")
+        return self._string(size) if kind == b"$" else [self._read() for _ in range(size)]
+
+    def _string(self, size: int) -> bytes:
+        while len(self._data) < size + 2:
+            self._receive()
+        if self._data[size : size + 2] != b"\r\n":
+            raise ConnectionError("the answer has another length than it declares")
+        data = bytes(memoryview(self._data)[:size])
+        del self._data[: size + 2]
+        return data
+
+    def _receive(self) -> None:
+        self._socket.settimeout(self._left())
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("the server closed the connection within its answer")
+        self._data += data
+
+    def _left(self) -> float:
+        left = self._deadline_s - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer within the time limit")
+        return left
 
 
-def _last_answer(
-    connection: Connection, idle: list[Connection], deadline_s: float, asked: Sequence[tuple[bytes, ...]]
-) -> bytes | None:
-    try:
-        return [connection.ask(deadline_s, *words) for words in asked][-1]
-    finally:
-        if connection.is_open:
-            idle.append(connection)
+def _refusal(line: bytes) -> Exception:
+    """Make the error for an error of the server, without any text of it."""
+    code = str(line.partition(b" ")[0], "latin-1")
+    kind = PermissionError if code in _UNUSABLE else RedisError
+    return kind(f"{code}: {_CODES[code]}" if code in _CODES else "it answers with an error that is not known")
 
 
-def _redis() -> Any:
-    try:
-        import redis
-    except ImportError as error:
-        raise ToolchainMissingError(
-            "cannot list the files of a Redis server", str(error), "install numba-kcache[redis], which brings redis-py"
-        ) from None
-    return redis
+def _addresses(host: Any, port: int, wait_s: float) -> list[Any]:
+    """Look up the addresses of a host within a time; a resolver that gets no answer would take half a minute."""
+    with suppress(socket.gaierror):  # the host is a name, not an address
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    answer: list[Any] = []
 
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
 
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
-
-
-def _escaped(pattern: str) -> str:
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in pattern)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(wait_s)
+    if not answer:
+        raise TimeoutError("no name server answered in time")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    found: list[Any] = answer[0]
+    return found

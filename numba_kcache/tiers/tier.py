@@ -7,16 +7,24 @@ Not here    Verification, back-fill, counting (tiers.checked_tier).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from ..errors import KCacheError
+from ..keys import sha256
 from ..model import NamedTuple
+from ..store.entry import ENTRY
+from .trust import SIGNATURE
 
 Name = TypeVar("Name")
 
 MOST_NAMES = 1 << 20
 """Limit of the names that a server may list."""
+
+_PROBE = b"numba_kcache was here"
+_PROBE_NAME = sha256(_PROBE).hexdigest()
 
 
 def listed(names: Iterable[Name]) -> list[Name]:
@@ -31,7 +39,7 @@ def listed(names: Iterable[Name]) -> list[Name]:
     return found
 
 
-class Tier(Protocol):
+class Tier:
     """A store behind the local one.
 
     No method reads more than `store.entry.MAX_FILE_BYTES`, or allocates memory for a claimed size above it. A missing
@@ -41,26 +49,29 @@ class Tier(Protocol):
     Attributes:
         name: Its name in reports; holds no secret.
         readonly: Writing is refused, and code of any compiler or for a lower target is accepted from the tier.
-        is_remote: It may be slow or unreachable: writes happen in the background, and it has a breaker.
+        is_remote: It is a server: writes happen in the background.
         is_trusted: Its files need no signature of their own, even if keys are trusted.
     """
 
     name: str
-    readonly: bool
-    is_remote: bool
-    is_trusted: bool
+    readonly = True
+    is_remote = is_trusted = False
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file."""
+        raise NotImplementedError
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Write an entry or a signature."""
+        raise OSError(f"{self.name} is read-only")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if there is another one by now."""
+        raise OSError(f"{self.name} is read-only")
 
     def keys(self, kind: int) -> Iterable[str]:
         """List the keys of all entries or manifests, in no order."""
+        raise NotImplementedError
 
     def ready(self) -> None:
         """Prepare for writing: import what cannot be imported any more while the interpreter shuts down."""
@@ -82,6 +93,7 @@ class TierReport(NamedTuple):
         bytes_written: Bytes of entries and manifests that it accepted.
         latency_s: Seconds of one operation on average; 0 before the first.
         is_reachable: The last operation succeeded; None before the first.
+        waits: Waits of launches for it that took more than a second.
     """
 
     name: str
@@ -93,3 +105,36 @@ class TierReport(NamedTuple):
     bytes_written: int
     latency_s: float
     is_reachable: bool | None
+    waits: int = 0
+
+
+class Trial(NamedTuple):
+    """The outcome of a trial.
+
+    Args:
+        seconds: Duration of the slower of writing and reading.
+        why: The failure; "" for none.
+        hint: The next step for the user, if the tier's error has one.
+    """
+
+    seconds: float
+    why: str = ""
+    hint: str = ""
+
+
+def round_trip(tier: Tier) -> Trial:
+    """Write a small file, which no entry and no manifest can be, and read it back; only read from a read-only tier."""
+    slowest_s, kind = 0.0, ENTRY if tier.readonly else ENTRY + SIGNATURE
+    try:
+        for is_writing in (False,) if tier.readonly else (True, False):
+            start = time.perf_counter()
+            if is_writing:
+                tier.put(kind, _PROBE_NAME, _PROBE)
+            elif tier.get(kind, _PROBE_NAME) != _PROBE and not tier.readonly:
+                return Trial(slowest_s, "the file that was just written cannot be read")
+            slowest_s = max(slowest_s, time.perf_counter() - start)
+    except KCacheError as error:
+        return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
+    except Exception as error:  # servers, client libraries and disks may raise anything
+        return Trial(slowest_s, (str(error) or type(error).__name__).splitlines()[0])
+    return Trial(slowest_s)

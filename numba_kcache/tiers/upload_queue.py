@@ -1,4 +1,4 @@
-"""Queue of uploads: a thread sends entries to a server while launches continue; its memory is bounded.
+"""Queue of writes: a thread does them while launches continue; its memory is bounded.
 
 Promise     `add` never waits. Tasks run one after the other, in order. The queue is bounded in number and in bytes;
             a task that does not fit is refused. At the end of the process the queue gets `FLUSH_S` seconds to finish.
@@ -33,6 +33,7 @@ class UploadQueue:
     """One queue.
 
     Args:
+        on_wait: Called with the seconds that a `flush` took.
         most: Most tasks in the queue.
         most_bytes: Most bytes that they may hold together.
 
@@ -40,8 +41,14 @@ class UploadQueue:
         flush_s: Longest time that the queue gets when the process ends, in seconds.
     """
 
-    def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._most_bytes, self.flush_s = most, most_bytes, FLUSH_S
+    def __init__(
+        self,
+        on_wait: Callable[[float], object] = lambda waited_s: None,
+        *,
+        most: int = MOST_WAITING,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._on_wait, self._most, self._most_bytes, self.flush_s = on_wait, most, most_bytes, FLUSH_S
         self.after_fork()
         renewed_in_children.add(self)
         queues.add(self)
@@ -80,10 +87,13 @@ class UploadQueue:
         """Wait until the queue is empty, at most `wait_s` seconds. Returns True if it is."""
         if self._worker == threading.get_ident():  # called by a subscriber from within a task
             return False
+        start_s = time.monotonic()
         with self._changed:
             self._is_awaited = True
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._is_working, wait_s)
+            is_empty = self._changed.wait_for(lambda: not self._is_working, wait_s)
+        self._on_wait(time.monotonic() - start_s)
+        return is_empty
 
     def _work(self) -> None:
         self._worker = threading.get_ident()

@@ -121,6 +121,13 @@ def _library_of(address: int) -> tuple[str, str]:
     return path, build_at(base, path)
 
 
+def called_library(name: str) -> tuple[int, str] | None:
+    """Return the address of a function of the library that the bindings call, and the library's build; None if it is
+    not in this process."""
+    address = _function(name)
+    return (address, _library_of(address)[1]) if address else None
+
+
 def _place_of(address: int) -> tuple[str, int]:
     """Return the path of the library that contains a function, and the address at which the library is mapped."""
     found = _Symbol()

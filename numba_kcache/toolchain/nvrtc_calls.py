@@ -57,9 +57,6 @@ class NvrtcCalls:
         numbers = (c_int * count.value)()
         return (status if status else self._call("nvrtcGetSupportedArchs", numbers)), list(numbers)
 
-    def nvrtcSetPCHHeapSize(self, size: int) -> tuple[Status]:
-        return (self._call("nvrtcSetPCHHeapSize", c_size_t(size)),)
-
     def nvrtcCreateProgram(
         self, source: bytes, name: bytes, _count: int, _headers: None, _names: None
     ) -> tuple[Status, c_void_p]:

@@ -21,7 +21,6 @@ from ..engine.built import watched
 from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
-from ..headers.precompiled import beginning_of
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
@@ -153,7 +152,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             if data is None:
                 _build_here(each, done)
             else:
-                jobs.append(Job(each, each.kernel._label, data, _beginning(each)))
+                jobs.append(Job(each, each.kernel._label, data))
         with ExitStack() as stack:
             if workers is None and jobs:
                 waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
@@ -235,7 +234,7 @@ def _wanted(
 def _packed(wanted: _Wanted) -> bytes | None:
     """Pack the task for a worker; None if it has to be compiled here."""
     key = key_of(*wanted)
-    if not wanted.kernel._session().store.directory:
+    if not wanted.kernel._session().local.directory:
         return None  # a cache in memory: it is not shared with workers
     try:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
@@ -243,21 +242,10 @@ def _packed(wanted: _Wanted) -> bytes | None:
         return None
 
 
-def _beginning(wanted: _Wanted) -> str:
-    """A value that is equal for kernels that can share precompiled headers: target, and text up to its last include."""
-    try:
-        kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)  # of a module: the request of the whole module
-        (query,) = kernel._request(wanted.target, wanted.types).headers
-    except Exception:  # no includes, or several texts; other errors are reported when it is compiled
-        return ""
-    beginning = "" if query.has_lines or wanted.types is not None else beginning_of(query.text)
-    return beginning and f"{wanted.target}\n{beginning}"
-
-
 @contextmanager
 def _only_warm_up(session: Session) -> Iterator[float]:
     """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
-    locks = KeyLocks(session.store.locks.folder)  # apart from those of keys: threads exclude each other by the file
+    locks = KeyLocks(session.local.locks.folder)  # apart from those of keys: threads exclude each other by the file
     with locks.turn(_LOCK, lambda: None, session.settings.build_wait_s, builds=True, has_keys=True) as (_, waited_s, _):
         tell_wait(session.events.emit, "another process that warms up the same directory", waited_s)
         yield waited_s

@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler, recv_handle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ..engine import turns
 from ..errors import KCacheError
-from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
 """First byte of a task: if another process builds its key already, skip the task, or wait for that process."""
-
-FORK = b"f"
-"""Request of the parent to fork another worker; a connection for that one follows."""
 
 
 class Task(NamedTuple):
@@ -64,12 +58,11 @@ class Outcome(NamedTuple):
     events: tuple[Event, ...]
 
 
-def main(fd: int, precompiled_in: str = "") -> None:
+def main(fd: int) -> None:
     """Serve until the parent closes the connection; never returns.
 
     Args:
         fd: Descriptor of the socket to the parent, which first sends its configured settings.
-        precompiled_in: Folder for precompiled headers; "" for none.
     """
     import signal
     import warnings
@@ -79,43 +72,13 @@ def main(fd: int, precompiled_in: str = "") -> None:
     from ..engine.session import configure_process
 
     connection = Connection(fd)
-    if precompiled_in:
-        precompiled.begin(precompiled_in)
     try:
         configure_process(connection.recv())
         while True:
-            data = connection.recv_bytes()
-            if data == FORK:
-                connection = _forked(connection)
-            else:
-                connection.send_bytes(_packed(_serve(data)))
+            connection.send_bytes(_packed(_serve(connection.recv_bytes())))
     except (EOFError, OSError):  # the parent has finished or died
-        with suppress(OSError):  # no child is left
-            while True:
-                os.wait()  # for forked workers, which end for the same reason
-        precompiled.end()
         _flush()
         os._exit(0)  # without exit handlers, which would count the events that the parent counts
-
-
-def _forked(connection: Connection) -> Connection:
-    """Fork another worker if precompiled headers were made.
-
-    Returns:
-        The connection to serve: in the child the new one, in this process the given one.
-    """
-    fd, pid = recv_handle(connection), 0
-    _flush()
-    with suppress(OSError):  # the fork failed: the parent starts workers instead
-        if precompiled.are_made() and len(os.listdir("/proc/self/task")) == threading.active_count():
-            pid = os.fork()
-            if not pid:
-                connection.close()
-                precompiled.most = 0
-                return Connection(fd)
-    os.close(fd)
-    connection.send(pid)
-    return connection
 
 
 def _flush() -> None:
@@ -184,7 +147,7 @@ def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) 
     finally:
         end()
     kinds = {each.kind for each in events}
-    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().store.directory:
+    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().local.directory:
         troubles = [str(each.fields["error"]) for each in events if each.kind == EventKind.TROUBLE]
         why = troubles[-1] if troubles else "its directory cannot be written to at present"
         raise KCacheError(f"cannot store {kernel._label}", why, "`numba-kcache doctor` looks for the cause")

@@ -25,6 +25,7 @@ from numba_kcache.warmup.discovery import find_kernels
 from tests.support.cli_page import verbs
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.programs import program
 from tests.support.stores import file_of, open_store, small_entry
 
 WITHOUT_CUDA = """
@@ -706,7 +707,7 @@ def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Pat
     script += 'COMPREPLY=(); _numba_kcache; echo "${COMPREPLY[*]}"; done'
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(filled)}
     done = subprocess.run(
-        ["bash", "-c", script], input="\n".join(asks) + "\n", capture_output=True, text=True, check=True,
+        [program("bash"), "-c", script], input="\n".join(asks) + "\n", capture_output=True, text=True, check=True,
         env={**surroundings, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
 

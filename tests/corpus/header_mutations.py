@@ -165,7 +165,7 @@ def main() -> int:
             print(f"maze {seed}: {tally.report()}", flush=True)
             figures[f"maze {seed}"] = tally.figures()
             result.write(figures)
-            stale += sum(map(len, tally.stale.values()))
+            stale += len(tally.stale) + len(tally.altered)
         for name in KERNELS if chosen.real else ():
             if chosen.only in name:
                 project = real(Path(folder, name), name)
@@ -173,7 +173,7 @@ def main() -> int:
                 print(f"{name}: {tally.report()}", flush=True)
                 figures[name] = tally.figures()
                 result.write(figures)
-                stale += sum(map(len, tally.stale.values()))
+                stale += len(tally.stale) + len(tally.altered)
     return 1 if stale else 0
 
 

@@ -313,12 +313,12 @@ def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     """Numba's cache never removes anything; here bytes and files are limited by default."""
-    assert KernelCache(directory).session.store.max_size_bytes == 1 << 30
-    assert KernelCache(directory).session.store.max_entries == 20_000
+    assert KernelCache(directory).session.local.max_size_bytes == 1 << 30
+    assert KernelCache(directory).session.local.max_entries == 20_000
     cache = open_cache(directory, max_entries=4)
     for number in range(12):
         compiled(cache, f'extern "C" __global__ void k{number}() {{}}')
-        cache.session.store.wait_for_eviction()
+        cache.session.local.wait_for_eviction()
 
     assert 1 <= len(list(cache.entries())) <= 4
     cache.prune()  # the next pass counts a manifest that was written during the last one

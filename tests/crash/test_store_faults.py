@@ -19,6 +19,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import folders, limits, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.tree import Tree
+from tests.support.programs import program
 from tests.support.stores import Clock, Events, entry_of, files_below, in_child, key_of, open_store, small_entry
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -183,7 +184,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     def mount(*arguments: str, at: str = "mnt") -> Path:
         point = tmp_path / at
         point.mkdir(exist_ok=True)
-        done = subprocess.run(["mount", *arguments, str(point)], capture_output=True, text=True)
+        done = subprocess.run([program("mount"), *arguments, str(point)], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"cannot mount here: {done.stderr.strip()}")
         points.append(point)
@@ -191,7 +192,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     yield mount
     for point in reversed(points):
-        subprocess.run(["umount", "-l", str(point)], check=True)
+        subprocess.run([program("umount"), "-l", str(point)], check=True)
 
 
 @pytest.mark.parametrize("size", ["2m", "40m"])
@@ -289,7 +290,7 @@ def test_readonly_mount_is_read_and_not_written_to(mounted: Callable[..., Path],
     """An image layer: hits come from it, new entries are not stored, with one event for the life of the process."""
     open_store(tmp_path / "real").put(small_entry(1))
     point = mounted("--bind", str(tmp_path / "real"))
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(point)], check=True)
+    subprocess.run([program("mount"), "-o", "remount,bind,ro", str(point)], check=True)
     events = Events()
     store = open_store(point, emit=events)
 
@@ -308,7 +309,7 @@ def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: 
     store = open_store(point)
     assert store.put(small_entry(1))
     store.wait_for_eviction()
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(point)], check=True)
+    subprocess.run([program("mount"), "-o", "remount,bind,ro", str(point)], check=True)
 
     assert store.get(key_of(1)) == small_entry(1)
     assert not store.put(small_entry(2))

@@ -397,9 +397,9 @@ def test_tier_that_carries_a_link_hands_over_nothing(tmp_path: Path, place: str)
 @pytest.mark.parametrize("planted", ["link", "dangling link", "pipe", "folder", "device"])
 def test_export_replaces_a_regular_file_or_nothing(tmp_path: Path, planted: str) -> None:
     """Any other object at the path is an error and stays, and no file is left beside it."""
-    from numba_kcache.bundles.writing import write_bundle
+
     from numba_kcache.keys import sha256
-    from numba_kcache.tiers.bundle import BundledFile
+    from numba_kcache.tiers.bundle import BundledFile, assemble, write_bundle
 
     folder = tmp_path / "out"
     folder.mkdir()
@@ -419,13 +419,13 @@ def test_export_replaces_a_regular_file_or_nothing(tmp_path: Path, planted: str)
     before = path.lstat()
 
     with pytest.raises(BundleError, match="only regular files are replaced"):
-        write_bundle(str(path), files, [], lambda is_entry, key: data)
+        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
 
     assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
     assert (tmp_path / "target").read_bytes() == b"theirs"
     assert list(folder.iterdir()) == [path]
     if planted != "folder":
         path.unlink()
-        write_bundle(str(path), files, [], lambda is_entry, key: data)
-        write_bundle(str(path), files, [], lambda is_entry, key: data)
+        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
+        write_bundle(assemble(str(path), files, [], lambda is_entry, key: data))
         assert path.is_file()

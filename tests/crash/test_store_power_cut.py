@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import pytest
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.store.publish import Durability
+from tests.support.programs import program
 from tests.support.stores import Events, entry_of, in_child, key_of, open_store, small_entry
 
 GOING_DOWN = 0x8004587D  # _IOR('X', 125, __u32): the same for ext4 and XFS
@@ -36,13 +36,15 @@ class Disk:
 
     def mount(self) -> None:
         """Mount, replaying the journal."""
-        done = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.point)], capture_output=True, text=True)
+        done = subprocess.run(
+            [program("mount"), "-o", "loop", str(self.image), str(self.point)], capture_output=True, text=True
+        )
         if done.returncode:
             pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
 
     def unmount(self) -> None:
         """Unmount, for which nobody may have a file open."""
-        subprocess.run(["umount", str(self.point)], check=True, capture_output=True)
+        subprocess.run([program("umount"), str(self.point)], check=True, capture_output=True)
 
     def cut(self) -> None:
         """Pull the plug and start again."""
@@ -63,17 +65,16 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     kind = request.param
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
-    if shutil.which(f"mkfs.{kind}") is None:
-        pytest.skip(f"mkfs.{kind} is not installed")
+    make = program(f"mkfs.{kind}")
     image, point = tmp_path / "image", tmp_path / "mnt"
     point.mkdir()
     with image.open("wb") as file:
         file.truncate(320 << 20 if kind == "xfs" else 64 << 20)
-    subprocess.run([f"mkfs.{kind}", "-q", str(image)], check=True, capture_output=True)
+    subprocess.run([make, "-q", str(image)], check=True, capture_output=True)
     made = Disk(image, point)
     made.mount()
     yield made
-    while subprocess.run(["umount", "-l", str(point)], capture_output=True).returncode == 0:
+    while subprocess.run([program("umount"), "-l", str(point)], capture_output=True).returncode == 0:
         pass  # nor could os.path.ismount tell while the filesystem is down: stat of it fails
 
 

@@ -49,7 +49,7 @@ from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
-from numba_kcache.tiers.signing import TrustedKeys
+from numba_kcache.tiers.trust import Trust
 from numba_kcache.toolchain import RECORD_KEY, Toolchain
 from tests.support.resolving import request_of
 from tests.support.stores import counters_of, file_of
@@ -219,7 +219,7 @@ def bundles(bases: Bases, chance: random.Random) -> None:
     body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(data)) + index + data
     body += xxh3_128(body).digest()
     try:
-        found = form.Bundle("x", lambda at, size: body[at : at + size], len(body), TrustedKeys(()))
+        found = form.Bundle("x", lambda at, size: body[at : at + size], len(body), Trust(()))
     except BundleError:
         return
     for each in found.entries:

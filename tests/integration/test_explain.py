@@ -109,7 +109,7 @@ def test_tier_is_where_a_hit_comes_from_and_stays_there(tmp_path: Path) -> None:
     assert not (tmp_path / "local").exists()
     info = local.info("process")
     assert (info.hits, info.misses) == (0, 0)
-    assert [tier.hits for tier in local.session.store.reports()] == [0]  # type: ignore[union-attr]
+    assert [tier.hits for tier in local.session.chain.reports()] == [0]  # type: ignore[union-attr]
     assert not cached_kernel(SAXPY, arch="sm_90", fastmath=True, cache=local).explain().is_hit
 
 

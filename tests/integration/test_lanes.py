@@ -74,7 +74,7 @@ def test_base_dependencies_bring_no_numba_and_no_numpy() -> None:
             seen.add(name)
             waiting += [each for each in distribution(name).requires or [] if ";" not in each]
 
-    assert {"cuda-bindings", "cuda-pathfinder", "platformdirs"} < seen
+    assert {"cuda-bindings", "cuda-pathfinder", "zstandard"} < seen
     assert seen.isdisjoint(NOT_NEEDED)
 
 

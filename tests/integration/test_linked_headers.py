@@ -16,8 +16,7 @@ from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError, UncacheableError
 from numba_kcache.frontends.numba import compile as numba_compile
-from numba_kcache.headers import compile as header_compile
-from numba_kcache.headers.mirror import Unmirrored
+from numba_kcache.headers import record
 
 pytestmark = pytest.mark.slow
 
@@ -111,18 +110,6 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return made
 
 
-@pytest.fixture(params=["mirror", "in place"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Read the headers in a mirror, or, where there can be none, in the user's folders."""
-    if request.param == "in place":
-
-        def refuse(_surveys: object) -> None:
-            raise Unmirrored("a test")
-
-        monkeypatch.setattr(header_compile, "Mirror", refuse)
-    return str(request.param)
-
-
 def edit_same_size(project: Project) -> None:
     path = project.root / "own/value.h"
     before = path.stat()
@@ -160,7 +147,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("change", HEADERS)
-def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) -> None:
+def test_header_of_a_link_input_counts(project: Project, change: Any) -> None:
     """An edit of the header compiles the kernel again; the reverted header is a hit."""
     for name, text in HEADERS[change].items():
         project.write(name, text)
@@ -180,7 +167,7 @@ def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) 
     assert project.resolve() == (before, 0)
 
 
-def test_header_that_is_gone_is_an_error_as_without_a_cache(project: Project, how: str) -> None:
+def test_header_that_is_gone_is_an_error_as_without_a_cache(project: Project) -> None:
     """No other header takes its place: the compiler's error is raised, and no old code is served."""
     project.write("own/value.h", "#define VALUE 1\n")
     project.resolve()
@@ -191,7 +178,7 @@ def test_header_that_is_gone_is_an_error_as_without_a_cache(project: Project, ho
         project.resolve()
 
 
-def test_quoted_and_angled_names_are_looked_for_where_nvrtc_looks(project: Project, how: str) -> None:
+def test_quoted_and_angled_names_are_looked_for_where_nvrtc_looks(project: Project) -> None:
     """Beside the link input for quoted names alone: with Numba, its folder comes last for the others; numba-cuda-mlir
     never looks there."""
     project.write("own/device.cu", DEVICE.format(header="value.h").replace('"value.h"', "<value.h>"))
@@ -219,7 +206,7 @@ def test_each_link_input_has_its_own_headers(project: Project) -> None:
 
 
 def test_link_input_in_memory_looks_in_the_working_directory(
-    project: Project, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`CUSource` has no folder: with Numba, NVRTC starts from the working directory; here, from the kernel's own."""
     work = tmp_path / "work"
@@ -236,7 +223,7 @@ def test_link_input_in_memory_looks_in_the_working_directory(
 
 
 @pytest.mark.parametrize("project", ["cuda", "numba"], indirect=True)
-def test_edit_of_a_header_whose_name_is_no_utf8_invalidates_key(project: Project, how: str) -> None:
+def test_edit_of_a_header_whose_name_is_no_utf8_invalidates_key(project: Project) -> None:
     """The bytes between the quotes name the file, of whatever encoding they are."""
     name = os.fsdecode(b"caf\xe9.h")
     project.write(f"own/{name}", "#define VALUE 1\n")
@@ -277,7 +264,7 @@ def test_link_input_that_uses_its_path_is_not_served_elsewhere(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("project", ["numba"], indirect=True)
-def test_declared_function_brings_headers(project: Project, how: str) -> None:
+def test_declared_function_brings_headers(project: Project) -> None:
     """`declare_device(link=)` is tracked as `link=` is."""
     project.write("own/value.h", "#define VALUE 1\n")
     declared = cuda.declare_device("external", "int32(int32)", link=project.link)
@@ -305,14 +292,14 @@ def test_numbas_runtime_is_tracked_where_it_is_linked(
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
     project.link = [cuda.CUSource(DEVICE.partition("\n")[2].format().replace("VALUE", "1"), nrt=is_needed)]
     learned: list[Any] = []
-    real = header_compile.sets_to_json
-    monkeypatch.setattr(header_compile, "sets_to_json", lambda found: learned.append(found) or real(found))
+    real = record.transcript_to_json
+    monkeypatch.setattr(record, "transcript_to_json", lambda found: learned.append(found) or real(found))
 
     project.resolve()
 
-    ((own, runtime),) = learned
-    assert own is not None
-    assert (runtime is not None and runtime.trees != ()) == is_needed
+    (transcript,) = learned
+    read = [*transcript.places, *(transcript.toolkit.places if transcript.toolkit else ())]
+    assert any(each.rest.endswith("nrt.cu") for each in read) == is_needed
     assert project.is_right() == 0
 
 
@@ -335,9 +322,7 @@ def test_link_input_edited_while_numba_compiles_is_not_stored(
 
 
 @pytest.mark.parametrize("flag", ["-include=value.h", "--pre-include=value.h"])
-def test_file_that_an_option_includes_is_tracked(
-    tmp_path: Path, how: str, flag: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_an_option_includes_is_tracked(tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is searched for in the working directory, then in the folders; an edit is seen, and a new file found
     earlier."""
     source = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
@@ -359,7 +344,7 @@ def test_file_that_an_option_includes_is_tracked(
         assert code() == (code(mode="off")[0], 0)
 
 
-def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how: str) -> None:
+def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path) -> None:
     """With `--no-source-include` the folder of the including file is not searched."""
     source = '#include <sub/outer.h>\nextern "C" __global__ void k(int *out) { *out = VALUE; }\n'
     for name, text in {
@@ -386,7 +371,7 @@ def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how
 
 
 @pytest.mark.parametrize("project", ["mlir"], indirect=True)
-def test_code_is_that_of_numba_cuda_mlir_alone(project: Project, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_that_of_numba_cuda_mlir_alone(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code is equal with line tables, with link-time optimisation and with neither; edited text is read again,
     though numba-cuda-mlir keeps files in memory."""
     tools = importlib.import_module("numba_cuda_mlir.tools")

@@ -88,7 +88,7 @@ def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) ->
     url = f"{place.url}?endpoint={place.endpoint}"
     first, second = (KernelCache(tmp_path / name, tiers=url, durability="none") for name in ("a", "b"))
     cached_kernel(EMPTY, cache=first).compile("sm_90")
-    assert first.session.store.flush(WAIT_S)  # type: ignore[union-attr]
+    assert first.session.chain.flush(WAIT_S)  # type: ignore[union-attr]
     cached_kernel(EMPTY, cache=second).compile("sm_90")
 
     assert (second.info("process").compiles, second.info("process").hits) == (0, 1)

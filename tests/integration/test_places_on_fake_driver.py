@@ -14,6 +14,7 @@ from numba_kcache import KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.programs import program
 from tests.support.stores import file_of, open_store
 
 MODULE = f"""
@@ -192,7 +193,7 @@ def test_readonly_directory_that_holds_the_kernel_is_enough(tmp_path: Path) -> N
     point = tmp_path / "mounted"
     point.mkdir()
     for words in (["--bind", str(tmp_path / "cache"), str(point)], ["-o", "remount,bind,ro", str(point)]):
-        if subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+        if subprocess.run([program("mount"), *words], capture_output=True, check=False).returncode:
             pytest.skip("cannot mount here")
     try:
         image = KernelCache(point)
@@ -203,5 +204,5 @@ def test_readonly_directory_that_holds_the_kernel_is_enough(tmp_path: Path) -> N
             cached_kernel(SAXPY, arch="sm_90", cache=image).compile()
         there.compile()
     finally:
-        subprocess.run(["umount", "-l", str(point)], check=True)
+        subprocess.run([program("umount"), "-l", str(point)], check=True)
     assert file_of(open_store(tmp_path / "cache"), there.key()).exists()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+import numba_kcache.bundles as shipping
 from numba_kcache import KCacheError, KernelCache, cached_kernel
-from numba_kcache.bundles import transfer as shipping
 from numba_kcache.cli import main
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier

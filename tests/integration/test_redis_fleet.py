@@ -36,7 +36,7 @@ def wanted(node: Chain, number: int, build: Callable[[], None]) -> StoredEntry:
     entry = node.get(key)
     if entry is not None:
         return entry
-    with node.building(key) as turn:
+    with node.local.building(key) as turn:
         if turn.found is not None:
             return turn.found
         with node.elected(key) as election:
@@ -120,20 +120,22 @@ def test_sixty_four_processes_build_each_of_twenty_kernels_once(server: RedisSer
     assert fleet.builds() == Counter(map(str, range(KERNELS)))
 
 
-def test_killed_builder_is_succeeded_by_exactly_one(
-    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_builder_that_ends_is_succeeded_by_exactly_one(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    """SIGKILL in the middle of a build: its lease expires, and one of the seven other nodes builds."""
+    """In the middle of a build: its lease expires, and one of the seven other nodes builds."""
     monkeypatch.setattr(lease, "LEASE_S", 1.0)
     fleet = Fleet(tmp_path, server.url)
     builder = fleet.start(lambda: fleet.rank(0, [1], 3600.0))
     fleet.seen("1")
-    for node in range(1, NODES):
-        fleet.start(lambda node=node: fleet.rank(node, [1], 0.01))  # type: ignore[misc]
-    os.kill(builder, signal.SIGKILL)
+    os.kill(builder, end)
+    others = [fleet.start(lambda node=node: fleet.rank(node, [1], 0.01)) for node in range(1, NODES)]  # type: ignore[misc]
 
-    assert fleet.ended() == [signal.SIGKILL, *[0] * (NODES - 1)]
+    assert [os.waitpid(pid, 0)[1] for pid in others] == [0] * (NODES - 1)
     assert fleet.builds() == Counter({"1": 2})
+    os.kill(builder, signal.SIGKILL)
+    os.waitpid(builder, 0)
 
 
 def test_killed_server_holds_nobody_up(server: RedisServer, tmp_path: Path) -> None:

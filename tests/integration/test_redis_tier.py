@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +16,9 @@ from numba_kcache.settings import read_settings
 from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
-from numba_kcache.tiers.redis import RedisTier
-from numba_kcache.tiers.resp import RedisError
+from numba_kcache.tiers.redis import RedisError, RedisTier
 from tests.support.compiling import EMPTY, in_python
+from tests.support.programs import program
 from tests.support.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
 
@@ -351,12 +350,10 @@ def test_tls_is_spoken_and_its_certificate_is_checked(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rediss:// reads and writes if the certificate is trusted; otherwise it reports, counts, and reads nothing."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl: apt-get install openssl")
     key, certificate, port = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem"), str(free_port())
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
-    subprocess.run([*words.split(), *names], check=True, capture_output=True)
+    subprocess.run([program("openssl"), *words.split(), *names], check=True, capture_output=True)
     files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
     with redis_server(tmp_path / "redis", "--tls-port", port, "--tls-auth-clients", "no", *files):
         url = f"rediss://localhost:{port}/0"

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from numba_kcache import KCacheWarning, KernelCache, UncacheableError, cached_kernel, cached_module
-from numba_kcache.toolchain import nvrtc
+from numba_kcache.frontends.source import build
+from numba_kcache.headers import observer
+from numba_kcache.launch import native
 
 KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
 HASH = "__device__ constexpr unsigned hash(const char *s) { return *s ? *s + 31 * hash(s + 1) : 7; }\n"
@@ -113,15 +115,27 @@ def test_name_from_a_macro_without_a_value_invalidates_key(tmp_path: Path, given
 
 
 @pytest.mark.slow
-def test_header_that_the_listing_of_names_lacks_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that compiles from the user's folders, but not from the mirror, reads a header that was not listed: no key
-    could hold it."""
-    monkeypatch.setattr("numba_kcache.headers.include_names.IncludeNames.listed", lambda *_: set())
+@pytest.mark.parametrize("what", ["observe", "unwatch"])
+def test_nvrtc_that_cannot_be_observed_compiles_and_stores_nothing_with_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It imports a function that could read a file unseen, or the probe shows nothing: texts with includes run
+    uncached."""
+    monkeypatch.setattr(observer, "_hooked", {})
+    monkeypatch.setattr(observer, "_probed", {})
+    answers: Any = {"observe": lambda *_: "it imports openat2", "unwatch": list}
+    real = native.unwatch
+    monkeypatch.setattr(native, what, answers[what] if what == "observe" else lambda: real() and [])
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
-    options = {"source": f'#define HEADER "value.h"\n#include HEADER\n{KERNEL}', "include_dirs": [tmp_path]}
+    source, cache = '#include "value.h"\n' + KERNEL, KernelCache(tmp_path / "cache")
+    kernel = cached_kernel(source, arch="sm_90", cache=cache, include_dirs=[tmp_path])
 
-    with pytest.warns(KCacheWarning, match="its headers cannot be captured"), pytest.raises(UncacheableError):
-        code(tmp_path / "cache", options)
+    with pytest.warns(KCacheWarning, match="cannot be observed: (it imports openat2|the observer does not see)"):
+        assert kernel.cubin()
+
+    assert cache.info().entries == 0
+    cached_kernel(KERNEL.replace("VALUE", "1"), arch="sm_90", cache=cache).compile()
+    assert cache.info().entries == 1
 
 
 @pytest.mark.slow
@@ -312,22 +326,19 @@ def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*is not cached")
-def test_header_that_is_mapped_for_writing_is_not_compiled_in_place_and_stored(tmp_path: Path) -> None:
-    """A write through the mapping that is undone during the compile leaves no trace; a mirror keeps the bytes that were
-    read."""
+def test_header_that_is_mapped_for_writing_is_stored_as_it_was_read(tmp_path: Path) -> None:
+    """The compiler is handed a copy of the bytes that are keyed: a write through the mapping is a miss later."""
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
-    options: dict[str, Any] = {"include_dirs": [tmp_path]}
-    source = '#include "value.h"\n' + KERNEL
+    options: dict[str, Any] = {"include_dirs": [tmp_path], "lineinfo": True}
 
-    with open(tmp_path / "value.h", "r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert code(tmp_path / "cache", options)[1] == 1
-        assert code(tmp_path / "cache", options)[1] == 0
-        kernel = cached_kernel(source, cache=KernelCache(tmp_path / "cache"), lineinfo=True, arch="sm_90", **options)
-        with pytest.raises(UncacheableError, match="open for writing"):
-            kernel.compile()
+    with open(tmp_path / "value.h", "r+b") as file, mmap.mmap(file.fileno(), 0) as page:
+        before = code(tmp_path / "cache", options)
+        assert code(tmp_path / "cache", options) == (before[0], 0)
+        page[14:15] = b"2"
+        after = code(tmp_path / "cache", options)
 
-    assert code(tmp_path / "cache", {**options, "lineinfo": True})[1] == 1
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
 
 
 @pytest.mark.slow
@@ -348,32 +359,33 @@ def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_header_that_comes_and_goes_while_it_is_compiled_in_place_is_not_stored(
+def test_header_that_comes_and_goes_while_it_is_compiled_is_a_miss_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With line tables the compiler reads the user's folders: a file that shadowed another during the compile is
-    noticed."""
+    """A file shadows another during the compile alone: the code is stored for the time when it does so again."""
     near, far = tmp_path / "near", tmp_path / "far"
     near.mkdir()
     far.mkdir()
-    (far / "h.h").write_text("#define V 1\n")
-    plain = nvrtc.run_nvrtc
+    (far / "value.h").write_text("#define VALUE 1\n")
+    plain = build.run_nvrtc
 
     def racing(*arguments: Any) -> Any:
-        (near / "h.h").write_text("#define V 2\n")
+        (near / "value.h").write_text("#define VALUE 2\n")
         try:
             return plain(*arguments)
         finally:
-            (near / "h.h").unlink()
+            (near / "value.h").unlink()
 
-    cache = KernelCache(tmp_path / "cache", durability="none")
-    source = '#include <h.h>\nextern "C" __global__ void k(int *x) { *x = V; }'
-    kernel = cached_kernel(source, arch="sm_90", cache=cache, include_dirs=[str(near), str(far)], lineinfo=True)
-    monkeypatch.setattr(nvrtc, "run_nvrtc", racing)
-    with pytest.warns(KCacheWarning, match="modified"):
-        assert kernel.cubin()
+    options: dict[str, Any] = {"source": "#include <value.h>\n" + KERNEL, "include_dirs": [near, far], "lineinfo": True}
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "run_nvrtc", racing)
+        shadowed = code(tmp_path / "cache", options)
 
-    assert cache.info().entries == 0
+    made = code(tmp_path / "cache", options)
+    assert made == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert made[0] != shadowed[0]
+    (near / "value.h").write_text("#define VALUE 2\n")
+    assert code(tmp_path / "cache", options) == (shadowed[0], 0)
 
 
 def _moved(folder: Path, *names: str) -> None:

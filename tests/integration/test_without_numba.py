@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.launch import devices
 from numba_kcache.toolchain import Toolchain
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
@@ -96,7 +95,6 @@ print("cuda.bindings" in sys.modules, info("process").hits, *sorted(imported))
 
     listed = (Path(__file__).parents[1] / "data/warm_modules.txt").read_text().split("# Numba")[0].split()
     more = {"numba_kcache.toolchain.build_id", "numba_kcache.toolchain.loaded"}
-    more |= set() if devices.native else {"numba_kcache.launch.by_ctypes"}  # driver calls without the C module
     assert (bindings, hits) == ("False", "1")
     assert set(imported) - set(listed) == more
 
@@ -313,7 +311,6 @@ kernel[1, 32](2.0, None, None, 0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comes", ["before", "after"])
-@pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
 def test_compiled_module_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
     """After the first such array, no launch of a CUDA C++ or Numba kernel takes the interpreted path."""
     come = """

@@ -396,8 +396,10 @@ def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
 )
 def test_source_that_asks_for_files_has_its_headers_tracked(text: str) -> None:
     """Every spelling of an include counts; a source that has none costs no look at a manifest."""
-    assert [each.of for each in request_of(text=text).headers] == [None]
-    assert request_of(text=SOURCE).headers == ()
+    found = request_of(text=text).headers
+    assert found is not None
+    assert found.texts == (text.encode(),)
+    assert request_of(text=SOURCE).headers is None
 
 
 def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) -> None:
@@ -407,28 +409,31 @@ def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) 
 
     headers = request_of(SOURCE, link=[tmp_path / "b.cu", tmp_path / "a.cu"], include_dirs=["/i"]).headers
 
-    assert [each.of and each.of.name for each in headers] == [None, "b.cu", "a.cu"]
-    assert [each.folders for each in headers] == [("/project", "/i"), *2 * ((str(tmp_path), "/i"),)]
-    assert request_of(SOURCE, link=[tmp_path / "b.cu"]).headers == ()
+    assert headers is not None
+    assert headers.texts == (SOURCE.encode(), b"__device__ int b;\n", b'#include "x.h"\n')
+    assert headers.folders == ("/project", "/i", str(tmp_path))
+    assert request_of(SOURCE, link=[tmp_path / "b.cu"]).headers is None
 
 
 @pytest.mark.parametrize(
-    ("flag", "forced", "definitions"),
+    ("flag", "is_forced", "values"),
     [
-        ("--pre-include=a.h", ("a.h",), ()),
-        ("-include=a.h", ("a.h",), ()),
-        ("-DF(x)=x", (), (("F(x)", "x"),)),
-        ("-D  A=1", (), (("A", "1"),)),
-        ("-D=A=1", (), (("A", "1"),)),
-        ("--define-macro=A", (), (("A", None),)),
+        ("--pre-include=a.h", True, ()),
+        ("-include=a.h", True, ()),
+        ("-DF(x)=x", False, (b"x",)),
+        ("-D  A=1", False, (b"1",)),
+        ("-D=A=1", False, (b"1",)),
+        ("--define-macro=A", False, ()),
     ],
 )
-def test_flag_that_includes_or_defines_is_read(flag: str, forced: object, definitions: object) -> None:
-    """In each spelling that NVRTC accepts, files included by flags are tracked, also those named by a macro."""
-    (found,) = request_of('#include "x.h"\n', options=[flag]).headers
+def test_flag_that_includes_or_defines_is_read(flag: str, is_forced: bool, values: tuple[bytes, ...]) -> None:
+    """In each spelling that NVRTC accepts, files included by flags are tracked, also those named by a macro; they are
+    searched for in the working directory first."""
+    found = request_of('#include "x.h"\n', options=[flag]).headers
 
-    assert (found.forced, found.definitions) == (forced, definitions)
-    assert bool(request_of(SOURCE, options=[flag]).headers) == bool(forced)
+    assert found is not None
+    assert (bool(found.forced), found.texts[1:]) == (is_forced, values)
+    assert (request_of(SOURCE, options=[flag]).headers is not None) == is_forced
 
 
 # -- everywhere and for ever --------------------------------------------------------------------------------

@@ -14,14 +14,10 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import devices
 from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, Numba, Tensor, fake_cupy, fake_torch
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)"),
-]
+pytestmark = pytest.mark.slow
 
 STEPS = 1500
 ELSEWHERE = 8192
@@ -108,14 +104,14 @@ def _parameters(dice: random.Random) -> tuple[Parameter, ...]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_arguments_have_one_outcome(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """The same bytes at the driver and the same waits, or the same words; also once every type is recognised."""
-    stream = {"handle": 0}
-    monkeypatch.setitem(sys.modules, "torch", fake_torch(stream))
-    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(stream))
+    """The same bytes on the same stream and the same waits, or the same words; also once every type is recognised."""
+    streams = {"handle": 0}, {"handle": 0}
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(streams[0]))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(streams[1]))
     dice, numba, launched = random.Random(seed), Numba(), 0
     for step in range(STEPS // 3):
         parameters = _parameters(dice)
-        handle, strided = dice.choice([0, 0, 7]), dice.random() < 0.2
+        handle, strided = dice.choice([None, None, 0, 7]), dice.random() < 0.2
         several = dice.random() < 0.2
         options: dict[str, Any] = {"stream": handle, "strided": strided, "context": numba.context}
         if several:
@@ -123,8 +119,12 @@ def test_random_arguments_have_one_outcome(monkeypatch: pytest.MonkeyPatch, seed
         kernels = [Kernel(parameters, **options) for _ in range(2)]
         launches = [kernel.bind(native=native) for kernel, native in zip(kernels, (False, True), strict=True)]
         for _ in range(6):
+            captured = {dice.choice([7, 9])} if dice.random() < 0.1 else set()
             arguments = [_value(dice, numba) for _ in parameters]
-            stream["handle"] = dice.choice([0, 0, 7])
+            for each in streams:
+                each["handle"] = dice.choice([0, 0, 7, 9])
+            for kernel in kernels:
+                kernel.driver.capturing = captured
             found = [_outcome(kernel, launch, arguments) for kernel, launch in zip(kernels, launches, strict=True)]
             assert found[0] == found[1], (seed, step, parameters, arguments)
             launched += type(found[0][0]) is tuple

@@ -107,7 +107,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
     """It waits for the other's turn no longer than `build_wait_s`."""
     cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
     kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
-    other = KeyLocks(cache.session.store.locks.folder)
+    other = KeyLocks(cache.session.local.locks.folder)
     with other.turn(pool._LOCK, lambda: None, 0.0, builds=True, has_keys=True) as turn:
         assert turn.has_turn
         report = warm_up(kernel, "sm_90", progress=False)

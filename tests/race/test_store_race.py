@@ -21,6 +21,7 @@ from numba_kcache.store import faults
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
 from numba_kcache.waiting import _awaited as awaited
+from tests.support.programs import program
 from tests.support.stores import Events, children, counters_of, entry_of, files_below, key_of, open_store, small_entry
 
 KEYS = 50
@@ -146,7 +147,7 @@ def test_limits_hold_while_many_write(tmp_path: Path) -> None:
     room_kib = (limit + 3 * writers) * entry_kib + 64
     point = tmp_path / "mnt"
     point.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={room_kib}k,mode=700", "none", str(point)]
+    mount = [program("mount"), "-t", "tmpfs", "-o", f"size={room_kib}k,mode=700", "none", str(point)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("cannot mount here")
 
@@ -164,7 +165,7 @@ def test_limits_hold_while_many_write(tmp_path: Path) -> None:
         store.prune()
         assert limit // 2 < store.size().entries <= limit
     finally:
-        subprocess.run(["umount", "-l", str(point)], check=True)
+        subprocess.run([program("umount"), "-l", str(point)], check=True)
 
 
 def test_threads_build_once(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Change trees of headers at random, and compare the outcomes of three caches with a fresh compile after each change.
-
-The caches learn the headers by the mirror, by the scanner alone, and by the scanner with a watch on opened files.
+"""Change trees of headers at random, and compare the outcome of the cache with a fresh compile after each change.
 
 A step makes one change. If a header set matches although NVRTC's output has changed, the hit is stale. If it does not
 match although the output is the same, the miss is needless. A step after which the source does not compile is undone,
@@ -18,12 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numba_kcache.headers.check import Match
-from numba_kcache.headers.dependencies import HeaderSet
-from numba_kcache.headers.search import Place, path_of
-from numba_kcache.headers.survey import Survey
+from numba_kcache.headers.transcript import Transcript
 
-from .header_projects import Project, Untrackable, later_ns, learned, watch_of
-from .nvrtc import Compiled, compile_source
+from .header_projects import Project
 
 SLOTS = 12
 """Number of macros of each kind in `MACROS`: V of each header, W of a second header of the same name, E of added text,
@@ -40,44 +35,46 @@ class Tally(NamedTuple):
     Args:
         steps: Number of steps by kind.
         changing: Number of those that changed NVRTC's output.
-        stale, needless: For each cache, the kinds of the steps with such an outcome.
-        refused: For each cache, the reasons for which it did not learn the headers.
+        stale, needless: The kinds of the steps with such an outcome.
+        refused: The reasons for which the headers were not learned.
+        altered: The kinds of the steps after which the observed code was not that of a plain compile.
     """
 
     steps: Counter[str]
     changing: Counter[str]
-    stale: dict[str, list[str]]
-    needless: dict[str, list[str]]
-    refused: dict[str, list[str]]
+    stale: list[str]
+    needless: list[str]
+    refused: list[str]
+    altered: list[str]
 
     def figures(self) -> dict[str, Any]:
         """The figures as JSON values."""
-        ways = {
-            how: {"stale": self.stale[how], "needless": self.needless[how], "not learned": self.refused[how]}
-            for how in self.stale
+        outcomes = {
+            "stale": self.stale,
+            "needless": self.needless,
+            "not learned": self.refused,
+            "altered": self.altered,
         }
-        return {"steps": dict(self.steps), "changing": dict(self.changing), "caches": ways}
+        return {"steps": dict(self.steps), "changing": dict(self.changing), **outcomes}
 
     def report(self) -> str:
         """One line per figure."""
-        total, changing = self.steps.total(), self.changing.total()
+        total, changing, needless = self.steps.total(), self.changing.total(), len(self.needless)
         lines = [f"steps {total}, changing the output {changing} ({100 * changing // max(total, 1)} %)"]
         lines += [f"  {kind}: {count}, changing {self.changing[kind]}" for kind, count in sorted(self.steps.items())]
-        for how in self.stale:
-            needless = len(self.needless[how])
-            lines.append(
-                f"{how}: stale {len(self.stale[how])}, needless {needless} ({100 * needless / max(total, 1):.1f} %), "
-                f"not learned {len(self.refused[how])} {Counter(self.refused[how])}"
-            )
-            lines += [f"  stale after {each}" for each in self.stale[how]]
-            lines += [f"  needless after {each}: {n}" for each, n in Counter(self.needless[how]).items()]
+        lines.append(
+            f"stale {len(self.stale)}, needless {needless} ({100 * needless / max(total, 1):.1f} %), "
+            f"not learned {len(self.refused)} {Counter(self.refused)}, altered {len(self.altered)}"
+        )
+        lines += [f"  stale after {each}" for each in self.stale]
+        lines += [f"  needless after {each}: {n}" for each, n in Counter(self.needless).items()]
         return "\n".join(lines)
 
 
 class Cached(NamedTuple):
-    """The state of one cache: the headers and the code of the last compile; no headers if they were not learned."""
+    """The state of the cache: the transcript and the code of the last compile; no transcript if there is none."""
 
-    headers: HeaderSet | None
+    transcript: Transcript | None
     code: bytes | None
 
 
@@ -90,7 +87,7 @@ def run(
     library: str = "",
     rest_every: int = 10,
 ) -> Tally:
-    """Change the project `count` times and compare the caches with a fresh compile.
+    """Change the project `count` times and compare the cache with a fresh compile.
 
     Args:
         project: A project that compiles.
@@ -101,35 +98,35 @@ def run(
         rest_every: Number of steps after which the original tree is restored.
     """
     chance = random.Random(seed)
-    tally = Tally(Counter(), Counter(), {}, {}, {})
+    tally = Tally(Counter(), Counter(), [], [], [], [])
+    project.library = library
     backup = project.root.with_name(project.root.name + ".backup")
     shutil.copytree(project.root, backup, symlinks=True)
-    caches = _compiled_caches(project, library, tally)
+    cached = _learned(project, tally)
     assert project.read, f"no header of {project.root.name} was learned: {tally.refused}"
     kinds = [kind for kind, (weight, _step) in steps.items() for _ in range(weight)]
     while tally.steps.total() < count:
         if tally.steps.total() % rest_every == rest_every - 1:
             _put_back(project, backup)
-            caches = _compiled_caches(project, library, tally)
+            cached = _learned(project, tally)
         kind = chance.choice(kinds)
         if steps[kind][1](project, chance) is None:
             continue
         tally.steps[kind] += 1
-        outcomes = {how: project.check(each.headers) if each.headers else None for how, each in caches.items()}
-        matched = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
-        fresh, learn = _compile(project, library)
-        if any(fresh.code != each.code for each in caches.values()):
-            tally.changing[kind] += 1
-        for how, each in caches.items():
-            if matched[how] and fresh.code != each.code:
-                tally.stale[how].append(kind)
-            if matched[how] is False and fresh.code == each.code:
-                tally.needless[how].append(f"{kind} ({outcomes[how].change})")
-        if fresh.code is None:
+        outcome = project.check(cached.transcript) if cached.transcript else None
+        code = project.compile().code
+        tally.changing[kind] += code != cached.code
+        if isinstance(outcome, Match) and code != cached.code:
+            tally.stale.append(kind)
+        elif outcome is not None and not isinstance(outcome, Match) and code == cached.code:
+            tally.needless.append(f"{kind} ({outcome.change})")
+        if code is None:
             _put_back(project, backup)
-            caches = _compiled_caches(project, library, tally)
-        elif not all(matched.values()):
-            caches = _learned_caches(project, fresh.code, learn, tally)
+            cached = _learned(project, tally)
+        elif not isinstance(outcome, Match):
+            cached = _learned(project, tally)
+            if cached.code != code:
+                tally.altered.append(kind)
     shutil.rmtree(backup)
     return tally
 
@@ -139,47 +136,13 @@ def _put_back(project: Project, backup: Path) -> None:
     shutil.copytree(backup, project.root, symlinks=True)
 
 
-def _compiled_caches(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
-    result, learn = _compile(project, library)
-    assert result.code, result.log
-    return _learned_caches(project, result.code, learn, tally)
-
-
-def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
-    """Compile; return the result, and a function that learns the headers for each cache."""
-    survey = Survey(project.source, project.search, now_ns=later_ns())
-    watch = watch_of(survey)
-    result = compile_source(project.source, project.search, library=library)
-    watch.stop()
-    watch.close()  # its events are read; a user has few watches for all processes
-    return result, lambda: {
-        "mirror": project.try_learn(),
-        "scan": learned(Survey(project.source, project.search, now_ns=later_ns())),
-        "watch": learned(survey, lambda place: watch.is_unopened(path_of(place, survey.search))),
-    }
-
-
-def _learned_caches(
-    project: Project, code: bytes, learn: Callable[[], dict[str, HeaderSet | Untrackable]], tally: Tally
-) -> dict[str, Cached]:
-    caches = {}
-    for how, outcome in learn().items():
-        for table in (tally.stale, tally.needless, tally.refused):
-            table.setdefault(how, [])
-        if isinstance(outcome, HeaderSet):
-            project.read = (
-                [path_under(project, file.place) for file in outcome.files] if how == "mirror" else project.read
-            )
-            caches[how] = Cached(outcome, code)
-        else:
-            tally.refused[how].append(outcome.reason)
-            caches[how] = Cached(None, code)
-    return caches
-
-
-def path_under(project: Project, place: Place) -> Path:
-    """The path of a header that is in one of the project's folders."""
-    return project.root / project.folders[place.base] / place.rest
+def _learned(project: Project, tally: Tally) -> Cached:
+    code, outcome = project.observed()
+    assert code
+    if isinstance(outcome, Transcript):
+        return Cached(outcome, code)
+    tally.refused.append(outcome)
+    return Cached(None, code)
 
 
 def maze(root: Path, seed: int) -> Project:

@@ -1,4 +1,4 @@
-"""Small trees of headers, changes to them after which cached code is stale, and the ways to learn their headers."""
+"""Small trees of headers, and changes to them after which cached code is stale."""
 
 from __future__ import annotations
 
@@ -10,70 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.errors import CompileError
-from numba_kcache.headers import tree_scans
-from numba_kcache.headers.check import Match, Mismatch, check_headers
-from numba_kcache.headers.compile import TrackedCompile
-from numba_kcache.headers.dependencies import HeaderSet, headers_from_json, headers_to_json
-from numba_kcache.headers.folders import Folders
-from numba_kcache.headers.learn import learn_headers
-from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.search import WORKING, Place, Search, path_of
-from numba_kcache.headers.survey import Survey
-from numba_kcache.headers.untrackable import UntrackableError, UntrackableReason
-from numba_kcache.model import Target
-from numba_kcache.model.artifact import Artifact
+from numba_kcache.headers.check import Match, Mismatch, check_transcript
+from numba_kcache.headers.record import Recording, Untracked
+from numba_kcache.headers.roots import Roots
+from numba_kcache.headers.transcript import Transcript, transcript_from_json, transcript_to_json
 
-from .nvrtc import Compiled, compile_source
+from .nvrtc import Compiled, Search, compile_source, observe_source
 
 KERNEL = 'extern "C" __global__ void kernel(int *out) { *out = VALUE; }\n'
+WORKING = -1
 
 
 def later_ns() -> int:
     """A time so late that the stat of every file written until now can be trusted."""
     return time.time_ns() + 10_000_000_000
-
-
-class Untrackable(NamedTuple):
-    """The reason for which headers are not learned, and the file that shows it."""
-
-    reason: UntrackableReason
-    path: str = ""
-
-
-def learned(survey: Survey, unread: Callable[[Place], bool] | None = None) -> HeaderSet | Untrackable:
-    """The headers of a compile that read the user's own files (no mirror), or the reason why they are not learned."""
-    try:
-        return learn_headers(survey, unread)
-    except UntrackableError as error:
-        return Untrackable(error.reason, error.path)
-
-
-class Query(NamedTuple):
-    """A header query with a given search: a replacement of `HeaderQuery`."""
-
-    text: str
-    given_search: Search
-    of: None = None
-    has_lines: bool = False
-
-    def search(self, _toolchain: object, *, is_fresh: bool = False) -> Search:
-        return self.given_search
-
-
-class Records:
-    """A toolchain without records."""
-
-    def load_record(self, _name: str) -> None:
-        return None
-
-    def save_record(self, _name: str, _record: object) -> None:
-        return None
-
-
-def watch_of(survey: Survey) -> OpenWatch:
-    """A watch on those headers of a survey that belong to the user."""
-    return OpenWatch(sorted(survey.headers[place].path for place in survey.surveyed()))
 
 
 class Project:
@@ -83,10 +33,9 @@ class Project:
         root: The folder that contains all others.
         source: The text of the source.
         folders: The folders in which headers are searched, in order, relative to the root.
-        trees: Folders that are treated as a toolkit.
+        trees: Folders that are treated as a toolkit; those of `folders` that are in them are last.
         more: Further arguments of `Search`.
         read: The headers that the last compile read.
-        how: The way to learn the headers: "mirror", "scan" or "watch".
         library: The path of a libnvrtc; "" for the installed one.
     """
 
@@ -96,7 +45,7 @@ class Project:
         self.trees: tuple[str, ...] = ()
         self.more: dict[str, object] = {}
         self.read: list[Path] = []
-        self.how, self.library = "scan", ""
+        self.library = ""
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file below the root; an existing file is overwritten in place."""
@@ -124,71 +73,53 @@ class Project:
     def search(self) -> Search:
         """The search of a compile of this project."""
         folders = tuple(str(self.root / each) for each in self.folders)
-        return Search(folders, self.trees, **self.more)  # type: ignore[arg-type]
+        return Search(folders, **self.more)  # type: ignore[arg-type]
+
+    @property
+    def roots(self) -> Roots:
+        """The folders of the search, the toolkit's apart."""
+        search = self.search
+        toolkit = tuple(each for each in search.folders if each.startswith(self.trees or "\0"))
+        own = tuple(each for each in search.folders if each not in toolkit)
+        working = search.working_folder
+        return Roots((*own, working) if working else own, toolkit, working)
 
     def compile(self) -> Compiled:
         """Compile the source in a fresh process, without a cache."""
         return compile_source(self.source, self.search, library=self.library)
 
-    def learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet:
-        """The headers of a compile, as they are read back from a store."""
-        outcome = self.try_learn(while_running)
-        assert isinstance(outcome, HeaderSet), outcome
-        stored = headers_from_json(json.loads(json.dumps(headers_to_json(outcome))))
+    def learn(self) -> Transcript:
+        """The transcript of a compile, as it is read back from a store."""
+        outcome = self.try_learn()
+        assert isinstance(outcome, Transcript), outcome
+        stored = transcript_from_json(json.loads(json.dumps(transcript_to_json(outcome))))
         assert stored == outcome
         return stored
 
-    def try_learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet | Untrackable:
-        """The headers of a compile, or the reason why they are not learned, in the way that `how` names.
+    def try_learn(self) -> Transcript | str:
+        """The transcript of a compile, or the reason why there is none."""
+        return self.observed()[1]
 
-        "mirror" is the package's way; with "scan" and "watch" the compiler reads the user's own files.
-        """
-        if self.how == "mirror":
-            return self.through_mirror(while_running)[1]
-        survey = Survey(self.source, self.search, now_ns=later_ns(), is_thorough=True)
-        if self.how == "scan":
-            while_running()
-            return learned(survey)
-        watch = watch_of(survey)
-        while_running()
-        self.compile()
-        outcome = learned(survey, lambda place: watch.is_unopened(path_of(place, survey.search)))
-        watch.close()
-        return outcome
+    def observed(self, while_running: Callable[[], object] | None = None) -> tuple[bytes | None, Transcript | str]:
+        """Compile under the observer, and call `while_running` between the start of the compile and its first
+        question."""
+        compiled, events = observe_source(self.source, self.search, library=self.library, meanwhile=while_running)
+        try:
+            recording = Recording(events, self.roots, later_ns(), later_ns())
+            self.read = [Path(each) for each in recording.texts]
+            return compiled.code, recording.transcript()
+        except Untracked as reason:
+            return compiled.code, str(reason)
 
-    def through_mirror(
-        self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
-    ) -> tuple[bytes, HeaderSet | Untrackable]:
-        """Compile by the package, and call `before` and `after` right before and after the compiler runs."""
-
-        def build(folders: Folders) -> Artifact:
-            folders.compiled.add(None)
-            before()
-            code, log = compile_source(self.source, self.search, library=self.library, folders=folders)
-            after()
-            if code is None:
-                raise CompileError("cannot compile", log)
-            folders.look_at(code)
-            return Artifact("cuda", Target(9, 0), (), code)
-
-        tree_scans.known.clear()  # the trees of other tests have the same identities
-        compiling = TrackedCompile(build, [Query(self.source, self.search)], Records(), now_ns=later_ns)  # type: ignore
-        artifact, sets, error = compiling.run()
-        if error is not None:
-            return artifact.cubin, Untrackable(error.reason, error.path)
-        assert sets[0] is not None
-        return artifact.cubin, sets[0]
-
-    def check(self, headers: HeaderSet) -> Match | Mismatch:
-        """Compare headers with the files as a warm start does."""
-        return check_headers(headers, self.search, now_ns=later_ns())
+    def check(self, transcript: Transcript) -> Match | Mismatch:
+        """Compare a transcript with the files as a warm start does."""
+        return check_transcript(transcript, self.roots, now_ns=later_ns())
 
     def copy_to(self, root: Path) -> Project:
         """Copy the project to another root."""
         shutil.copytree(self.root, root, symlinks=True)
         moved = Project(root, self.source)
-        moved.folders, moved.trees, moved.more = self.folders, self.trees, self.more
-        moved.how, moved.library = self.how, self.library
+        moved.folders, moved.trees, moved.more, moved.library = self.folders, self.trees, self.more, self.library
         return moved
 
 
@@ -608,3 +539,17 @@ def without_folder(project: Project) -> None:
 @scenario(without_folder)
 def header_appears_in_the_working_directory_of_a_text_without_folder(project: Project) -> None:
     project.write("work/header.h", "#define VALUE 2\n")
+
+
+def folder_within_another(project: Project) -> None:
+    """Include by the source's folder a header that is in another folder of the search, too."""
+    project.folders = ["source", "source/inc"]
+    project.source = '#include "inc/header.h"\n' + KERNEL
+    project.write("source/inc/header.h", "#define VALUE 1\n")
+
+
+@scenario(folder_within_another)
+def folder_moves_out_of_another_and_its_header_is_edited(project: Project) -> None:
+    project.write("elsewhere/header.h", "#define VALUE 1\n")
+    project.write("source/inc/header.h", "#define VALUE 2\n")
+    project.folders = ["source", "elsewhere"]

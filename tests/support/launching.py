@@ -14,12 +14,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from numba_kcache.launch import Launch, LaunchShape, devices
 from numba_kcache.launch.arguments import Call
 from numba_kcache.launch.launcher import Launcher
 from numba_kcache.launch.recognition import recognise
+from numba_kcache.launch.streams import StreamWaits, is_capturing
 from numba_kcache.model.artifact import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
@@ -154,15 +154,21 @@ class Kernel:
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
         self.driver, self.live = Driver(parameters), [True]
         self.waits: list[tuple[int, int]] = []
+        self.chosen: list[int] = []
+        self.held: list[tuple[int, int]] = []  # for each launch with borrowed objects, its stream and their number
         self.driver.device_of = options.get("device_of")
-        waits = SimpleNamespace(enqueue_wait=lambda producer, consumer: self.waits.append((producer, consumer)))
+        waits = StreamWaits(self.driver)
+        waits.enqueue_wait = lambda producer, consumer: self.waits.append((producer, consumer))  # type: ignore[method-assign]
         module = SimpleNamespace(
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
             numba_context=options.pop("context", None), waits=waits, awaits_numba=[False], stays=[False],
-            uses=lambda handle, stream: None, layouts={}, functions=b"", count=1,
+            uses=lambda handle, stream, arguments=(): stream is None and self.chosen.append(handle), layouts={},
+            functions=b"", count=1,
+            is_capturing=lambda handle: is_capturing(self.driver, handle),
+            hold_for=lambda handle, borrowed: self.held.append((handle, len(borrowed))),
         )  # fmt: skip
         entry, function = SimpleNamespace(typed=options.pop("typed", True)), options.pop("function", 77)
-        self._stream = options.pop("stream", 0)
+        self._stream = options.pop("stream", None)
         self.launcher_class: Any = CountingLauncher
 
         def make(function: int = function, **more: Any) -> Any:
@@ -176,10 +182,9 @@ class Kernel:
     def bind(self, *, native: bool = False) -> Launch:
         """Bind a launch. With `native` it goes through the compiled module, with which each argument's type is
         registered first."""
-        with pytest.MonkeyPatch.context() as patch:
-            if not native:
-                patch.setattr(devices, "native", None)
-            launcher = self.launcher = self.launcher_at()
+        launcher = self.launcher = self.launcher_at()
+        if not native:
+            launcher.plan = None
         launch = launcher.bind(SHAPE, self._stream)
         if launcher.plan is None:
             return launch

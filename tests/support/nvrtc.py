@@ -6,16 +6,38 @@ import ctypes
 import functools
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from numba_kcache.headers.folders import Folders
-from numba_kcache.headers.search import Search
+from numba_kcache.launch import native
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
 """The source's path, in a folder that does not exist: no header can be found beside it."""
+
+
+class Search(NamedTuple):
+    """The search of one compile.
+
+    Args:
+        folders: Folders in the order of `-I`.
+        has_siblings: Whether quoted names are first looked for beside the including file.
+        forced: Names given to `-include`, in order.
+        memory: In-memory headers by name.
+        definitions: Macros given with `-D`.
+        working_folder: The working directory of the compile; "" for that of the test.
+        source_base: The index of the folder that the source's name has, -1 for a name without folder; None for a folder
+            that does not exist.
+    """
+
+    folders: tuple[str, ...]
+    has_siblings: bool = True
+    forced: tuple[str, ...] = ()
+    memory: Mapping[str, str] = {}
+    definitions: tuple[tuple[str, str | None], ...] = ()
+    working_folder: str = ""
+    source_base: int | None = None
 
 
 class Compiled(NamedTuple):
@@ -62,27 +84,41 @@ def flags_of(search: Search) -> list[str]:
     return flags if search.has_siblings else [*flags, "--no-source-include"]
 
 
-def compile_source(
-    source: str, search: Search, *, library: str = "", folders: Folders | None = None, options: Iterable[str] = ()
-) -> Compiled:
+def compile_source(source: str, search: Search, *, library: str = "", options: Iterable[str] = ()) -> Compiled:
     """Compile for sm_90 in a forked process."""
     path = library or library_path()
     _loaded(path)  # loaded in the parent, so that the children inherit it
-    return in_child(lambda: compile_here(path, source, search, folders=folders, options=options))
+    return in_child(lambda: compile_here(path, source, search, options=options))
 
 
-def compile_here(
-    library: str, source: str, search: Search, *, folders: Folders | None = None, options: Iterable[str] = ()
-) -> Compiled:
-    """Compile for sm_90 in this process; `folders` may replace the folders of the search."""
+def observe_source(
+    source: str, search: Search, *, library: str = "", meanwhile: Callable[[], object] | None = None
+) -> tuple[Compiled, list[Any]]:
+    """Compile for sm_90 in a forked process, and return what the observer saw; `meanwhile` is called before it
+    starts."""
+    path = library or library_path()
+    address = ctypes.cast(_loaded(path).nvrtcVersion, ctypes.c_void_p).value
+    assert address is not None
+    refused = native.observe(address)
+    assert refused == "", refused
+
+    def compile_and_watch() -> tuple[Compiled, list[Any]]:
+        if search.working_folder:
+            os.chdir(search.working_folder)
+        native.watch(False)
+        if meanwhile is not None:
+            meanwhile()
+        compiled = compile_here(path, source, search)
+        return compiled, native.unwatch()
+
+    return in_child(compile_and_watch)
+
+
+def compile_here(library: str, source: str, search: Search, *, options: Iterable[str] = ()) -> Compiled:
+    """Compile for sm_90 in this process."""
     if search.working_folder:
         os.chdir(search.working_folder)
-    nvrtc = _loaded(library)
-    folders = folders or Folders()
-    replaced = search._replace(
-        folders=tuple(map(folders.folder, search.folders)), working_folder=folders.folder(search.working_folder)
-    )
-    return Compiled(*_run(nvrtc, source, replaced, [*folders.flags(flags_of(replaced)), *options, "-arch=sm_90"]))
+    return Compiled(*_run(_loaded(library), source, search, [*flags_of(search), *options, "-arch=sm_90"]))
 
 
 @functools.cache
@@ -95,7 +131,9 @@ def _loaded(library: str) -> ctypes.CDLL:
 def _run(nvrtc: ctypes.CDLL, source: str, search: Search, words: list[str]) -> tuple[bytes | None, str]:
     program = ctypes.c_void_p()
     base = search.source_base
-    program_name = PROGRAM_NAME if base is None else os.path.join(search.roots[base] if base >= 0 else "", "kernel.cu")
+    program_name = (
+        PROGRAM_NAME if base is None else os.path.join(search.folders[base] if base >= 0 else "", "kernel.cu")
+    )
     names = [os.fsencode(name) for name in search.memory]
     texts = [text.encode() for text in search.memory.values()]
     program_text = source.encode("utf-8", "surrogateescape")

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from .programs import program
 from .redis_server import free_port
 
 SWIFT_PYTHON = "/usr/bin/python3"
@@ -164,7 +165,7 @@ _KEY = base64.b64encode(b"codswallop").decode()
 @contextlib.contextmanager
 def _azurite(directory: Path) -> Iterator[ObjectService]:
     port = free_port()
-    words = ["azurite-blob", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory)]
+    words = [program("azurite-blob"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory)]
     words += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     endpoint = f"http://127.0.0.1:{port}/{_ACCOUNT}"
     environment = {"AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": _KEY}

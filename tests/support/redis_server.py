@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from .programs import program
+
 MISSING = (
     "no redis-server: apt-get install redis-server"
     if shutil.which("redis-server") is None
-    else "no redis-py: pip install numba-kcache[redis]"
+    else "no redis-py: pip install --group test"
     if find_spec("redis") is None
     else ""
 )
@@ -50,9 +52,9 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, and return when it accepts connections."""
-        words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
         self._process = subprocess.Popen(
-            [*words, "--dir", str(self._directory), *self._options],
+            [program("redis-server"), *words, "--dir", str(self._directory), *self._options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -63,6 +65,10 @@ class RedisServer:
                 threading.Thread(target=self._process.stdout.read, daemon=True).start()
                 return
         raise RuntimeError("the server did not start")
+
+    def signal(self, number: int) -> None:
+        """Send the server a signal."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the server by SIGKILL."""
@@ -89,28 +95,6 @@ def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
         yield server
     finally:
         server.kill()
-
-
-@contextlib.contextmanager
-def redis_cluster(directory: Path) -> Iterator[list[RedisServer]]:
-    """Run a cluster of three masters inside the context."""
-    masters: list[RedisServer] = []
-    buses = [str(free_port()) for _ in range(3)]
-    try:
-        for number, bus in enumerate(buses):
-            options = ["--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000"]
-            masters.append(RedisServer(directory / str(number), *options))
-        for number, (master, bus) in enumerate(zip(masters, buses, strict=True)):
-            master.told("CLUSTER", "ADDSLOTSRANGE", number * 5461, 16383 if number == 2 else number * 5461 + 5460)
-            masters[0].told("CLUSTER", "MEET", "127.0.0.1", master.port, bus)
-        deadline = time.monotonic() + 30.0
-        while not all(each.told("CLUSTER INFO")["cluster_state"] == "ok" for each in masters):
-            assert time.monotonic() < deadline, "the cluster did not come together"
-            time.sleep(0.05)
-        yield masters
-    finally:
-        for master in masters:
-            master.kill()
 
 
 class FaultProxy:

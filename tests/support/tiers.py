@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, encode_entry, encode_manifest
 from numba_kcache.tiers.trust import SIGNATURE
+
+
+class Time:
+    """A monotonic clock that a pause moves on.
+
+    Attributes:
+        meanwhile: Called in each pause.
+    """
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.now_s, self.meanwhile = 1000.0, meanwhile
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.meanwhile()
 
 
 class MemoryTier:

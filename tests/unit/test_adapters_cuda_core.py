@@ -243,3 +243,29 @@ def test_older_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
     with pytest.raises(ToolchainMissingError, match="cannot make a ProgramCache"):
         program_cache()
+
+
+@pytest.mark.parametrize("question", ["include", "__has_include"])
+def test_program_that_asks_for_files_follows_them(
+    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """Headers in the working directory are in no key of cuda.core: an edit, or a file that appears, is a miss here."""
+    source = (
+        '#include "value.h"\n'
+        if question == "include"
+        else '#if __has_include("value.h")\n#include "value.h"\n#else\n#define VALUE 7\n#endif\n'
+    ) + 'extern "C" __global__ void saxpy(int *x) { *x = VALUE; }'
+    monkeypatch.chdir(tmp_path)
+    made = []
+    for value in (1, 2, 1):
+        if question == "include" or value == 2:
+            (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        else:
+            (tmp_path / "value.h").unlink(missing_ok=True)
+        for _ in range(2):
+            cache = open_cache()
+            made.append((compiled(programs_in(cache), source), cache.info("process").compiles))
+
+    codes, compiles = zip(*made, strict=True)
+    assert compiles == (1, 0, 1, 0, 0, 0)
+    assert codes[0] == codes[1] == codes[4] == codes[5] != codes[2] == codes[3]

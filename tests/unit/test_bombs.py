@@ -32,7 +32,7 @@ ALLOWED = 256 * MIB
 MEASURED = """
 import resource, sys
 from numba_kcache.cli import main
-from numba_kcache.bundles import transfer
+from numba_kcache import bundles as transfer
 main(["info"])
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()

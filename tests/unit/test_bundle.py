@@ -31,25 +31,24 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
-from numba_kcache.bundles import writing
-from numba_kcache.bundles.writing import write_bundle
-from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
-from numba_kcache.headers.search import Place
+from numba_kcache.headers.roots import Place
+from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, open_bundle
-from numba_kcache.tiers.signing import TrustedKeys
+from numba_kcache.tiers import bundle as form
+from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
+from numba_kcache.tiers.trust import Trust
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.resolving import resolutions_of
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
-NOBODY = TrustedKeys(())
+NOBODY = Trust(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
 NO_COMPILER = MadeUpToolchain({}, {})
 
@@ -124,13 +123,12 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
 
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header mean nothing elsewhere, and would make the bytes differ."""
-    file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
-    headers = HeaderSet(((-1, ""),), (file,))
-    bare = headers._replace(files=(file._replace(stat=None),))
+    place = Place(0, "mine.h")
+    transcript = Transcript(1, ((-1, ""),), {place: key_of(1)}, stats={place: FileStat(1, 2, 3, 4, 5)})
     variant = {"key": key_of(2), "request": key_of(3)}
 
-    assert without_stats({**variant, "closures": [headers_to_json(headers), None]}) == {
-        **variant, "closures": [headers_to_json(bare), None],
+    assert without_stats({**variant, "transcript": transcript_to_json(transcript)}) == {
+        **variant, "transcript": transcript_to_json(transcript._replace(stats={})),
     }  # fmt: skip
     assert without_stats(variant) == variant
 
@@ -139,7 +137,7 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
     """A header set that this version cannot read is exported to no bundle and no tier; everything else is."""
     key = next(iter(filled.entries())).key
-    filled.session.local.add_variant("ab" * 32, {"key": key, "closures": [{"format": 99}]})
+    filled.session.local.add_variant("ab" * 32, {"key": key, "transcript": {"format": 99}})
 
     assert filled.export_bundle(tmp_path / "b.kcache").entries == 4
     assert filled.push(f"{tmp_path / 'tier'}?readonly=0").entries == 4
@@ -218,7 +216,7 @@ def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, b
         filled.export_bundle(tmp_path / "no" / "x.kcache")
     row = BundledFile(key_of(1), 5, key_of(2), "sm_90")
     with pytest.raises(BundleError, match="was removed or changed meanwhile"):
-        write_bundle(str(bundle), [row], [], lambda _is_entry, _key: None)
+        write_bundle(assemble(str(bundle), [row], [], lambda _is_entry, _key: None))
 
     assert bundle.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["all.kcache", "filled"]
@@ -293,9 +291,8 @@ def small_bundle(tmp_path: Path) -> bytes:
         BundledFile(key, len(data), hashlib.sha256(data).hexdigest(), *more)
         for key, data, *more in ((key_of(1), entry, "sm_90", ("k",)), (key_of(2), manifest))
     ]
-    write_bundle(
-        str(tmp_path / "small.kcache"), rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest
-    )
+    path = str(tmp_path / "small.kcache")
+    write_bundle(assemble(path, rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest))
     return (tmp_path / "small.kcache").read_bytes()
 
 
@@ -434,7 +431,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading apply to writing too."""
-    monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
+    monkeypatch.setattr(form, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 
@@ -474,7 +471,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
         key = key_of(1) if case == "no artifact" else rows[0].key
         rows[0] = rows[0]._replace(key=key, size_bytes=len(other), sha256=hashlib.sha256(other).hexdigest())
         data[key] = other
-    write_bundle(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key])
+    write_bundle(assemble(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key]))
     cache = open_cache(tmp_path / "new")
     with pytest.raises(BundleError, match="nothing was imported"):
         cache.import_bundle(tmp_path / "bad.kcache")
@@ -788,7 +785,7 @@ def test_bundle_whose_signature_cannot_be_checked_is_read_once(
 
     def opening() -> Bundle:
         opened.append(True)
-        return open_bundle(str(tmp_path / "signed.kcache"), TrustedKeys((), keys[0]))
+        return open_bundle(str(tmp_path / "signed.kcache"), Trust((), keys[0]))
 
     tier = BundleTier("signed", opening)
     for _ in range(3):

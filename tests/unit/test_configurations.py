@@ -40,7 +40,7 @@ def test_configuration_that_comes_again_is_bound_twice_at_most() -> None:
 
     assert len(kernel.made) == 2
     assert launches[1] is launches[4]
-    assert kernel.made[0] == (LaunchShape((4, 1, 1), (32, 1, 1), 0), 0)
+    assert kernel.made[0] == (LaunchShape((4, 1, 1), (32, 1, 1), 0), None)
 
 
 def test_row_binds_further_grids_without_reading_them_again() -> None:

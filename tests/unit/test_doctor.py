@@ -330,12 +330,3 @@ def test_doctor_asks_the_driver(
 
     assert done.returncode == code, done.stdout + done.stderr
     assert all(each in done.stdout for each in words), done.stdout
-
-
-@pytest.mark.parametrize(("way", "state"), [("compiled", FINE), ("interpreted", NOTE)])
-def test_interpreted_launches_are_a_note(way: str, state: str) -> None:
-    """The note says what to install; it is not a fault."""
-    found = doctor.judged_launches(way)
-
-    assert found.state == state
-    assert ("C compiler" in found.advice) == (way == "interpreted")

@@ -30,7 +30,7 @@ template<class T, int TILE> __global__ void gemm(const T *a, T *c) { __shared__ 
         ("__global__ void k(int); __global__ void k(int a) {}", ("k",)),
         ("// __global__ void no() {}\n/* __global__ void no() {} */ __global__ void k() {}", ("k",)),
         ('const char *s = "__global__ void no() {}"; __global__ void k() {}', ("k",)),
-        ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ("made",)),
+        ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ()),
         ("#define KERNEL(n) \\\n  __global__ void n() {}\n__global__ void k() {}", ("k",)),
         ("__device__ void d() {}\nvoid host() {}", ()),
         ('_Pragma("nv_diag_suppress 177") MACRO_OF_A_HEADER(1)\nextern "C" __global__ void k() {}', ("k",)),
@@ -38,7 +38,7 @@ template<class T, int TILE> __global__ void gemm(const T *a, T *c) { __shared__ 
     ],
 )
 def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> None:
-    """Attributes, comments, strings and declarations do not mislead; macros are expanded."""
+    """Attributes, comments, strings and declarations do not mislead; what macros make is found in the compiled code."""
     assert kernels_in(source) == names
 
 

@@ -195,7 +195,7 @@ def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
     before, one = (request_of(EMPTY, options=[each]) for each in (f"-Xptxas=-optf={file}", "-Xptxas=-O1"))
     file.write_text("-O0")
 
-    assert before.build(toolchain, None).cubin == one.build(toolchain, None).cubin
+    assert before.build(toolchain).cubin == one.build(toolchain).cubin
 
 
 @pytest.mark.parametrize("flag", ["-lineinfo", "--generate-line-info", "-G", "--device-debug"])
@@ -266,7 +266,8 @@ def test_included_file_in_an_element_of_its_own_is_asked_for() -> None:
 
     assert not two.uncacheable
     assert one.headers == two.headers
-    assert one.headers[0].forced == ("a.h",)
+    assert one.headers is not None
+    assert one.headers.forced == ("a.h",)
 
 
 @pytest.mark.parametrize("change", ["write", "replace", "write and back", "remove", "through a mapping"])

@@ -284,3 +284,17 @@ def test_kernel_is_of_the_cache_that_is_in_force(tmp_path: Path) -> None:
         numba_kcache.configure(directory=str(tmp_path / folder))
         numba_kcache.get_or_compile(EMPTY, arch="sm_90")
         assert numba_kcache.info().entries == 1
+
+
+def test_edited_file_is_another_source(cache: KernelCache, tmp_path: Path) -> None:
+    """A repeated call for a file sees an edit that keeps its size and times, in the same process."""
+    path = tmp_path / "k.cu"
+    cubins = []
+    for value in (1, 2, 1):
+        path.write_text(f'extern "C" __global__ void k(int *o) {{ *o = {value}; }}')
+        kernel = cache.get_or_compile(path, arch="sm_90")
+        assert cache.get_or_compile(path, arch="sm_90") is kernel
+        cubins.append(kernel.cubin("sm_90"))
+
+    assert cubins[0] == cubins[2] != cubins[1]
+    assert counts(cache)[0] == 2

@@ -1,4 +1,4 @@
-"""The warm check of recorded headers: each of its comparisons is needed, and no stored value makes it fail."""
+"""The warm check of a transcript: each of its comparisons is needed, and no stored value makes it fail."""
 
 from __future__ import annotations
 
@@ -15,37 +15,32 @@ from typing import Any
 import pytest
 
 from numba_kcache.headers import check as header_check
-from numba_kcache.headers.check import Change, Match, Mismatch, check_headers, differences
-from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_from_json, headers_to_json
+from numba_kcache.headers.check import Change, Match, Mismatch, check_transcript
 from numba_kcache.headers.file_identity import FileStat, is_settled, read_steady, stat_of
-from numba_kcache.headers.search import Place, Search
-from tests.support.header_projects import SCENARIOS, Project, one_header
+from numba_kcache.headers.roots import Place, Roots
+from numba_kcache.headers.transcript import Transcript, transcript_from_json, transcript_to_json
+from tests.support.header_projects import SCENARIOS, Project, in_tree, one_header
 
 COMPARISONS = {
-    "layout": ("if layout != known.layout:", "if False:"),
-    "part of a tree": ("if now_there.identity != part.identity:", "if False:"),
-    "forced include": ("if known.forced or search.forced:", "if False:"),
-    "folder of two names": ("if of_name is None or of_name != folder_at(path_of(first, search)):", "if False:"),
-    "nothing there": ("if is_there(path):", "if False:"),
-    "folder there": ("if is_there(folder):", "if False:"),
-    "no file there": ("if is_file(path):", "if False:"),
-    "answer of __has_include": ("if any(map(is_file, paths)) != answer:", "if False:"),
-    "stat": ("st_ino) != stat:", "st_ino) is None:"),
-    "content": ("if found != sha256:", "if False:"),
+    "layout": ("if known.own != len(roots.own) or known.layout != (", "if () == ("),
+    "toolkit": ("if self.toolkit.identity != known.toolkit.identity:", "if False:"),
+    "nothing there": ("if _is_file(within + name):", "if False:"),
+    "unchanged stat": ("if stat == known.stats.get(place):", "if True:"),
+    "content": ("if content != answer:", "if False:"),
     "readable": ("yield Mismatch(Change.GONE,", "Mismatch(Change.GONE,"),
-    "one file or several": ("if same != known.same and", "if False and"),
-}
+    "one file or several": ("if groups != {frozenset(each)", "if False and groups != {frozenset(each)"),
+}  # fmt: skip
 """Each comparison of the check, and what takes it out."""
 
 
 def without(comparison: str) -> Callable[..., Match | Mismatch]:
     """The check without one of its comparisons."""
     old, new = COMPARISONS[comparison]
-    source = inspect.getsource(differences)
-    assert source.count(old) == 1
-    names = dict(vars(header_check))
-    exec(source.replace(old, new) + inspect.getsource(check_headers), names)
-    return names["check_headers"]  # type: ignore[no-any-return]
+    source = inspect.getsource(header_check)
+    assert source.count(old) == (2 if comparison == "unchanged stat" else 1)
+    names = {"__name__": header_check.__name__, "__package__": header_check.__package__}
+    exec(source.replace(old, new).replace('f"""', '"""'), names)
+    return names["check_transcript"]  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
@@ -58,17 +53,24 @@ def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
         headers = project.learn()
         scenario.change(project)
         assert isinstance(project.check(headers), Mismatch)
-        if isinstance(check(headers, project.search, now_ns=0), Match):
+        if type(check(headers, project.roots, now_ns=0)).__name__ == "Match":
             stale.append(scenario.name)
+            break
 
     assert stale
 
 
 def test_every_comparison_is_taken_out_once() -> None:
     """The list above has every comparison of the check, that is, every place where it reports a mismatch."""
-    source = inspect.getsource(differences)
+    source = inspect.getsource(header_check)
 
-    assert source.count("yield Mismatch(") == len(COMPARISONS) - 3  # three comparisons only lead to others
+    assert source.count("yield Mismatch(") == len(COMPARISONS)  # one leads to others; a folder has a test below
+
+
+def known(tmp_path: Path, **more: Any) -> tuple[Transcript, Roots]:
+    """A transcript of one header, with the digest of another content."""
+    roots = Roots((str(tmp_path),))
+    return Transcript(1, roots.layout(), {Place(0, "h"): "0" * 64}, **more), roots
 
 
 @pytest.mark.parametrize("field", FileStat._fields)
@@ -76,12 +78,11 @@ def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: s
     """The content is then read, which here differs from the record."""
     (tmp_path / "h").write_text("new")
     now = stat_of(os.stat(tmp_path / "h"))
-    search = Search((str(tmp_path),))
-    known = HeaderSet(search.layout(), (HeaderFile(Place(0, "h"), "0" * 64, now),))
-    assert check_headers(known, search, now_ns=0) == Match()
+    transcript, roots = known(tmp_path, stats={Place(0, "h"): now})
+    assert check_transcript(transcript, roots, now_ns=0) == Match()
 
     moved = now._replace(**{field: getattr(now, field) - 1})
-    outcome = check_headers(known._replace(files=(HeaderFile(Place(0, "h"), "0" * 64, moved),)), search, now_ns=0)
+    outcome = check_transcript(transcript._replace(stats={Place(0, "h"): moved}), roots, now_ns=0)
 
     assert isinstance(outcome, Mismatch)
     assert outcome.change is Change.CONTENT
@@ -93,11 +94,13 @@ def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "h"
     path.write_text("")
     reading = read_steady(str(path))
+    stat, later_ns = reading.stat, reading.stat.ctime_ns + 2_000_000_000
 
     assert reading.has_writer is False
-    assert not is_settled(reading, str(path), reading.stat.ctime_ns + 1_999_999_999)
-    assert is_settled(reading, str(path), reading.stat.ctime_ns + 2_000_000_000)
-    assert not is_settled(reading, "/proc/self/status", reading.stat.ctime_ns + 2_000_000_000)
+    assert not is_settled(stat, str(path), later_ns - 1, has_writer=False)
+    assert is_settled(stat, str(path), later_ns, has_writer=False)
+    assert not is_settled(stat, str(path), later_ns, has_writer=None)
+    assert not is_settled(stat, "/proc/self/status", later_ns, has_writer=False)
 
 
 def test_stat_of_a_file_that_is_mapped_for_writing_is_not_kept(tmp_path: Path) -> None:
@@ -126,13 +129,13 @@ def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: P
         pytest.skip("there is no other file system")
     with tempfile.NamedTemporaryFile(dir=other) as file:
         (tmp_path / "h").symlink_to(file.name)
-        reading = read_steady(str(tmp_path / "h"))
+        stat = read_steady(str(tmp_path / "h")).stat
 
-        assert not is_settled(reading, str(tmp_path / "h"), reading.stat.ctime_ns + 10**12)
+        assert not is_settled(stat, str(tmp_path / "h"), stat.ctime_ns + 10**12, has_writer=False)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link to itself", "too long"])
-def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) -> None:
+def test_header_that_became_something_else_is_a_difference(tmp_path: Path, kind: str) -> None:
     """A file that cannot be read counts as changed: no exception, and no blocking on a FIFO."""
     project = Project(tmp_path)
     one_header(project)
@@ -146,12 +149,12 @@ def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) ->
     elif kind == "link to itself":
         path.symlink_to(path)
     else:
-        headers = headers._replace(files=(headers.files[0]._replace(place=Place(2, "x" * 5000)),))
+        headers = headers._replace(places={Place(2, "x" * 5000): "0" * 64})
 
     outcome = project.check(headers)
 
     assert isinstance(outcome, Mismatch)
-    assert outcome.change is Change.GONE
+    assert outcome.change is (Change.CONTENT if kind == "folder" else Change.GONE)
 
 
 def test_folder_in_place_of_a_header_shadows_nothing(tmp_path: Path) -> None:
@@ -162,28 +165,83 @@ def test_folder_in_place_of_a_header_shadows_nothing(tmp_path: Path) -> None:
 
     (tmp_path / "first/header.h").mkdir()
 
+    assert isinstance(project.check(headers), Match)
+
+
+def test_unchanged_folder_answers_for_the_names_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many headers under many folders cost one stat for each folder and each header."""
+    project = Project(tmp_path)
+    project.folders = ["source", *(f"f{number}" for number in range(10))]
+    names = [f"h{number}.h" for number in range(30)]
+    project.source = "".join(f"#include <{name}>\n" for name in names) + 'extern "C" __global__ void k() {}\n'
+    for name in names:
+        project.write(f"f9/{name}", "")
+    for folder in project.folders:
+        project.write(f"{folder}/readme", "")
+    headers = project.learn()
+    asked = list[str]()
+    real = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **more: asked.append(str(path)) or real(path, **more))
+
     assert project.check(headers) == Match()
+
+    assert len([each for each in asked if each.startswith(str(tmp_path))]) <= len(names) + len(project.folders)
+
+
+def test_unchanged_toolkit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal stats are enough once they are two seconds old; other times with the same contents give the same
+    identity."""
+    project = Project(tmp_path)
+    in_tree(project)
+    headers = project.learn()
+    assert headers.toolkit
+    assert headers.toolkit.stat
+    for path in tmp_path.rglob("*.h"):
+        path.touch()
+    outcome = project.check(headers)
+    assert isinstance(outcome, Match)
+    assert outcome.refreshed
+    monkeypatch.setattr(header_check, "read_steady", None)
+
+    assert project.check(outcome.refreshed) == Match()
+
+
+def test_file_of_many_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forged transcript that names one file a thousand times does not delay a launch; the sum of all files is
+    limited."""
+    (tmp_path / "h").write_text("text")
+    roots, read = Roots((str(tmp_path),)), list[str]()
+    real = header_check.read_steady
+    monkeypatch.setattr(header_check, "read_steady", lambda path: read.append(path) or real(path))
+    content = header_check.digest(b"text")
+    transcript = Transcript(1, roots.layout(), {Place(0, "./" * each + "h"): content for each in range(1000)})
+
+    list(header_check.Checking(roots, 0).differences(transcript))
+    assert len(read) == 1
+    monkeypatch.setattr(header_check, "MOST_BYTES", 3)
+    outcome = check_transcript(transcript, roots, now_ns=0)
+    assert isinstance(outcome, Mismatch)
+    assert outcome.new == "there is too much to read"
 
 
 def learned(tmp_path: Path) -> Any:
-    """A stored header set with something in every field."""
+    """A stored transcript with something in every field."""
     project = Project(tmp_path)
-    one_header(project)
-    project.source = '#include "header.h"\n#include "again.h"\n#include "sub/x.h"\n#if __has_include("y.h")\n#endif\n'
+    in_tree(project)
+    project.folders = ["source", "first", "second", "tree/include"]
+    project.source += '#include "header.h"\n#include "again.h"\n#include "sub/x.h"\n#if __has_include("y.h")\n#endif\n'
+    project.write("second/header.h", "#pragma once\n")
     project.link("second/again.h", "header.h")
     project.write("second/sub/x.h", "")
-    stored = json.loads(json.dumps(headers_to_json(project.learn())))
-    stored["trees"] = [[0, "kit", "stat", "include/x.h", "include/y.h"]]
-    stored["clear"] = [[0, "cub"]]
-    stored["forced"] = [[0, "first.h", True]]
-    stored["folders"] = [[0, "sub/../sub", 0, "sub"]]
+    stored = json.loads(json.dumps(transcript_to_json(project.learn())))
     assert all(value or value is False for value in stored.values())
-    assert headers_from_json(stored)
+    assert transcript_from_json(stored)
     return stored
 
 
-def test_damaged_header_set_is_refused_and_never_raises_anything_else(tmp_path: Path) -> None:
-    """Any value in place of any other gives a header set of the same shape, or ValueError."""
+@pytest.mark.slow
+def test_damaged_transcript_is_refused_and_never_raises_anything_else(tmp_path: Path) -> None:
+    """Any value in place of any other gives a transcript of the same shape, or ValueError."""
     stored = learned(tmp_path)
     strange = [None, True, -5, 1 << 70, 1.5, "", "\0", "x" * 20_000, [], [[]], {}, [None], [[-3, "x"]], [[99, "x"]]]
 
@@ -201,17 +259,18 @@ def test_damaged_header_set_is_refused_and_never_raises_anything_else(tmp_path: 
         return found
 
     kept = 0
-    search = Search(tuple(str(tmp_path / each) for each in ("source", "first", "second")))
+    folders = [str(tmp_path / each) for each in ("source", "first", "second", "tree/include")]
+    roots = Roots(tuple(folders[:3]), (folders[3],))
     for each in damaged(stored):
         try:
-            headers = headers_from_json(each)
+            transcript = transcript_from_json(each)
         except ValueError:
             continue
         kept += 1
-        check_headers(headers, search, now_ns=time.time_ns())
+        check_transcript(transcript, roots, now_ns=time.time_ns())
 
     assert kept > 0
-    with pytest.raises(ValueError, match="header set"):
-        headers_from_json({**stored, "files": [[0, "h", "0" * 63]]})
-    with pytest.raises(ValueError, match="header set"):
-        headers_from_json({**stored, "answers": [[True, []]]})
+    with pytest.raises(ValueError, match="transcript"):
+        transcript_from_json({**stored, "places": [[0, "h", "0" * 63]]})
+    with pytest.raises(ValueError, match="transcript"):
+        transcript_from_json({**stored, "places": [*stored["places"], stored["places"][0]]})

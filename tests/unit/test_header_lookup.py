@@ -1,4 +1,4 @@
-"""The key derived from recorded headers: each comparison is needed, and no content of a manifest makes it fail."""
+"""The key derived from recorded transcripts: each comparison is needed, and no content of an index makes it fail."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from numba_kcache.headers import lookup as header_lookup
-from numba_kcache.headers.dependencies import headers_to_json, sets_components
-from numba_kcache.headers.lookup import Found, find_key
-from numba_kcache.headers.search import Search
+from numba_kcache.headers.lookup import Found, find_key, read_row, without_stats
+from numba_kcache.headers.transcript import transcript_components, transcript_to_json
 from numba_kcache.keys import Component, component, derive
 from tests.support.header_projects import Project, one_header
 
@@ -20,49 +19,42 @@ COMPONENTS = (component("source", "text"), component("compilers", {"nvrtc": "1"}
 OTHERS = (component("source", "text"), component("compilers", {"nvrtc": "2"}))
 
 
-def variant(project: Project, components: tuple[Component, ...] = COMPONENTS, **more: Any) -> dict[str, Any]:
-    """A manifest's content for a job that has the project's source twice, as its kernel's and as a linked text."""
-    headers = headers_to_json(project.learn())
-    return {"key": "0" * 64, "request": derive(components), "closures": [headers, headers], "paths": [], **more}
+def row(project: Project, components: tuple[Component, ...] = COMPONENTS, **more: Any) -> dict[str, Any]:
+    """A row of an index for the project's source."""
+    transcript = transcript_to_json(project.learn())
+    return {"key": "0" * 64, "request": derive(components), "transcript": transcript, "paths": [], **more}
 
 
 class World:
-    """A manifest and where a lookup now finds headers for the two texts."""
+    """An index, and where a look-up now finds headers."""
 
     def __init__(self, root: Path) -> None:
-        self.first, self.second = Project(root / "a"), Project(root / "b")
-        for project in (self.first, self.second):
-            one_header(project)
-        self.variants = [variant(self.first)]
+        self.project = Project(root)
+        one_header(self.project)
+        self.rows = [row(self.project)]
 
     def find(self, find: Callable[..., Found] = find_key, *, any_compiler: bool = False) -> Found:
-        searches: list[Search] = [self.first.search, self.second.search]
-        return find(self.variants, COMPONENTS, searches, any_compiler=any_compiler)
+        return find(self.rows, COMPONENTS, self.project.roots, any_compiler=any_compiler)
 
 
 def other_compiler(world: World) -> None:
-    world.variants = [variant(world.first, OTHERS)]
+    world.rows = [row(world.project, OTHERS)]
 
 
 def path_in_code(world: World) -> None:
-    world.variants = [variant(world.first, paths=[[0, "/elsewhere"]])]
+    world.rows = [row(world.project, paths=[[0, "/elsewhere"]])]
 
 
-def first_text(world: World) -> None:
-    world.first.write("second/header.h", "#define VALUE 2\n")
-
-
-def second_text(world: World) -> None:
-    world.second.write("second/header.h", "#define VALUE 2\n")
+def header(world: World) -> None:
+    world.project.write("second/header.h", "#define VALUE 2\n")
 
 
 COMPARISONS: dict[str, tuple[str, str, Callable[[World], None]]] = {
-    "request": ('if variant.get("request") != request and not any_compiler:', "if False:", other_compiler),
-    "paths": ("if not (isinstance(paths, list) and all(", "if not (True or all(", path_in_code),
-    "headers": ("if not isinstance(outcome, Match):", "if not (outcome := Match()):", first_text),
-    "headers of each text": ("zip(sets, searches, strict=True)", "zip(sets[:1], searches)", second_text),
+    "request": ('if stored.get("request") != request and not any_compiler:', "if False:", other_compiler),
+    "paths": ("if not all(is_there_still(each, roots) for each in row.paths):", "if False:", path_in_code),
+    "headers": ("if isinstance(outcome, Match):", "if outcome := Match():", header),
 }
-"""Each comparison of the lookup, what takes it out, and what would then be stale."""
+"""Each comparison of the look-up, what takes it out, and what would then be stale."""
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
@@ -80,41 +72,35 @@ def test_lookup_needs_comparison(tmp_path: Path, comparison: str) -> None:
     change(world)
 
     assert world.find().key is None
-    stale = world.find(names["find_key"])
-    assert stale.key is not None
-
-
-def test_every_way_on_is_taken_out_once() -> None:
-    """The list above has every comparison of the look-up; an unreadable variant has a test below."""
-    source = inspect.getsource(find_key)
-
-    assert source.count("continue") + source.count("break") == len(COMPARISONS) - 1 + 2  # not read; not compiled
+    assert world.find(names["find_key"]).key is not None
 
 
 def test_other_compilers_code_is_named_by_its_own_key(tmp_path: Path) -> None:
-    """With toolchain="any" the key in the manifest is used, since the other compiler's key cannot be derived here."""
+    """With toolchain="any" the key in the index is used, since the other compiler's key cannot be derived here."""
     world = World(tmp_path)
     other_compiler(world)
 
     assert world.find(any_compiler=True).key == "0" * 64
 
 
-@pytest.mark.parametrize("stored", [None, [], [None], [{}, {}], [None, {}], "xx", {"0": None, "1": None}])
-def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) -> None:
-    """A variant of an older version, or of another request, is a miss and no exception."""
+@pytest.mark.parametrize("stored", [None, [], [None], [{}, {}], {}, "xx", {"format": 1}])
+def test_row_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) -> None:
+    """A row of an older version, or of another request, is a miss and no exception."""
     world = World(tmp_path)
-    whole = world.variants[0]
+    whole = world.rows[0]
 
-    world.variants = [{**whole, "closures": stored}, whole]
+    world.rows = [{**whole, "transcript": stored}, whole]
 
-    assert world.find().key == derive((*COMPONENTS, *sets_components(header_lookup.read_header_sets(whole, 2), ())))
+    assert world.find().key == derive((*COMPONENTS, *transcript_components(read_row(whole).transcript, ())))
 
 
-def test_text_that_was_not_compiled_has_no_header_set(tmp_path: Path) -> None:
-    """Numba's own runtime is not compiled for a kernel that does not need it, so it cannot make the code stale."""
+def test_row_for_another_machine_has_no_stats(tmp_path: Path) -> None:
+    """Inodes and times mean nothing there; the key is the same."""
     world = World(tmp_path)
-    world.variants[0]["closures"][1] = None
+    bare = without_stats(world.rows[0])
     key = world.find().key
-    second_text(world)
+    world.rows = [bare]
 
-    assert world.find().key == key is not None
+    assert read_row(bare).transcript.stats == {}
+    assert world.find().key == key
+    assert world.find().renewed is not None

@@ -21,9 +21,11 @@ import pytest
 from numba_kcache import BundleError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.model import Target
+from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.opening import open_any
 from tests.support.compiling import EMPTY
 from tests.support.keying import MadeUpToolchain
+from tests.support.programs import program
 from tests.support.resolving import resolutions_of
 from tests.unit.test_bundle import TWO, make_key, small_bundle
 
@@ -314,6 +316,7 @@ def forged(tmp_path: Path, bundle: bytes = b"", *, layer: bytes | None = None, *
     return layout
 
 
+EMPTY_BUNDLE = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, 0, 0) + bytes(form.DIGEST_BYTES)
 UP = "sha256:" + "../" * 21 + "x"
 
 
@@ -340,7 +343,7 @@ UP = "sha256:" + "../" * 21 + "x"
         ({"layer": gzip.compress(archive_of(("a", tarfile.REGTYPE, random.randbytes(5000))))[:-3000]}, "ended before"),
         ({"layer": gzip.compress(archive_of(("a", tarfile.REGTYPE, b"x")))}, "holds no files .kcache"),
         ({"layer": gzip.compress(archive_of(("a.kcache", tarfile.SYMTYPE, b"/etc/passwd")))}, "holds no files .kcache"),
-        ({"layer": gzip.compress(archive_of(*[("a.kcache", tarfile.REGTYPE, b"x")] * 2))}, "holds 2 files"),
+        ({"layer": gzip.compress(archive_of(*[("a.kcache", tarfile.REGTYPE, EMPTY_BUNDLE)] * 2))}, "holds 2 files"),
         ({"layer": gzip.compress(archive_of(("a.kcache", tarfile.REGTYPE, b"x")))}, "it is not a bundle"),
         ({"layer": gzip.compress(archive_of(("a.kcache", tarfile.REGTYPE, b"x"))[:600])}, "cut short"),
         ({"layer": gzip.compress(bytes(1 << 28))}, "holds no files .kcache"),
@@ -369,6 +372,57 @@ def test_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pyte
 
     assert "a file of 1073741824 bytes in its layer is too large" in why_refused(layout, tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def packed_zeros(name: str, front: bytes, size_bytes: int) -> bytes:
+    """A layer with one file that begins with `front` and goes on with zeros, in 0.1 % of its size."""
+    info, packed = tarfile.TarInfo(name), io.BytesIO()
+    info.size = size_bytes
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
+        file.write(info.tobuf(tarfile.USTAR_FORMAT) + front)
+        left = size_bytes - len(front) + -size_bytes % 512 + 1024
+        for at in range(0, left, 1 << 20):
+            file.write(bytes(min(1 << 20, left - at)))
+    return packed.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.kcache", "other"])
+def test_layer_unpacks_to_no_more_than_its_size_and_one_kernel(tmp_path: Path, name: str) -> None:
+    """A file of 200 MiB in a layer of 1 MiB is refused by its header, whether it is the bundle or is skipped."""
+    layout = forged(tmp_path, layer=packed_zeros(name, EMPTY_BUNDLE, 200 << 20))
+
+    assert f"a file of {200 << 20} bytes in its layer is too large" in why_refused(layout, tmp_path)
+
+
+@pytest.mark.slow
+def test_bundle_of_another_size_than_it_states_is_refused_at_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the 100 MiB behind a bundle's first bytes, which state forty, none is unpacked."""
+    read, taken = gzip.GzipFile.read, list[int]()
+
+    def counted(file: gzip.GzipFile, size: int = -1) -> bytes:
+        taken.append(size)
+        return read(file, size)
+
+    monkeypatch.setattr(gzip.GzipFile, "read", counted)
+    layout = forged(tmp_path, layer=packed_zeros("a.kcache", EMPTY_BUNDLE, 100 << 20))
+
+    assert "bytes, but 40 were written" in why_refused(layout, tmp_path)
+    assert sum(taken) <= 2 * (512 + (1 << 20))
+
+
+@pytest.mark.parametrize("which", ["bundle", "image"])
+def test_bundle_that_takes_long_to_read_is_refused_at_a_look_up(tmp_path: Path, which: str) -> None:
+    """The error says what to do; a call that opens it on purpose takes its time."""
+    data, settings = small_bundle(tmp_path), open_cache(tmp_path / "c").session.settings
+    (tmp_path / "b.kcache").write_bytes(data)
+    source = str(tmp_path / "b.kcache") if which == "bundle" else f"oci:{forged(tmp_path, data)}"
+    with pytest.raises(BundleError, match=r"takes more than 2.5 s, too long for a launch: import it"):
+        open_any(source, settings, -1.0)
+
+    assert open_any(source, settings).report.entries == 1
 
 
 def a_link(path: Path, target: Path) -> None:
@@ -410,12 +464,11 @@ def test_layout_without_one_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")
 def test_skopeo_reads_copies_and_repacks_an_image(layout: Path, tmp_path: Path) -> None:
     """skopeo inspects it, copies it, and converts it through a Docker archive, which packs the layer again."""
 
     def skopeo(*words: str) -> str:
-        command = ["skopeo", "--insecure-policy", *words]
+        command = [program("skopeo"), "--insecure-policy", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     shown = json.loads(skopeo("inspect", f"oci:{layout}:v1"))

@@ -75,13 +75,3 @@ def test_info_tells_of_each_tier() -> None:
 def test_figures_are_written_as_people_read_them(text: str, wanted: str) -> None:
     """Units fit the size; "1 entry" is singular."""
     assert text == wanted
-
-
-@pytest.mark.parametrize("way", ["compiled", "interpreted"])
-def test_info_names_the_way_that_launches_take(way: str) -> None:
-    """Text and JSON say whether launches are compiled or interpreted; figures without that value have no row."""
-    found = info()._replace(launches=way)
-
-    assert ("launches", way) in found.rows()
-    assert found.to_dict()["launches"] == way
-    assert "launches" not in str(info())

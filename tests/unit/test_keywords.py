@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import devices
 from numba_kcache.launch.keywords import in_order
 from numba_kcache.model.artifact import Parameter
 from tests.support.launching import SAXPY, SHAPE, Kernel
 
-PATHS = pytest.mark.parametrize("native", [
-    False, pytest.param(True, marks=pytest.mark.skipif(devices.native is None, reason="the module is not built"))
-], ids=["interpreted", "native"])  # fmt: skip
+PATHS = pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 NAMES = ("a", "x", "y", "n")
 
 
@@ -35,7 +32,6 @@ def test_named_arguments_arrive_as_those_by_position_do(native: bool) -> None:
     assert len(kernel.driver.launches) == 4
 
 
-@pytest.mark.skipif(devices.native is None, reason="the module is not built")
 def test_compiled_module_makes_launches_by_name_too() -> None:
     """Python puts the named arguments into order; the compiled module launches."""
     kernel = Kernel()

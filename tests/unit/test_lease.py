@@ -1,53 +1,65 @@
-"""Waiting for another node's build: an abandoned lease is taken over once, and waits are bounded."""
+"""Waiting for another node's build: a lease without a sign of life is taken, and the waits of a process are bounded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba_kcache.tiers.lease import LEASE_S, SILENT_IN_ALL_S, SILENT_S, Patience, elected
-from tests.unit.test_store_locks import Time
+import pytest
 
-WAIT_S = 120.0
+from numba_kcache.tiers.lease import LEASE_S, WAIT_S, Election, Elections
+from tests.support.tiers import Time
+
+Ask = Callable[[Callable[[], object]], object]
 
 
 class Leases:
-    """A server of leases, without expiry: what stands there stands until it is replaced.
+    """A server of leases, which expire by a test's clock.
 
     Attributes:
-        standing_now: By name.
-        asked: Number of questions.
+        held: Value and end of each lease, by name.
+        hits: Entries that the tier was asked for and had.
     """
 
     wait_s = WAIT_S
 
-    def __init__(self) -> None:
-        self.standing_now: dict[str, str] = {}
-        self.asked = 0
+    def __init__(self, time: Time) -> None:
+        self.time, self.hits = time, 0
+        self.held: dict[str, tuple[str, float]] = {}
 
     def ready(self) -> None:
         """The task needs nothing."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
-        self.asked += 1
-        return self.standing_now.setdefault(name, token)
+        if not self.value_of(name):
+            self.held[name] = token, self.time() + lease_s
+        return self.value_of(name)
 
     def value_of(self, name: str) -> str:
-        self.asked += 1
-        return self.standing_now.get(name, "")
+        value, end_s = self.held.get(name, ("", 0.0))
+        return value if self.time() < end_s else ""
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
-        self.asked += 1
-        stood = self.standing_now.get(name) == before
-        if stood:
-            self.standing_now[name] = after
-        return stood
+        is_ours = self.value_of(name) == before
+        if is_ours:
+            self.held[name] = after, self.time() + kept_s
+        return is_ours
 
 
 class Lying(Leases):
-    """A server that always reports no entry, and accepts no claim."""
+    """A server that has no lease and accepts none."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         return ""
+
+
+class Inventing(Leases):
+    """A server that makes up a new builder, or a new sign of life of one, at each question."""
+
+    def value_of(self, name: str) -> str:
+        return f"builder.{self.time():.3f}"
+
+    def claim(self, name: str, token: str, lease_s: float) -> str:
+        return self.value_of(name)
 
 
 def now(work: Callable[[], None]) -> bool:
@@ -56,77 +68,93 @@ def now(work: Callable[[], None]) -> bool:
     return True
 
 
-def wait(tier: Leases, key: str, time: Time, patience: Patience) -> float:
+def of_node(tier: Leases, time: Time, ask: Ask = lambda ask: ask()) -> Elections:
+    return Elections(tier, ask, ask, now, lambda: (tier.hits, 0), clock=time, pause=time.pause)
+
+
+def wait(node: Elections, key: str, time: Time) -> float:
     """Seconds that a node waits before it builds `key`."""
-    start = time.now_s
-    with elected(tier, key, lambda ask: ask(), lambda ask: ask(), now, lambda: 0, patience):
-        return time.now_s - start
+    start_s = time()
+    with node.elected(key):
+        return time() - start_s
 
 
-def patient(time: Time) -> Patience:
-    return Patience(WAIT_S, time, time.pause)
-
-
-def test_squatted_lease_is_taken_over_and_costs_a_process_a_few_seconds_in_its_life() -> None:
-    """A stranger has set a lease without expiry for each of a hundred keys."""
-    tier, time = Leases(), Time()
-    tier.standing_now = {f"key{number}": "a stranger" for number in range(100)}
-    patience = patient(time)
-    waits = [wait(tier, f"key{number}", time, patience) for number in range(100)]
-
-    assert SILENT_S <= waits[0] < SILENT_S + 0.1
-    assert sum(waits) < SILENT_IN_ALL_S + 0.1
-    assert tier.standing_now["key0"] == "done"
-
-
-def test_one_node_takes_a_dead_lease_over_and_the_others_wait_for_it() -> None:
-    """The new owner's token shows the others that it is alive."""
-    tier, first = Leases(), Time()
-    tier.standing_now["key"] = "a stranger"
-    with elected(tier, "key", lambda ask: ask(), lambda ask: ask(), now, lambda: 0, patient(first)) as election:
+def test_lease_of_a_dead_builder_is_taken_when_it_expires() -> None:
+    """Its holder renews it no more: one other node takes it, and the entry is built by that one."""
+    time = Time()
+    tier = Leases(time)
+    tier.claim("key", "the dead", LEASE_S)
+    with of_node(tier, time).elected("key") as election:
+        assert LEASE_S <= election.waited_s < WAIT_S
         assert election.looks
-        taken = tier.standing_now["key"]
-        assert taken != "a stranger"
-        second = Time(lambda: tier.standing_now.update(key="done") if second.now_s > 1002 else None)
-        assert 2 < wait(tier, "key", second, patient(second)) < 4
-    assert SILENT_S < LEASE_S
+        assert tier.value_of("key") not in ("", "the dead")
+    assert tier.value_of("key") == "done"
 
 
-def test_builder_that_gives_signs_of_life_is_waited_for() -> None:
-    """The token changes each second: the node waits for the whole time, which is also the process's whole allowance."""
-    tier = Leases()
-    tier.standing_now["key"] = tier.standing_now["other"] = "builder.0"
+def test_squatted_leases_cost_a_process_five_seconds_in_its_life() -> None:
+    """A stranger has set a lease without expiry for each of a hundred keys."""
+    time = Time()
+    tier = Leases(time)
+    node = of_node(tier, time)
+    for number in range(100):
+        tier.claim(f"key{number}", "a stranger", 3600.0)
 
-    def beat() -> None:
-        tier.standing_now.update(key=f"builder.{int(time.now_s)}", other=f"builder.{int(time.now_s)}")
-
-    time = Time(beat)
-    patience = patient(time)
-
-    assert WAIT_S <= wait(tier, "key", time, patience) < WAIT_S + 2
-    assert wait(tier, "other", time, patience) == 0
+    assert sum(wait(node, f"key{number}", time) for number in range(100)) < WAIT_S + 0.1
 
 
-def test_server_that_takes_no_claim_is_not_waited_for() -> None:
-    """The server has no lease and accepts none: a few seconds are lost, once."""
-    tier, time = Lying(), Time()
-    patience = patient(time)
+@pytest.mark.parametrize("server", [Lying, Inventing])
+def test_lying_server_costs_a_process_five_seconds_in_its_life(server: type[Leases]) -> None:
+    """It has no lease and accepts none, or shows ever new signs of life of builders that do not exist."""
+    time = Time()
+    node = of_node(server(time), time)
 
-    assert sum(wait(tier, f"key{number}", time, patience) for number in range(100)) < SILENT_IN_ALL_S + 0.1
+    assert WAIT_S - 0.1 < sum(wait(node, f"key{number}", time) for number in range(100)) < WAIT_S + 0.1
 
 
-def test_server_that_makes_up_builders_is_not_waited_for() -> None:
-    """Random tokens are no sign of life: each token of a builder is derived from the one before."""
-    tier = Leases()
-    tier.standing_now["key"] = "0.0"
-    time = Time(lambda: tier.standing_now.update(key=f"{time.now_s:.3f}"))
+def test_wait_that_ends_with_the_entry_is_not_lost() -> None:
+    """A fleet that builds a hundred kernels, one second each, is waited for at every one of them."""
+    time = Time()
+    tier = Leases(time)
+    node = of_node(tier, time)
+    for number in range(100):
+        key = f"key{number}"
+        tier.claim(key, "builder", 1.0)
+        with node.elected(key) as election:
+            assert election.waited_s >= 1.0
+            tier.hits += 1
 
-    assert wait(tier, "key", time, patient(time)) < SILENT_S + 5
+
+def test_nodes_that_waited_take_no_lease_once_the_entry_is_there() -> None:
+    """A thousand of them would otherwise hold it one after the other."""
+    tier = Leases(time := Time())
+    with of_node(tier, time).elected("key"):
+        pass
+    assert tier.value_of("key") == "done"
+
+    with of_node(tier, time).elected("key") as election:
+        assert election == Election(0.0, looks=True)
+        assert tier.value_of("key") == "done"
+
+
+def test_builder_that_renews_its_lease_keeps_it() -> None:
+    """Each second it is set again, so that others wait for as long as they may."""
+    tier = Leases(time := Time())
+    tier.claim("key", "builder", LEASE_S)
+    time.meanwhile = lambda: tier.replace("key", "builder", "builder", LEASE_S)
+
+    assert wait(of_node(tier, time), "key", time) >= WAIT_S
+
+
+def test_node_that_must_not_wait_loses_the_election() -> None:
+    """A warm-up has other kernels to build meanwhile."""
+    tier = Leases(time := Time())
+    tier.claim("key", "builder", LEASE_S)
+    with of_node(tier, time).elected("key", waits=False) as election:
+        assert election == Election(0.0, looks=False, is_lost=True)
 
 
 def test_server_that_does_not_answer_is_not_waited_for() -> None:
     """Each node builds for itself, at once."""
     time = Time()
-    with elected(Leases(), "key", lambda ask: None, lambda ask: None, now, lambda: 0, patient(time)) as election:
-        assert election.waited_s == 0
-        assert not election.looks
+    with of_node(Leases(time), time, lambda ask: None).elected("key") as election:
+        assert election == Election(0.0, looks=False)

@@ -34,6 +34,7 @@ from numba_kcache.toolchain import (
 )
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
+from tests.support.programs import program
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
 
@@ -225,11 +226,11 @@ def real() -> dict[str, Library]:
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf, to be held against")
 @pytest.mark.parametrize("name", NAMES)
 def test_build_id_is_what_readelf_says(real: dict[str, Library], name: str) -> None:
     """Installed compilers have readelf's build-id; a library without one has the digest of its content."""
-    said = subprocess.run(["readelf", "-n", real[name].path], capture_output=True, text=True, check=True).stdout
+    command = [program("readelf"), "-n", real[name].path]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ids = re.findall(r"Build ID: ([0-9a-f]+)", said)
     digest = hashlib.sha256(Path(real[name].path).read_bytes()).hexdigest()
 

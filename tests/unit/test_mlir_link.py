@@ -36,20 +36,21 @@ def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: p
     with pytest.raises(Seen) as seen:
         linker_parts().nvrtc.compile("", "device.cu", (9, 0))
 
-    (query,) = link.linked_headers([text('#include "value.h"\n')], has_lines=False)
+    search = link.linked_headers([text('#include "value.h"\n')], has_lines=False)
 
     (folders,) = seen.value.args
     assert [os.path.realpath(each) for each in folders] == [
         *map(os.path.realpath, link.toolkit_dirs()), os.path.realpath(tmp_path), "/elsewhere",
     ]  # fmt: skip
-    assert query.folders == (str(tmp_path), "/elsewhere")
+    assert search is not None
+    assert search.folders == (str(tmp_path), "/elsewhere")
 
 
 def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
     """An exception is a text with line tables, whose code contains its path."""
-    assert link.linked_headers([text("int x;\n")], has_lines=False) == ()
-    assert len(link.linked_headers([text("int x;\n")], has_lines=True)) == 1
-    assert link.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) == ()
+    assert link.linked_headers([text("int x;\n")], has_lines=False) is None
+    assert link.linked_headers([text("int x;\n")], has_lines=True) is not None
+    assert link.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) is None
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
     """The values of an evicted entry are lost; the names of its differing components are known."""
     program.kernel(fastmath=True).compile()
     for entry in program.cache().entries():
-        program.cache().session.store.remove(entry.key)
+        program.cache().session.local.remove(entry.key)
     found = program.kernel().explain()
 
     assert [(each.kind, each.component) for each in found.reasons] == [(ReasonKind.OPTIONS, "options")]
@@ -264,7 +264,7 @@ def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program)
     program.kernel(EMPTY + "//", std="c++17").compile()
     nearest = program.kernel(EMPTY, fastmath=True)
     nearest.compile()
-    program.cache().session.store.remove(nearest.key())
+    program.cache().session.local.remove(nearest.key())
     found = program.kernel(EMPTY).explain()
 
     assert found.nearest is not None
@@ -680,7 +680,7 @@ def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch:
     assert set(shown.built) == {"system", "python"}
     assert "hunters" not in str(shown)
     assert not any(b"hunters" in data for data in
-                   program.cache().session.store.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
+                   program.cache().session.local.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
 
 
 def test_secret_is_nowhere_in_store_event_log_or_text(
@@ -700,7 +700,7 @@ def test_secret_is_nowhere_in_store_event_log_or_text(
             kernel.compile()
     said += str(program.cache().explain(kernel.key())) + str(program.cache().entry(kernel.key()))
     texts = [text for entry in program.cache().entries() for text in
-             program.cache().session.store.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
+             program.cache().session.local.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
 
     reasons = [each for event in heard if event.kind is EventKind.MISS for each in event.fields["reasons"]]
     assert {(each.kind, each.name) for each in reasons[1:]} == {

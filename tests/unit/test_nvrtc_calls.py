@@ -29,12 +29,12 @@ def test_answers_are_those_of_the_bindings(name: str, monkeypatch: pytest.Monkey
     ours = pytest.importorskip("cuda.bindings.nvrtc")
     ours.nvrtcVersion()  # maps it
     theirs = nvrtc.run_nvrtc(*given)
-    facts = nvrtc.nvrtc_version(), nvrtc.supported_targets(), nvrtc.reserve_precompiled()
+    facts = nvrtc.nvrtc_version(), nvrtc.supported_targets()
 
     monkeypatch.delitem(sys.modules, "cuda.bindings.nvrtc")
 
     assert nvrtc.run_nvrtc(*given) == theirs
-    assert (nvrtc.nvrtc_version(), nvrtc.supported_targets(), nvrtc.reserve_precompiled()) == facts
+    assert (nvrtc.nvrtc_version(), nvrtc.supported_targets()) == facts
     assert "cuda.bindings.nvrtc" not in sys.modules
 
 

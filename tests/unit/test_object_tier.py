@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KCacheError, KernelCache
-from numba_kcache.bundles import transfer
+from numba_kcache import bundles as transfer
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers import tier
@@ -68,6 +68,32 @@ def test_child_of_a_process_that_used_object_storage_goes_without(monkeypatch: p
         server.shutdown()
 
     assert said.split() == ["0"]
+
+
+class _Echo(_Answer):
+    def do_GET(self) -> None:
+        data = f"{dict(self.headers)} {self.path}".encode()
+        self.send_response(int(self.path.rpartition("/")[2][:3]))
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
+@pytest.mark.parametrize("code", [400, 401, 403, 500])
+def test_service_that_repeats_a_request_cannot_show_its_token(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """The body of the error has all headers of the request; its status is shown, and nothing else."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "codswallop")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tier = ObjectTier("s3://bucket/path", endpoint=f"http://127.0.0.1:{server.server_port}", region="x")
+        with pytest.raises(ConnectionError) as raised:
+            tier.get(ENTRY, f"{code}".ljust(64, "0"))
+        server.shutdown()
+
+    assert str(raised.value).endswith(f"Error: status code: {code}")
+    assert "codswallop" not in repr(raised.value)
 
 
 class _EndlessList(http.server.BaseHTTPRequestHandler):

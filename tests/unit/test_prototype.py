@@ -77,6 +77,8 @@ def test_every_scalar_behind_a_pointer() -> None:
         ("const float &a", "*kf4", "float const&"),
         ("float a[10]", "*f4", "float*"),
         ("const float a[][4]", "*kf4", "float const(*)[4]"),
+        ("double (*a)[256][128]", "*f8", "double(*)[256][128]"),
+        ("const int (**a)[2][3][4]", "*o", "int const(**)[2][3][4]"),
         ("float (*a)[4]", "*f4", None),
         ("float (&a)[4]", "*f4", None),
         ("int (*a)[2][3]", "*i4", None),

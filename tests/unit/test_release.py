@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.compiling import ROOT
+from tests.support.programs import program
 
 UNRELEASED = "# Changelog\n\n## Unreleased\n\nKey schema: 1 · Store format: 1\n\n### Added\n\n- A kernel.\n"
 
@@ -69,6 +70,17 @@ def test_changelog_of_this_tree_can_be_released(release: ModuleType) -> None:
     assert release.problem_of(changes, "99.0.0", schema, "1") == ""
 
 
+def test_wheels_are_released_for_both_processors_and_an_old_glibc(release: ModuleType) -> None:
+    """A wheel that only this machine can use, or a missing one, is named."""
+    wheel = "numba_kcache-1.0-cp311-abi3-{}.whl"
+    old, this = "manylinux_2_17_x86_64", "linux_x86_64"
+    arm = "manylinux_2_17_aarch64"
+
+    assert release.problem_of_tags([wheel.format(old), wheel.format(arm)]) == ""
+    for platforms in ((old,), (this, arm), ("manylinux_2_34_x86_64", arm), ()):
+        assert "not for" in release.problem_of_tags([wheel.format(each) for each in platforms]), platforms
+
+
 @pytest.mark.slow
 def test_release_is_a_commit_and_a_tag(release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit dates the changes; a tree with uncommitted files is refused."""
@@ -76,7 +88,7 @@ def test_release_is_a_commit_and_a_tag(release: ModuleType, tmp_path: Path, monk
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b.c")
-    git = ["git", "-C", str(tmp_path)]
+    git = [program("git"), "-C", str(tmp_path)]
     (tmp_path / "CHANGELOG.md").write_text(UNRELEASED)
     subprocess.run([*git, "init", "-q"], check=True)
     with pytest.raises(SystemExit, match="not committed"):

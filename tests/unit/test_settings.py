@@ -200,11 +200,24 @@ def test_configure_none_takes_a_setting_back(tmp_path: Path) -> None:
     assert numba_kcache.info().directory == os.environ["NUMBA_KCACHE_DIR"]
 
 
-def test_default_directory_is_platformdirs_user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It follows XDG_CACHE_HOME on Linux, and is None where no home is known."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.parametrize(
+    ("cache_home", "home", "directory"),
+    [
+        (None, "/home/me", "/home/me/.cache/numba_kcache"), ("", "/home/me", "/home/me/.cache/numba_kcache"),
+        ("/var/cache/me", "/home/me", "/var/cache/me/numba_kcache"), (" /a ", "/b", "/b/.cache/numba_kcache"),
+        ("relative/cache", "/home/me", "/home/me/.cache/numba_kcache"), (None, "nowhere", None),
+    ],
+)  # fmt: skip
+def test_default_directory_is_in_the_user_s_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, cache_home: str | None, home: str, directory: str | None
+) -> None:
+    """It follows XDG_CACHE_HOME, a relative one of which does not count, and is None where no home is known."""
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if cache_home is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache_home)
 
-    assert default_directory() == str(tmp_path / "numba_kcache")
+    assert default_directory() == directory
 
 
 def test_variables_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:

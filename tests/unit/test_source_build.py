@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import CompileError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
-from numba_kcache.headers.folders import Folders
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
+from tests.support.programs import program
 
 DIVIDE = 'extern "C" __global__ void k(float *x) { x[0] = x[1] / sqrtf(x[2]) + sinf(x[3]); }'
 CALLS = 'extern "C" __device__ float twice(float); extern "C" __global__ void k(float *x) { *x = twice(*x); }'
@@ -177,27 +177,21 @@ def test_names_of_parameters_are_of_the_header_that_bracketed_includes_find(tmp_
     (tmp_path / "deep" / "kernel.h").write_text(HEADER.format("b", "a"))
     (tmp_path / "kernel.h").write_text(HEADER.format("a", "b"))
 
-    entry = build("#include <deep/first.h>", include_dirs=[str(tmp_path)]).entries[0]
+    kernel = cached_kernel(
+        "#include <deep/first.h>", include_dirs=[tmp_path], arch="sm_90", cache=KernelCache(tmp_path / "cache")
+    )
 
-    assert [each.name for each in entry.parameters] == ["a", "b"]
+    assert [each.name for each in kernel.params] == ["a", "b"]
 
 
-def test_names_of_parameters_are_of_the_headers_that_are_compiled(tmp_path: Path) -> None:
-    """Names are read in the mirror: those of a header edited meanwhile would bind keyword arguments to other
-    parameters."""
-
-    class Mirror(Folders):
-        def folder(self, path: str) -> str:
-            return str(tmp_path / "mirror")
-
-    for folder, names in (("own", "ba"), ("mirror", "ab")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "kernel.h").write_text(HEADER.format(*names))
-    wanted = request('#include "kernel.h"', include_dirs=[str(tmp_path / "own")])
-
-    entry = source_build.build_source(wanted, (), Mirror()).entries[0]
-
-    assert [each.name for each in entry.parameters] == ["a", "b"]
+def test_file_with_another_suffix_keeps_its_name(tmp_path: Path) -> None:
+    """NVRTC is given the name of the file, which `__FILE__` puts into the code."""
+    sizes = []
+    for name in ("k.cu", "k.cuh"):
+        (tmp_path / name).write_text('__device__ const char *n = __FILE__;\nextern "C" __global__ void k(int *x) {}\n')
+        kernel = cached_kernel(tmp_path / name, kind="cuda", arch="compute_90", cache=KernelCache(tmp_path / "cache"))
+        sizes.append(", ".join(map(str, name.encode())) in kernel.ptx("compute_90"))
+    assert sizes == [True, True]
 
 
 def test_header_that_never_ends_is_not_read_in_a_branch_that_is_not_taken(tmp_path: Path) -> None:
@@ -318,17 +312,16 @@ def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, which no wheel brings")
 @pytest.mark.parametrize("output", ["twice.o", "libtwice.a", "twice.fatbin"])
 def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
     """Objects, archives and fatbins as nvcc makes them."""
     (tmp_path / "twice.cu").write_text(TWICE.replace("FACTOR", "2"))
     form = ["-dc"] if output.endswith(".o") else ["-rdc=true", "-fatbin"]
     if output.endswith(".a"):
-        subprocess.run(["nvcc", "-arch=sm_90", "-dc", "twice.cu", "-o", "t.o"], cwd=tmp_path, check=True)
-        subprocess.run(["nvcc", "-lib", "t.o", "-o", output], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-arch=sm_90", "-dc", "twice.cu", "-o", "t.o"], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-lib", "t.o", "-o", output], cwd=tmp_path, check=True)
     else:
-        subprocess.run(["nvcc", "-arch=sm_90", *form, "twice.cu", "-o", output], cwd=tmp_path, check=True)
+        subprocess.run([program("nvcc"), "-arch=sm_90", *form, "twice.cu", "-o", output], cwd=tmp_path, check=True)
 
     assert build(CALLS, link=read_link_inputs([tmp_path / output], "")).entries[0].typed
 
@@ -361,7 +354,7 @@ def test_linked_source_finds_headers_beside_it(tmp_path: Path) -> None:
 def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None:
     """A host object without device code is a LinkError or an unresolved function, and never a crash."""
     (tmp_path / "host.c").write_text("int host(void) { return 1; }\n")
-    subprocess.run(["cc", "-c", "host.c", "-o", "host.o"], cwd=tmp_path, check=True)
+    subprocess.run([program("cc"), "-c", "host.c", "-o", "host.o"], cwd=tmp_path, check=True)
 
     with pytest.raises((LinkError, CompileError)):
         build(CALLS, link=read_link_inputs([tmp_path / "host.o"], ""))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
+from numba_kcache import KernelCache
 from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import encode_entry
+from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
-from tests.support.tiers import MemoryTier
+from tests.support.tiers import MemoryTier, Time
 
 VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
 
@@ -57,19 +61,21 @@ def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events
 
 
 def test_whole_store_is_looked_at_when_all_that_was_found_is_kept(
-    local: DiskStore, events: Events, monkeypatch: pytest.MonkeyPatch
+    local: DiskStore, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hit is stored behind the launch: counting, listing and clearing wait until that is done."""
     settled = threading.Event()
     put, settle = local.put_encoded, Chain.settle
     monkeypatch.setattr(local, "put_encoded", lambda key, data: settled.wait(30) and put(key, data))
     monkeypatch.setattr(Chain, "settle", lambda chain: (settled.set(), settle(chain)))
-    chain = Chain(local, [MemoryTier().with_entry(entry_of(1))], events)
+    cache = KernelCache(tmp_path, durability="none")
+    cache.session.local = local
+    cache.session.chain = chain = Chain(local, [MemoryTier().with_entry(entry_of(1))], events)
 
     assert chain.get(key_of(1)) == entry_of(1)
     assert not settled.is_set()
-    assert [each.key for each in chain.entries()] == [key_of(1)]
-    assert chain.clear().entries == 1
+    assert [each.key for each in cache.entries()] == [key_of(1)]
+    assert cache.clear() == 1
 
 
 def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -> None:
@@ -96,7 +102,7 @@ def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError("too slow"), ValueError("nonsense"), MemoryError()])
 def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, events: Events, error: Exception) -> None:
-    """After any exception the next tiers are queried, and local puts succeed."""
+    """After any exception the next tiers are queried, and local puts succeed. A tier that is away is asked once."""
     broken, sound = MemoryTier("broken"), MemoryTier("sound").with_entry(entry_of(1))
     broken.error = error
     chain = Chain(local, [broken, sound], events)
@@ -108,7 +114,44 @@ def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, ev
     chain.close()
     assert {event.fields["where"] for event in events.of(EventKind.TROUBLE)} == {"tier broken"}
     report = chain.reports()[0]
-    assert (report.hits, report.misses, report.errors, report.is_reachable) == (0, 1, 6, False)
+    assert (report.hits, report.misses, report.is_reachable) == (0, 1, False)
+    assert report.errors == (1 if isinstance(error, OSError) else 6)
+
+
+def test_directory_that_takes_no_writes_is_still_read(
+    local: DiskStore, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full share is trouble for each write, and not a reason to skip what is in it."""
+    open_store(tmp_path / "share").put(entry_of(1))
+    tier = DirectoryTier(str(tmp_path / "share"), readonly=False)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tier, "put", full)
+    chain = Chain(local, [tier], events)
+    assert chain.put(entry_of(2))
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+    assert chain.get(key_of(1)) == entry_of(1)
+
+
+def test_tier_that_is_copied_on_purpose_has_all_the_time_that_it_needs(
+    local: DiskStore, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch skips a tier of three seconds an answer after the first; `pull` does not."""
+    time, tier = Time(), MemoryTier()
+    monkeypatch.setattr(breaker.Breaker.__init__, "__kwdefaults__", {"clock": time})
+    monkeypatch.setattr(checked_tier.time, "perf_counter", time)
+    get = tier.get
+    monkeypatch.setattr(tier, "get", lambda *file: (time.pause(3.0), get(*file))[1])
+    for is_patient, asked in ((False, 1), (True, 10)):
+        chain = Chain(local, [tier], events)
+        chain.tiers[0].is_patient = is_patient
+        tier.asked.clear()
+        for number in range(10):
+            assert chain.tiers[0].get(key_of(number)) is None
+        assert len(tier.asked) == asked
 
 
 def damaged(data: bytes) -> list[bytes]:
@@ -167,15 +210,3 @@ def test_report_counts_what_was_seen(local: DiskStore, events: Events) -> None:
     assert (report.hits, report.misses, report.errors) == (1, 1, 0)
     assert (report.bytes_read, report.bytes_written) == (len(tier.entries[key_of(1)]), len(tier.entries[key_of(2)]))
     assert report.latency_s > 0
-
-
-def test_what_a_chain_does_not_do_is_the_local_store_s(local: DiskStore, events: Events) -> None:
-    """The local store has the directory, listing, counters and turns."""
-    chain = Chain(local, [MemoryTier()], events)
-    chain.put(entry_of(1))
-
-    assert chain.directory == local.directory
-    assert [each.key for each in chain.entries()] == [key_of(1)]
-    assert chain.counters is local.counters
-    with chain.building(key_of(7)) as turn:
-        assert turn.found is None

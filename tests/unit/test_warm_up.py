@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ from numba_kcache import (
 from numba_kcache.engine.session import process_session
 from numba_kcache.model import Event, EventKind
 from numba_kcache.warmup import pool as warming
-from numba_kcache.warmup import workers
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
@@ -288,87 +285,6 @@ def test_compiler_that_dies_costs_one_kernel(in_workers_alone: None) -> None:
     assert len(caught.value.report.built) == 2  # type: ignore[attr-defined]
 
 
-FP16 = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half *x) {{ x[{0}] += x[{0}]; }}'
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> list[workers.Forked]:
-    """Return the workers that were forked from another worker."""
-    found: list[workers.Forked] = []
-
-    class Noted(workers.Forked):
-        def __init__(self, source: workers.Started) -> None:
-            super().__init__(source)
-            found.append(self)
-
-    monkeypatch.setattr(workers, "Forked", Noted)
-    return found
-
-
-@pytest.mark.slow
-def test_forked_workers_make_the_code_of_a_plain_compile(
-    in_workers_alone: None, forked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With inherited precompiled headers the code is equal byte by byte, and found by a plain look-up; no file is
-    left."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    sources = [FP16.format(number) for number in range(8)]
-    warmed, plain = KernelCache(tmp_path / "warmed", durability="none"), KernelCache(tmp_path / "plain")
-    report = warm_up([cached_kernel(each, cache=warmed) for each in sources], "sm_90", workers=2, progress=False)
-
-    assert statuses(report) == [("sm_90", "built")] * 8
-    assert len(forked) == 2
-    for each in sources:
-        found, made = (cached_kernel(each, arch="sm_90", cache=cache) for cache in (warmed, plain))
-        found.compile()
-        assert (found.cubin(), found.ptx(), found.log) == (made.cubin(), made.ptx(), made.log)
-    assert warmed.info("process").misses == 8  # all of the workers; plain look-ups are hits
-    assert not os.listdir(tmp_path / "tmp")
-
-
-@pytest.mark.slow
-def test_forked_worker_that_dies_costs_one_kernel(in_workers_alone: None, forked: list[Any]) -> None:
-    """A new process without inherited state compiles the kernel again, and reports the cause."""
-    chosen = [*(cached_kernel(FP16.format(number)) for number in range(4)), Doomed("killed")]
-    chosen += [cached_kernel(FP16.format(number)) for number in range(4, 8)]
-    with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
-        warm_up(chosen, "sm_90", workers=1, progress=False)
-
-    assert len(caught.value.report.built) == 8  # type: ignore[attr-defined]
-    assert len(forked) == 1
-
-
-class Dying(workers.Started):
-    """A worker that is killed when others are to be forked from it."""
-
-    def __init__(self, precompiled_in: str = "") -> None:
-        super().__init__(precompiled_in)
-        if precompiled_in:
-            self.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["refused", "slow", "dead"])
-def test_workers_are_started_anew_where_none_can_be_forked(
-    in_workers_alone: None, forked: list[Any], monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
-    """Precompiled headers are missing or slow, or their maker dies: the other kernels are compiled without them."""
-    chosen = [cached_kernel(FP16.format(number)) for number in range(4)]
-    if trouble == "refused":
-        monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: "/no/such/folder")
-    elif trouble == "slow":
-        monkeypatch.setattr(workers, "HEAD_START_S", 0.0)
-    else:
-        monkeypatch.setattr(workers, "Started", Dying)
-    with contextlib.nullcontext() if trouble != "dead" else pytest.raises(CompileError, match="1 of 4") as caught:
-        assert len(warm_up(chosen, "sm_90", workers=1, progress=False).built) == 4
-
-    assert caught is None or len(caught.value.report.built) == 3
-    assert not forked
-
-
 def test_error_that_cannot_travel_is_told_in_words() -> None:
     """Exceptions of Numba and of the user may fail to unpickle, so their text is sent."""
     with pytest.raises(CompileError, match="Unpicklable"):
@@ -473,16 +389,10 @@ warm_up([*map(cached_kernel, sys.argv[2:]), held], "sm_90", workers=1, progress=
     return process, worker
 
 
-IS_FORKED = pytest.mark.parametrize(
-    "sources", [[EMPTY], [FP16.format(number) for number in range(3)]], ids=["started", "forked"]
-)
-
-
 @pytest.mark.slow
-@IS_FORKED
-def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list[str]) -> None:
+def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
     """Ctrl-C interrupts a compile that never ends; earlier entries are complete."""
-    process, worker = started(tmp_path, *sources)
+    process, worker = started(tmp_path, EMPTY)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
 
@@ -491,14 +401,13 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list
         assert worker.recv(1) == b""  # the worker has ended
     cache = KernelCache(tmp_path / "cache")
     assert cache.verify() == []
-    assert len(keys_of(cache)) == len(sources)
+    assert len(keys_of(cache)) == 1
 
 
 @pytest.mark.slow
-@IS_FORKED
-def test_worker_ends_with_its_parent(tmp_path: Path, sources: list[str]) -> None:
+def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
     """The worker finishes its compile after the parent has ended, and then ends."""
-    process, worker = started(tmp_path, *sources)
+    process, worker = started(tmp_path, EMPTY)
     process.kill()
     process.wait()
     with process, worker, worker.makefile("rb") as sent:

@@ -1,7 +1,7 @@
 """Make the launcher of a numba-cuda-mlir kernel, for arrays of any library.
 
-Promise     Numbers are packed by the types that the kernel was compiled for, never by those of another launch. A launch
-            without a stream uses the current stream of its arrays' library. Other arguments raise `OtherTypes`.
+Promise     Numbers are packed by the types that the kernel was compiled for, never by those of another launch. Other
+            arguments raise `OtherTypes`.
 Method      One slot per argument. An argument takes these parameters of the cubin:
 
                 array of n axes     address twice, offset 0, shape, strides in elements (of records: in bytes)
@@ -23,24 +23,21 @@ Source      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0. tests/integration/te
 from __future__ import annotations
 
 import operator
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
-from ...launch import Dim3, Launch, LaunchShape
-from ...launch.arguments import Call, Settle, Slot
+from ...launch import Dim3
+from ...launch.arguments import Call, Order, Settle, Slot
 from ...launch.devices import stream_identity
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...launch.typed import OtherTypes
 from ..python.arguments import Otherwise, TypedLauncher, lay_out, number_code, number_slot
+from ..python.numbas import loaded
 from .arrays import MlirArraySlot, copied
-from .internals import surface
-
-_ON_STREAMS_LIMIT = 256
-"""Limit of the launches on arrays' streams that one launcher keeps."""
+from .internals import CONFIG, surface
 
 
 class _Sentinel:
@@ -57,7 +54,7 @@ def watch_context(loaded: LoadedKernel) -> None:
 
 
 class MlirLauncher(TypedLauncher):
-    """A launcher that fills in defaults, and uses the arrays' stream if none was given.
+    """A launcher that fills in defaults.
 
     Args:
         kinds: Types of the arguments.
@@ -65,11 +62,7 @@ class MlirLauncher(TypedLauncher):
         is_cast: Whether numbers are converted to the types of a signature that the user wrote.
         more: As for `TypedLauncher`.
 
-    Attributes:
-        waits_on_host: Whether the host waits for other streams that produce arrays, as it does in numba-cuda-mlir.
     """
-
-    waits_on_host = False
 
     def __init__(
         self,
@@ -81,7 +74,6 @@ class MlirLauncher(TypedLauncher):
     ) -> None:
         super().__init__(*arguments, **more)
         self._kinds, self._complete, self._is_cast = kinds, complete, is_cast
-        self._on_streams: dict[tuple[Any, ...], Launch] = {}
 
     def make_slots(self) -> list[Slot]:
         """Make a slot for each argument, at the first launch."""
@@ -91,36 +83,19 @@ class MlirLauncher(TypedLauncher):
     def _slow(
         self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
     ) -> None:
-        given = self._complete(arguments)
-        current = 0 if code or stream is not None else _current_stream(given)
-        if current:
-            self._on_stream((*shape, current))(*given)
-        else:
-            super()._slow(given, code, shape, handle, stream)
+        super()._slow(self._complete(arguments), code, shape, handle, stream)
 
-    def _on_stream(self, config: tuple[Dim3, Dim3, int, int]) -> Launch:
-        """The launch of a shape on the arrays' stream."""
-        found = self._on_streams.get(config)
-        if found is None:
-            if len(self._on_streams) >= _ON_STREAMS_LIMIT:
-                self._on_streams.clear()
-            grid, block, shared, stream = config
-            found = self._on_streams[config] = self.bind(LaunchShape(grid, block, shared), stream)
-        return found
-
-
-def _current_stream(arguments: Sequence[Any]) -> int:
-    """Handle of the current stream of an array's library, PyTorch's first; 0 for the default one."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None:
-        for each in arguments:
-            if isinstance(each, torch.Tensor):
-                from ...launch.memory import torch_stream
-
-                return int(torch_stream(torch)(each.get_device())) if each.is_cuda else 0
-    if cupy is not None and any(isinstance(each, cupy.ndarray) for each in arguments):
-        return stream_identity(int(cupy.cuda.get_current_stream().ptr))
-    return 0
+    def left_after_waits(self, orders: list[Order], handle: int) -> list[Order]:
+        """Wait on the host for the streams of array interfaces, unless something is captured or the setting of
+        numba-cuda-mlir forbids it. Its own arrays' streams do not count."""
+        orders = [each for each in orders if not each.is_numba]
+        is_captured = any(self.module.is_capturing(each.handle) for each in orders)
+        if is_captured or not loaded(CONFIG, "CUDA_ARRAY_INTERFACE_SYNC"):
+            return orders
+        for each in orders:
+            if not each.is_current and stream_identity(each.handle) != stream_identity(handle):
+                surface().get_context().create_external_stream(each.handle).synchronize()
+        return [each for each in orders if each.is_current]
 
 
 def make_launcher(

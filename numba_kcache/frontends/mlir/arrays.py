@@ -1,8 +1,7 @@
 """Arrays as arguments of a numba-cuda-mlir kernel: their types, and the parameters that they take.
 
 Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
-            alike, by their memory. The launch waits on the device for the stream that produces an array, or on the host
-            (`MlirLauncher.waits_on_host`); a host array is copied before and after it, as numba-cuda-mlir does.
+            alike, by their memory. A host array is copied before and after the launch, as numba-cuda-mlir does.
 Not here    Arguments other than arrays, and launchers (arguments).
 """
 
@@ -13,12 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch.arguments import Call, Memory, Unfit, memory_of
-from ...launch.devices import stream_identity
+from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model.artifact import SCALAR_SIZES
-from ..python.numbas import loaded
-from .internals import CONFIG, surface
+from .internals import surface
 
 if TYPE_CHECKING:
     from .arguments import MlirLauncher
@@ -43,7 +40,10 @@ def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     if kind is int or kind is float or kind is tuple or value is None or kind.__module__ == "numpy":
         return None
     torch = sys.modules.get("torch")
-    if not (hasattr(value, "__cuda_array_interface__") or (torch is not None and isinstance(value, torch.Tensor))):
+    has_interface = hasattr(value, "__cuda_array_interface__") or (
+        torch is not None and isinstance(value, torch.Tensor)
+    )
+    if not has_interface or is_exported(value):
         return _borrowed(value, call)
     try:
         memory = memory_of(value)
@@ -112,7 +112,7 @@ class MlirArraySlot(ArraySlot):
             if not (value._numba_type_ is kind or value._numba_type_ == kind):
                 raise OtherTypes
             address = value.gpu_data.device_ctypes_pointer.value or 0
-            return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None, None))
+            return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
 
         super().__init__(
             kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
@@ -120,7 +120,7 @@ class MlirArraySlot(ArraySlot):
         )  # fmt: skip
         self.launcher: MlirLauncher = launcher
 
-    def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -133,11 +133,11 @@ class MlirArraySlot(ArraySlot):
             found = _memory_of(value, call)
             if found is None:
                 return _host_values(value, self.kind, self.item_bytes, call)
-            memory = self._of_this_type(*found, stream_id, call)
+            memory = self._of_this_type(*found, call)
         return self.values_of(memory)
 
-    def _of_this_type(self, memory: Memory, keeper: object, stream_id: int, call: Call) -> Memory:
-        """The memory of an array of another library; the launch is made to wait for its stream."""
+    def _of_this_type(self, memory: Memory, keeper: object, call: Call) -> Memory:
+        """The memory of an array of another library."""
         module = self.launcher.module
         if _type_of_memory(memory) != self.kind:
             raise OtherTypes
@@ -147,22 +147,9 @@ class MlirArraySlot(ArraySlot):
                 raise OtherTypes
         if keeper is not None:
             call.borrowed.append(keeper)
-        if memory.stream is not None and stream_identity(memory.stream) != stream_id:
-            call.before.append(functools.partial(_wait, self.launcher, memory.stream, call.handle))
         if memory.strides is not None:
             return memory
         return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
-
-
-def _wait(launcher: MlirLauncher, producer: int, consumer: int) -> None:
-    """Make a launch wait for an array's stream: on the host if `waits_on_host` and nothing is captured, else on the
-    device."""
-    driver = launcher.module.driver
-    is_captured = any(driver.cuStreamIsCapturing(each) != (0, 0) for each in (producer, consumer))
-    if launcher.waits_on_host and not is_captured and loaded(CONFIG, "CUDA_ARRAY_INTERFACE_SYNC"):
-        surface().get_context().create_external_stream(producer).synchronize()
-    else:
-        launcher.module.waits.enqueue_wait(producer, consumer)
 
 
 def _element_of(dtype: Any) -> str:

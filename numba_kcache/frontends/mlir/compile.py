@@ -19,19 +19,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
-from ...headers.folders import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
-from ...model.request import LinkInput
 from ..python.compiled_code import forget_implementations, is_plain
 from ..python.function import Fingerprint, Uncapturable
 from ..python.warned import recorded, rows_of
 from . import dialect
 from .definition import MlirDefinition
-from .internals import PACKAGE, assumed_host, compiler
-from .link import linked_from
+from .internals import PACKAGE, assumed_host, compiler, linker_parts
 
 _Freshness = tuple[str, str, int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -50,7 +47,6 @@ def build(
     target: Target,
     ptx_target: Target | None,
     runtime_build: str | None,
-    headers: Folders | None,
 ) -> Artifact:
     """Compile the artifact of a request.
 
@@ -61,17 +57,15 @@ def build(
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
         runtime_build: Build of the device runtime in the key; None for none.
-        headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
     Raises:
         UncacheableError: Its code depends on values of its arguments, or it links an input that is not in its key.
     """
     functions = () if isinstance(found, Uncapturable) else found.device_functions()
-    links = () if isinstance(found, Uncapturable) else found.links
     try:
         return compile_kernel(
             definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None, headers=headers, links=links,
+            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None,
         )  # fmt: skip
     except UncacheableError as error:
         raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
@@ -89,8 +83,6 @@ def compile_kernel(
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
     has_runtime: bool = True,
-    headers: Folders | None = None,
-    links: Iterable[LinkInput] = (),
 ) -> Artifact:
     """Compile one signature of a kernel.
 
@@ -103,8 +95,6 @@ def compile_kernel(
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains the PTX, as it is before linking.
         has_runtime: Whether the key has CUDA's device runtime, which kernels link that synchronise their grid.
-        headers: As for `build`.
-        links: The link inputs, with the bytes in the key.
 
     Raises:
         UncacheableError: Its code depends on values of its arguments, or a callee's link input has callbacks.
@@ -116,7 +106,8 @@ def compile_kernel(
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
     fresh = fresh_functions(device_functions, options["chip"])
-    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), fresh, linked_from(headers, links):
+    linker_parts().cached_file_read.cache_clear()  # link inputs are read again
+    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), fresh:
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)

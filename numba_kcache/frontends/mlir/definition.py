@@ -33,7 +33,6 @@ from .arrays import array_type_of
 from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
     from ..python.function import Fingerprint, Uncapturable
 
 DECORATOR_OPTIONS = (
@@ -60,7 +59,6 @@ class MlirDefinition(PythonDefinition):
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
-    default_stream = None
     takes_cluster = True
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
@@ -144,12 +142,11 @@ class MlirDefinition(PythonDefinition):
         target: Target,
         ptx_target: Target | None,
         runtime_build: str | None,
-        headers: Folders | None,
     ) -> Artifact:
         """Compile the artifact of a request."""
         from .compile import build
 
-        return build(self, found, types, target, ptx_target, runtime_build, headers)
+        return build(self, found, types, target, ptx_target, runtime_build)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """numba-cuda-mlir's lock over compilation."""

@@ -42,7 +42,7 @@ class DispatcherCache:
     @property
     def cache_path(self) -> str | None:
         """The directory of the cache."""
-        return self.resolutions.session().store.directory
+        return self.resolutions.session().local.directory
 
     def load_overload(self, _sig: Any, _context: Any) -> None:
         """Return None: the replaced methods have looked into this cache already."""

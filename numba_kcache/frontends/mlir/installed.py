@@ -66,6 +66,7 @@ class InstalledLaunches(Launches):
     """
 
     _resolutions: InstalledResolutions
+    _zero = 0  # numba-cuda-mlir's default stream
 
     def __init__(self, definition: InstalledDefinition) -> None:
         super().__init__(definition)

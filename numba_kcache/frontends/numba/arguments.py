@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import CODES, NUMPY_NAMES, Memory, Slot, Unfit, memory_of
+from ...launch.arguments import CODES, NUMPY_NAMES, Memory, Slot, Unfit, is_c_contiguous, memory_of
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...launch.typed import ArraySlot
@@ -66,8 +66,6 @@ def _type_of_others(value: Any) -> Any:
         return None
     if memory is None or memory.element not in _TYPED:
         return None
-    from ...launch.pointers import is_c_contiguous
-
     return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
 
 
@@ -174,7 +172,7 @@ def _array_slot(kind: Any) -> Slot:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
             return None
         address = value.gpu_data.device_ctypes_pointer.value or 0
-        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None, None))
+        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
 
     return ArraySlot(
         kind, element=CODES.get(dtype.name, ""),

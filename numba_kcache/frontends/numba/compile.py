@@ -20,7 +20,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
-from ...headers.folders import Folders
 from ...keys import sha256
 from ...model import NamedTuple, Target
 from ...model.artifact import Artifact, Entry, Parameter
@@ -71,7 +70,6 @@ def build(
     target: Target,
     ptx_target: Target | None,
     runtime_build: str | None,
-    headers: Folders | None,
 ) -> Artifact:
     """Compile the artifact of a request.
 
@@ -79,7 +77,6 @@ def build(
         definition, types, target, ptx_target: As for `python.definition.kernel_request`.
         fingerprint: The kernel's fingerprint, or the reason why it has none.
         runtime_build: Build of the device runtime in the key; None for none.
-        headers: As for `compile_numba`.
 
     Raises:
         UncacheableError: The result is only valid in this process, or a link input changed since it was keyed.
@@ -91,7 +88,7 @@ def build(
         with CompilerLock():
             made = compile_numba(
                 definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-                keep_ptx=definition.keep_ptx, headers=headers,
+                keep_ptx=definition.keep_ptx,
             )  # fmt: skip
     except Exception as error:  # mostly Numba's own, whose message is kept
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
@@ -117,7 +114,6 @@ def compile_numba(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
-    headers: Folders | None = None,
 ) -> NumbaBuild:
     """Compile one signature of a kernel.
 
@@ -129,7 +125,6 @@ def compile_numba(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains Numba's PTX, as it is before linking.
-        headers: The folders in which headers of linked CUDA C++ are read; None for the user's own.
 
     Raises:
         NumbaError: Numba's own: typing, lowering, unsupported features.
@@ -148,7 +143,7 @@ def compile_numba(
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
-        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated, headers)
+        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated)
         _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)

@@ -26,7 +26,6 @@ from .arguments import make_numba_launcher, types_of
 from .dialect import Declared
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
     from ..python.function import Fingerprint, Uncapturable
 
 __all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
@@ -106,12 +105,11 @@ class NumbaDefinition(PythonDefinition):
         target: Target,
         ptx_target: Target | None,
         runtime_build: str | None,
-        headers: Folders | None,
     ) -> Artifact:
         """Compile the artifact of a request."""
         from .compile import build
 
-        return build(self, found, types, target, ptx_target, runtime_build, headers)
+        return build(self, found, types, target, ptx_target, runtime_build)
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any

@@ -98,7 +98,7 @@ class DispatcherCache:
     @property
     def cache_path(self) -> str | None:
         """The directory of the cache."""
-        return self.resolutions.session().store.directory
+        return self.resolutions.session().local.directory
 
     def enable(self) -> None:
         """Do nothing: this cache cannot be switched per dispatcher."""

@@ -1,7 +1,8 @@
 """Patch numba-cuda's dispatcher class so that unedited programs use this cache.
 
-Method      Three methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
-            `compile` (what a new signature calls) and `specialize` (Numba's drops the cache; `forall` calls it, too).
+Method      Four methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
+            `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
+            `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
 Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
 Source      numba-cuda 0.30.4, dispatcher.py.
 """
@@ -15,7 +16,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
-from ...launch.devices import NUMBA_CUDA_MODULE
+from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
+from ...launch.typed import around
 from ...model import choose_for_device
 from ..python.takeover import Takeover, give_back
 from .definition import NumbaDefinition, NumbaResolutions, is_simulated
@@ -56,7 +58,17 @@ def _replace(home: Any, every_kernel: bool) -> None:
     def specialized(self: Any, *args: Any) -> Any:
         return specialize(self, args, getattr(self._cache, "resolutions", None))
 
+    original_call: Callable[[Any, Any, Any], Any] = kind.call
+
+    def call(self: Any, args: Any, launch_config: Any) -> None:
+        if type(self._cache) is DispatcherCache:
+            stream = stream_handle(launch_config.stream)  # an object, also of the default stream
+            around(lambda _stream: original_call(self, args, launch_config), stream, args)
+        else:
+            original_call(self, args, launch_config)
+
     for name, method in (
+        ("call", call),
         ("enable_caching", enable_caching),
         ("compile", compile_signature),
         ("specialize", specialized),

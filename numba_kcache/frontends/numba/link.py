@@ -17,13 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import CompileError, LinkError
-from ...headers.folders import Folders
 from ...model import NamedTuple, Target
 from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
 from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
+from ...toolchain.nvrtc import run_nvrtc
 from ..python.files import read_link
 from ..python.value import Refused
 from .internals import internals
@@ -46,7 +46,6 @@ def link_kernel(
     chosen: Mapping[str, Any],
     target: Target,
     generated: Target,
-    headers: Folders | None = None,
 ) -> Linked:
     """Link the kernel with all inputs that it and its callees need.
 
@@ -56,7 +55,6 @@ def link_kernel(
         chosen: The options `link`, `lto`, `max_registers`.
         target: The target to link for.
         generated: The target that the kernel's own code was generated for.
-        headers: The folders in which headers of CUDA C++ inputs are read; None for the user's own.
     """
     parts = internals()
     lto = bool(chosen["lto"])
@@ -66,7 +64,7 @@ def link_kernel(
     of_callees.sort(key=lambda each: (each.kind, each.name, each.data))
     read = [*map(_read, user), *of_callees, *_numbas_own(parts, library, ptx, user)]
     code = _own_code(library, lto, (*generated.cc, generated.suffix))
-    code += [_compiled(each, target, lto, logs, headers) for each in dict.fromkeys(read)]
+    code += [_compiled(each, target, lto, logs) for each in dict.fromkeys(read)]
     flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
     flags += [f"-maxrregcount={chosen['max_registers']}"] if chosen["max_registers"] else []
     cubin, log = link(code, target.name, flags)
@@ -125,7 +123,7 @@ def _read(item: Any) -> LinkInput:
     return found
 
 
-def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], headers: Folders | None) -> LinkInput:
+def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str]) -> LinkInput:
     """Prepare an input for the linker: CUDA C++ is compiled by NVRTC first, to LTO-IR or PTX as Numba does."""
     if item.kind != "cu":
         return item
@@ -133,12 +131,10 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], heade
     flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
     flags += ["--dlink-time-opt"] if lto else []
     extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
-    headers = headers or Folders()
-    own = map(headers.folder, filter(None, (*extra, item.folder)))
-    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *own)]
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *filter(None, (*extra, item.folder)))]
     # The program name includes the folder, so that quoted includes are searched for there.
-    program = os.path.join(headers.folder(item.folder), item.name)
-    result = headers.run(item, decoded(item.data), program, flags, (kind,))
+    program = os.path.join(item.folder, item.name)
+    result = run_nvrtc(decoded(item.data), program, flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:

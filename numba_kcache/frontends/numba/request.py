@@ -17,7 +17,7 @@ from ..python.value import plain_setting
 from . import dialect
 
 if TYPE_CHECKING:
-    from ...headers.search import HeaderQuery
+    from ...headers.roots import HeaderSearch
     from ...model.reason import ReasonKind
 
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
@@ -54,8 +54,8 @@ def component_kinds() -> Mapping[str, ReasonKind]:
     }
 
 
-def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[HeaderQuery, ...]:
-    """Make the header queries for CUDA C++ among these link inputs, and for the runtime that Numba may add.
+def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
+    """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that Numba may add.
 
     Args:
         links: Link inputs of the kernel and its callees.
@@ -67,27 +67,20 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> tuple[Head
     texts = [each for each in links if each.kind == "cu"]
     runtime = dialect.runtime()
     if not texts and runtime is None:
-        return ()
-    from ..python.files import scan_texts
+        return None
+    from ..python.files import check_texts
 
-    scans = scan_texts(texts)
-    if runtime is None and not any(
-        each.asks_files or each.has_clock or each.has_location or each.has_assert for each in scans
-    ):
-        return ()
-    from ...headers.search import HeaderQuery
-    from ...model.text import decoded
+    asking = check_texts(texts)
+    if runtime is None and not asking:
+        return None
+    from ...headers.roots import HeaderSearch
 
-    extra = tuple(filter(None, str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")))
-    return tuple(
-        HeaderQuery(
-            decoded(each.data),
-            (*extra, *filter(None, (each.folder,))),
-            each,
-            toolkit=("numba_include_dirs", _toolkit_dirs),
-        )
-        for each in dict.fromkeys((*texts, *filter(None, (runtime,))))
-    )
+    extra = str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")
+    texts += filter(None, (runtime,))
+    folders = dict.fromkeys(filter(None, (*extra, *(each.folder for each in texts))))
+    is_working = not all(each.folder for each in texts)
+    toolkit = ("numba_include_dirs", _toolkit_dirs)
+    return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
 
 
 def _toolkit_dirs() -> Sequence[str]:

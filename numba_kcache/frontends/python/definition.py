@@ -28,7 +28,6 @@ from .function import Fingerprint, Uncapturable, fingerprint
 from .value import Refused
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
     from ...launch.attributes import LaunchOptions
     from ...toolchain import Toolchain
 
@@ -149,7 +148,6 @@ class PythonDefinition(Definition):
         target: Target,
         ptx_target: Target | None,
         runtime_build: str | None,
-        headers: Folders | None,
     ) -> Artifact:
         """Compile the artifact of a request; `runtime_build` is the build of `device_runtime` in its key, or None."""
         raise NotImplementedError
@@ -309,9 +307,9 @@ def kernel_request(
     inputs = definition.inputs
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
-    def build(toolchain: Toolchain, headers: Folders | None) -> Artifact:
+    def build(toolchain: Toolchain) -> Artifact:
         linked = toolchain.library(runtime, saves=False) if runtime else None
-        return definition.build(found, types, target, ptx_target, linked and linked.build, headers)
+        return definition.build(found, types, target, ptx_target, linked and linked.build)
 
     request = Request(
         label=definition.label,

@@ -11,15 +11,12 @@ import os
 import tokenize
 from collections.abc import Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...keys import Plain, sha256
 from ...model.linkable import kind_of_path, linkable_input
 from ...model.request import LinkInput
 from .value import Refused
-
-if TYPE_CHECKING:
-    from ...headers.scanner import Scan
 
 
 def read_link(item: Any) -> LinkInput:
@@ -41,21 +38,24 @@ def read_link(item: Any) -> LinkInput:
         raise Refused(f"{os.fspath(item)}: {error.strerror or error}") from None
 
 
-def scan_texts(texts: Sequence[LinkInput]) -> list[Scan]:
-    """Scan each linked CUDA C++ text for what its headers' keys need.
+def check_texts(texts: Sequence[LinkInput]) -> list[bytes]:
+    """Return the linked CUDA C++ texts that may ask for files, or whose code may depend on their path or the time.
 
     Raises:
         Refused: The code of a text depends on the time, or its includes on a folder that is not known.
     """
-    from ...headers.scanner import has_certain_clock, scan_includes
+    from ...headers import words
 
-    scans = [scan_includes(each.data) for each in texts]
-    for each, scan in zip(texts, scans, strict=True):
-        if scan.has_clock and has_certain_clock(each.data):
+    for each in texts:
+        if words.certainly_has_clock(each.data):
             raise Refused("what it links uses __DATE__ or __TIME__")
-        if "/" in each.name and scan.asks_files:
+        if "/" in each.name and words.may_ask(each.data):
             raise Refused(each.unplaced)
-    return scans
+    return [
+        each.data
+        for each in texts
+        if words.may_ask(each.data) or words.has_location(each.data) or b"assert" in each.data
+    ]
 
 
 def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Plain]:

@@ -20,7 +20,6 @@ from .request import source_request
 from .source import Source, define_function, define_text, returns_source
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
     from ...model.artifact import Artifact
     from ...toolchain import Toolchain
 
@@ -139,15 +138,13 @@ class SourceResolutions(Resolutions):
             return request
         return request._replace(build=functools.partial(self._build_from_ptx, request, ptx_target))
 
-    def _build_from_ptx(
-        self, request: Request, ptx_target: Target, toolchain: Toolchain, headers: Folders | None
-    ) -> Artifact:
+    def _build_from_ptx(self, request: Request, ptx_target: Target, toolchain: Toolchain) -> Artifact:
         """Link the PTX that `compile` has stored; if there is none, compile."""
         stored = None
         if not request.uncacheable:
             stored = self.session().find(self.definition.request(ptx_target, None))
         if stored is None or not stored.artifact.ptx:
-            return request.build(toolchain, headers)
+            return request.build(toolchain)
         from ...model.request import SourceRequest
         from .build import link_stored
 

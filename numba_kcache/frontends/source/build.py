@@ -2,10 +2,11 @@
 
 Promise     The artifact's entry is the requested one, or the only one in the source; otherwise EntryError lists the
             candidates. Its parameters are those that the compiler reports (prototype), checked against the ELF. The
-            code is the same as NVRTC and nvJitLink make from source and options alone, and NVRTC runs once.
+            code is the same as NVRTC and nvJitLink make from source and options alone.
 Method      A scan finds kernels and variables (declarations), and NVRTC reports their types in the compile itself, by
-            name expressions appended to the source. Only if NVRTC rejects one, the source is compiled again without it:
-            if that succeeds, the ELF gives the parameters; if not, the source has an error, at the user's own lines.
+            name expressions appended to the source. Those that only the compiled code shows are asked about afterwards.
+            Only if NVRTC rejects one, the source is compiled again without it: if that succeeds, the ELF gives the
+            parameters; if not, the source has an error, at the user's own lines.
 Not here    Keys, stores, includes that need tracking (headers).
 """
 
@@ -17,7 +18,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError
-from ...headers.folders import Folders
 from ...model import NamedTuple, Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
@@ -25,7 +25,7 @@ from ...model.request import CompileOptions, LinkInput, SourceRequest
 from ...model.text import decoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
-from .declarations import Declaration, declarations
+from .declarations import Declaration, declarations, named_in_code
 from .entries import choose_kernel, describe_kernel, has_decltype, own_name
 from .prototype import OWN, SIGNATURE, Probe, make_probe
 
@@ -46,13 +46,12 @@ class Compiled(NamedTuple):
     refusal: str = ""
 
 
-def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
+def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
     """Compile and link one request.
 
     Args:
         request: The request.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        headers: The folders in which headers of the source and of link inputs are read; None for the user's own.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has their whole log.
@@ -64,18 +63,19 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
     wanted = None
     if request.kind == "cuda":
         check_target(request.target)
-        wanted, compiled = _compile(request, toolkit_dirs, headers)
+        wanted, compiled = _compile(request, toolkit_dirs)
     else:
         from .made_code import given_code  # here: not needed for CUDA C++
 
         compiled = Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result
-    cubin, link_log = linked(request, result, toolkit_dirs, headers)
+    cubin, link_log = linked(request, result, toolkit_dirs)
     described = read_cubin(cubin)
     if request.name is None and wanted not in [own_name(each.symbol) for each in described.kernels]:
         wanted = None  # the scan took something else for a kernel
     kernel = choose_kernel(request, described, wanted, result.lowered)
-    entry = describe_kernel(request, kernel, wanted, compiled.types, compiled.declared)
+    types = types_of_unseen(request, toolkit_dirs, compiled, [kernel.symbol])
+    entry = describe_kernel(request, kernel, wanted, types, compiled.declared)
     return Artifact(
         kind=request.kind,
         target=request.target,
@@ -95,7 +95,7 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
     """
     start = time.perf_counter()
     result = NvrtcResult(True, made.log, {"ptx": made.ptx})
-    cubin, link_log = linked(request, result, (), None)
+    cubin, link_log = linked(request, result, ())
     described = read_cubin(cubin)
     names = "registers", "shared_bytes", "local_bytes", "safe_threads"
     found = {kernel.symbol: {name: getattr(kernel, name) for name in names} for kernel in described.kernels}
@@ -134,20 +134,16 @@ def check_target(target: Target) -> None:
         )
 
 
-def _compile(
-    request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
-) -> tuple[str | None, Compiled]:
+def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str | None, Compiled]:
     """Compile the source. Returns the entry's name, if it is known already, and the code."""
-    declared = declared_in(request, headers)
+    declared = declarations(request.source)
     kernels = [each for each in declared if each.is_kernel]
     names = list(dict.fromkeys(each.own_name for each in kernels))
     wanted = request.name
     if wanted is None:
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     types_wanted = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
-    compiled = compile_asking(
-        request, toolkit_dirs, headers, declared, symbols_wanted([wanted], declared), types_wanted
-    )
+    compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted([wanted], declared), types_wanted)
     if compiled.refusal and "<" in (wanted or ""):
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
@@ -163,31 +159,9 @@ def symbols_wanted(names: Iterable[str | None], declared: Sequence[Declaration])
     return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
 
 
-def declared_in(request: SourceRequest, headers: Folders | None = None) -> tuple[Declaration, ...]:
-    """Find the kernels and variables that the source and the user's headers declare, in the folders of the compile."""
-    options, headers = request.options, headers or Folders()
-    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
-    macros = [*options.defines, *((name, text if equals else None) for name, equals, text in given)]
-    folders = [headers.folder(folder) for folder in (options.base_dir, *options.include_dirs) if folder]
-
-    def include(name: str, of: str) -> tuple[str, str] | None:
-        from ...headers.file_identity import read_steady
-
-        for folder in filter(None, (os.path.dirname(of), *folders)):
-            path = os.path.join(folder, name)
-            try:
-                return path, read_steady(path).data.decode("utf-8", "replace")
-            except (OSError, ValueError):
-                continue
-        return None
-
-    return declarations(request.source, macros, include)
-
-
 def compile_asking(
     request: SourceRequest,
     toolkit_dirs: Sequence[str],
-    headers: Folders | None,
     declared: tuple[Declaration, ...],
     names: Iterable[str],
     types_wanted: Iterable[Declaration],
@@ -197,7 +171,6 @@ def compile_asking(
     Args:
         request: The request with the source.
         toolkit_dirs: The toolkit's own header folders.
-        headers: The include folders to use in place of the user's; None for the user's own.
         declared: All declarations found in the text.
         names: The user's name expressions.
         types_wanted: Kernels and variables whose types are requested.
@@ -206,7 +179,7 @@ def compile_asking(
         CompileError, OptionError: NVRTC refused the source, an option or the signature.
     """
     probe = make_probe(names, types_wanted, has_decltype=has_decltype(request), signature=request.signature)
-    first = result = run_once(request, toolkit_dirs, headers, probe)
+    first = result = run_once(request, toolkit_dirs, probe)
     current = probe
     while not result.ok:
         of_source, of_probe = _faults(result.log)
@@ -219,7 +192,7 @@ def compile_asking(
         current = (
             Probe() if of_source or current is not probe or accepted.expressions == current.expressions else accepted
         )
-        result = run_once(request, toolkit_dirs, headers, current)
+        result = run_once(request, toolkit_dirs, current)
     if request.signature is not None and SIGNATURE not in current.asked:
         from .refusals import no_signature
 
@@ -229,6 +202,39 @@ def compile_asking(
     from ...toolchain.diagnostics import summary
 
     return Compiled(result, current.types(result.lowered), declared, summary(first.log))
+
+
+def types_of_unseen(
+    request: SourceRequest,
+    toolkit_dirs: Sequence[str],
+    compiled: Compiled,
+    kernels: Iterable[str],
+    variables: Iterable[str] = (),
+) -> Mapping[str, str]:
+    """Add the types of kernels and variables that the compiled code has and the text does not show, since macros make
+    them or headers declare them: NVRTC's front end is run again on the source, with their names.
+
+    Args:
+        request: The request with the source.
+        toolkit_dirs: The toolkit's own header folders.
+        compiled: The code, with the types that are known.
+        kernels: Symbols of kernels in the code.
+        variables: Names of variables in the code.
+    """
+    known = {*compiled.types, *(name for each in compiled.declared for name in (each.own_name, each.name))}
+    unseen = [named_in_code(each, is_kernel=True) for each in kernels if each not in known and each[:2] != "_Z"]
+    unseen += [named_in_code(each, is_kernel=False) for each in variables if each not in known]
+    if not unseen or request.kind != "cuda" or not has_decltype(request):
+        return compiled.types
+    probe = make_probe((), unseen)
+    flags = [*nvrtc_flags(request, toolkit_dirs), "--fdevice-syntax-only"]
+    while probe.expressions:
+        result = run_nvrtc(request.source + probe.text, program_name(request), flags, (), probe.expressions)
+        if result.ok:
+            return {**compiled.types, **probe.types(result.lowered)}
+        accepted = probe.without(result.log)  # one may be local, or have a type without a name
+        probe = Probe() if accepted.expressions == probe.expressions else accepted
+    return compiled.types
 
 
 def _faults(log: str) -> tuple[bool, bool]:
@@ -244,18 +250,17 @@ _NAME_MAP = "__nv_name_map"
 """NVRTC's file name for the text that it makes of name expressions."""
 
 
-def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
+def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], probe: Probe) -> NvrtcResult:
     """Run NVRTC on the request's source with the text and name expressions of a probe."""
-    headers = headers or Folders()
-    flags, program = nvrtc_flags(request, toolkit_dirs, headers), program_name(request, headers)
-    result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
+    flags, program = nvrtc_flags(request, toolkit_dirs), program_name(request)
+    result = run_nvrtc(_with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if not result.ok or _NAME_MAP not in result.log:
         return result
     blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
     return result._replace(log="\n\n".join(blocks))  # without warnings about the appended text
 
 
-def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
+def program_name(request: SourceRequest) -> str:
     """The source's program name for NVRTC; for line tables the user's own file.
 
     The name contains the folder for quoted includes only if files are included: otherwise `__FILE__` and assert would
@@ -264,9 +269,10 @@ def program_name(request: SourceRequest, headers: Folders | None = None) -> str:
     if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
     name = request.name or request.guess or "kernel"
-    name = f"{name if name.isascii() and name.isidentifier() else re.sub(r'[^A-Za-z0-9_]', '_', name)}.cu"
+    suffix = os.path.splitext(request.origin.path)[1] if request.origin.is_whole_file else ".cu"
+    name = f"{name if name.isascii() and name.isidentifier() else re.sub(r'[^A-Za-z0-9_]', '_', name)}{suffix}"
     folder = request.options.base_dir
-    return os.path.join(headers.folder(folder) if headers else folder, name) if request.asks_files else name
+    return os.path.join(folder, name) if request.asks_files else name
 
 
 def _with_lines(request: SourceRequest) -> str:
@@ -282,7 +288,7 @@ def _with_lines(request: SourceRequest) -> str:
     return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
+def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -300,9 +306,8 @@ def nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Fo
     ):
         if wanted:
             flags.append(flag)
-    headers = headers or Folders()
-    flags += headers.flags(options.flags)
-    folders = [*map(headers.folder, filter(None, (options.base_dir, *options.include_dirs))), *toolkit_dirs]
+    flags += options.flags
+    folders = [*filter(None, (options.base_dir, *options.include_dirs)), *toolkit_dirs]
     return flags + [f"-I{folder}" for folder in folders]
 
 
@@ -312,9 +317,7 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
     return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
 
 
-def linked(
-    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], headers: Folders | None
-) -> tuple[bytes, str]:
+def linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
     """Link the code of NVRTC or of the user's compiler. Returns the cubin and the linker's log. For a virtual target
     the cubin is for the same compute capability, since only a cubin lists the parameters of its kernels."""
     made = result.code.get("cubin")
@@ -325,7 +328,7 @@ def linked(
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
-    inputs += [_linkable(each, request, toolkit_dirs, headers) for each in request.link]
+    inputs += [_linkable(each, request, toolkit_dirs) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
     try:
         return link(inputs, arch.name, link_flags(request.options, lto))
@@ -337,24 +340,21 @@ def linked(
         raise refused_ptx(request, error) from None
 
 
-def _linkable(
-    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
-) -> LinkInput:
+def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str]) -> LinkInput:
     """Prepare an input for the linker: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
-    headers = headers or Folders()
     options = request.options._replace(base_dir=item.folder)
     relocatable = request._replace(options=options, link=(item,))  # `link` is not empty: relocatable code
-    flags = nvrtc_flags(relocatable, toolkit_dirs, headers)
+    flags = nvrtc_flags(relocatable, toolkit_dirs)
     kind = "ltoir" if request.options.lto else "cubin"
-    program = os.path.join(headers.folder(item.folder), item.name) if request.asks_files else item.name
-    result = headers.run(item, decoded(item.data), program, flags, (kind,))
+    program = os.path.join(item.folder, item.name) if request.asks_files else item.name
+    result = run_nvrtc(decoded(item.data), program, flags, (kind,))
     if not result.ok:
         from .refusals import refused_input
 
         folders = toolkit_dirs or installed_include_dirs()
-        raise refused_input(item, request, headers.map_back(program), result.log, folders)
+        raise refused_input(item, request, program, result.log, folders)
     return LinkInput(kind, item.name, result.code[kind])
 
 
@@ -383,9 +383,12 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
     includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
     probe = make_probe((), (), signature=request.signature)
+    from ...headers.observer import observed
+
     request = request._replace(options=request.options._replace(base_dir=""))  # without the user's headers
     flags = nvrtc_flags(request, toolkit_dirs)
-    result = run_nvrtc(includes + probe.text, program_name(request), flags, (), probe.expressions)
+    with observed():  # the toolkit's types are not what is compiled: they are no dependency of the code
+        result = run_nvrtc(includes + probe.text, program_name(request), flags, (), probe.expressions)
     if not result.ok:
         from .refusals import no_signature
 

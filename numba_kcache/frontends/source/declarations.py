@@ -1,27 +1,29 @@
 """Scan CUDA C++ for declarations of kernels and variables, with their qualified names.
 
 Promise     A heuristic that correctness does not depend on: its names are used to ask the compiler for types
-            (prototype); a declaration that it misses costs a kernel its types, not its code. Macros of the text, of
-            the user's headers and of the options are expanded, so that kernels declared by macros are found too.
+            (prototype). A kernel that the text does not show, since a macro makes it or a header declares it, is asked
+            about in a second run, by its name in the compiled code.
 Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, each with
-            the brackets that were open at its `#if`; macro definitions are taken only from the branch that seems
-            active.
-Not here    Includes (headers.scanner), and the kernels in the compiled code (model.cubin).
+            the brackets that were open at its `#if`. Macros are not expanded: what is named by one is left out.
+Not here    Includes (headers), and the kernels in the compiled code (model.cubin).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from ...model import NamedTuple
-from .macros import COMMENT, OTHER, TEXT, WORD, Macros
 
+_WORD = r"[A-Za-z_$][\w$]*"
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_TEXT = r'(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"' + r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+_OTHER = r"\.?\d(?:[eEpP][+-]|'?[\w.])*|::|\#\#|."
 _DIRECTIVE = r"(?P<directive>(?:^|(?<=\n))[ \t]*(?:\#|%:)[^\n]*)"
-_TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s*\n|\s+|{COMMENT})|{TEXT}|(?P<word>{WORD})|{OTHER}", re.DOTALL)
-_BRACE = re.compile(rf"\n[ \t]*(?P<directive>(?:\#|%:)[^\n]*)|{COMMENT}|{TEXT}|[{{}}]", re.DOTALL)
-_CONDITION = rf"(ifdef|ifndef|if\s+!?\s*defined)\b\s*\(?\s*({WORD})\s*\)?\s*\Z|if\s+(0|1)\s*\Z"
+_TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s*\n|\s+|{_COMMENT})|{_TEXT}|(?P<word>{_WORD})|{_OTHER}", re.DOTALL)
+_BRACE = re.compile(rf"\n[ \t]*(?P<directive>(?:\#|%:)[^\n]*)|{_COMMENT}|{_TEXT}|[{{}}]", re.DOTALL)
+_DEFINED = rf"(?m)^[ \t]*(?:\#|%:)[ \t]*define[ \t]+({_WORD})"
 
 _SPACES = frozenset(("__device__", "__constant__", "__managed__"))
 _CLASSES = frozenset(("struct", "class", "union", "enum"))
@@ -33,14 +35,6 @@ _NOT_NAMES = frozenset((
 """Words whose following parenthesis is not a parameter list."""
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_KNOWN = frozenset(("__cplusplus", "__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__", "__NVCC__"))
-_EXPANDED = "<expanded>"
-"""The path used for expanded macros, whose text is not expanded again."""
-
-_MOST_CHARACTERS = 1 << 18
-"""Limit of the characters of headers that are read; further headers are ignored."""
-
-_MOST_NESTED = 32
 
 
 class Declaration(NamedTuple):
@@ -68,31 +62,19 @@ class Declaration(NamedTuple):
         return self.name.rpartition("::")[2]
 
 
-Include = Callable[[str, str], "tuple[str, str] | None"]
-"""Maps the name in quotes or angle brackets, and the path of the including file ("" for a name in angle brackets, which
-is not searched beside it), to path and text of the header."""
-
-
-def declarations(
-    source: str, macros: Iterable[tuple[str, str | None]] = (), include: Include = lambda _name, _of: None
-) -> tuple[Declaration, ...]:
-    """Find the declarations in a text, in order.
-
-    Args:
-        source: CUDA C++.
-        macros: Macros defined by options: name, with parameters, and text.
-        include: Returns the headers to read as well; default none.
-    """
-    reader = _Reader(include)
-    for name, text in macros:
-        reader.macros.define(f"{name} {'1' if text is None else text}")
-    reader.feed(_spliced(source), "")
-    reader.end()
+def declarations(source: str) -> tuple[Declaration, ...]:
+    """Find the declarations in a text of CUDA C++, in order."""
+    text = source.replace("\r\n", "\n").replace("\\\n", "")
+    macros = frozenset(re.findall(_DEFINED, text)) if "define" in text else frozenset()
+    makes_kernels = bool(macros) and re.search(rf"{_DEFINED}.*__global__", text) is not None
+    reader = _Reader(macros, makes_kernels=makes_kernels)
+    reader.feed(text)
     return tuple(dict.fromkeys(reader.found))
 
 
-def _spliced(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\\\n", "")
+def named_in_code(symbol: str, *, is_kernel: bool) -> Declaration:
+    """Make the declaration of a kernel or variable that only the compiled code shows."""
+    return Declaration(symbol, (), is_kernel, True, False, None)
 
 
 class _State(NamedTuple):
@@ -105,17 +87,17 @@ class _State(NamedTuple):
 
 
 class _Reader:
-    """Reads texts one after another, as if they were one."""
+    """Reads one text.
 
-    def __init__(self, include: Include) -> None:
+    Args:
+        macros: The names of macros that it defines.
+        makes_kernels: Whether one of them may make a kernel: then one under a condition may not be the one compiled.
+    """
+
+    def __init__(self, macros: frozenset[str], *, makes_kernels: bool) -> None:
         self.found: list[Declaration] = []
-        self.macros = Macros()
-        self._include = include
-        self._active: list[bool] = []  # for each open #if: whether its present branch seems to be the one compiled
+        self._macros, self._makes_kernels = macros, makes_kernels
         self._states: list[_State] = []
-        self._room = _MOST_CHARACTERS
-        self._read: set[str] = set()
-        self._open_files: list[str] = []
         self._blocks: list[str | None] = []  # namespaces; None for extern "C"
         self._skipped = 0  # depth of open braces in the block being skipped
         self._is_body = False  # whether the skipped block ends the declaration
@@ -128,40 +110,24 @@ class _Reader:
         self._is_plain = True
         self._is_initialiser = False
 
-    def feed(self, text: str, path: str) -> None:
-        """Read a text: that of a file, or the expansion of a macro."""
+    def feed(self, text: str) -> None:
+        """Read the text."""
         position = 0
         while position < len(text):
-            if self._skipped:
-                found = _BRACE.search(text, position)
-                if found is None:
-                    return
-                if found["directive"]:
-                    self._direct(found["directive"], path)
-                elif found[0] in "{}":
-                    self._skip(found[0])
-                position = found.end()
-                continue
-            found = _TOKEN.match(text, position)
-            assert found is not None  # the pattern's last alternative matches any character
+            found = (_BRACE.search if self._skipped else _TOKEN.match)(text, position)
+            if found is None:
+                return
             position = found.end()
             if found["directive"]:
-                self._direct(found["directive"].lstrip(), path)
-            elif path != _EXPANDED and found["word"] in self.macros:
-                made, position = self.macros.expand(found[0], text, position)
-                if made is None:
-                    self._take(found[0])
-                    continue
-                self._is_plain = False
-                self.feed(made, _EXPANDED)
-                self._is_plain = self._is_plain or not self._head
+                self._direct(found["directive"])
+            elif self._skipped:
+                if found[0] in "{}":
+                    self._skip(found[0])
             elif not found["blank"]:
+                self._is_plain = self._is_plain and found[0] not in self._macros
                 self._take(found[0])
-
-    def end(self) -> None:
-        """Accept a last declaration that ends after its parameters, without `;` or a body."""
         if not self._nesting and not self._skipped:
-            self._declared()
+            self._declared()  # a last declaration that ends after its parameters, without `;` or a body
 
     # -- declarations --------------------------------------------------------------------------------------------------
 
@@ -227,7 +193,8 @@ class _Reader:
         function = _function(words, words.index("__global__") if "__global__" in words else 0)
         if "__global__" in words and function is not None:
             at, group = function
-            parameters = _parameters(_inside(self._head, top[group][1])) if self._is_plain else None
+            is_certain = self._is_plain and not (self._makes_kernels and self._states)
+            parameters = _parameters(_inside(self._head, top[group][1])) if is_certain else None
             self._add(_qualified(words, at), words, True, parameters)
         elif _SPACES & set(words) and function is not None and self._head[top[function[1]][1] + 1] == "*":
             pointer = _inside(self._head, top[function[1]][1])  # to a function, or to an array
@@ -241,7 +208,7 @@ class _Reader:
                     self._add(_qualified(part, names[-1]), words, False, None)
 
     def _add(self, name: str, words: list[str], is_kernel: bool, parameters: tuple[str, ...] | None) -> None:
-        if not name:
+        if not name or name in self._macros:
             return
         is_c = '"C"' in words or None in self._blocks
         scope = tuple(part for each in self._blocks if each is not None for part in each.split("::"))
@@ -250,38 +217,15 @@ class _Reader:
 
     # -- directives ----------------------------------------------------------------------------------------------------
 
-    def _direct(self, line: str, path: str) -> None:
-        line = line.lstrip("#%: \t")
-        line = (re.sub(COMMENT, " ", line) if "/" in line else line).strip()
-        word = re.split(r"\W", line, maxsplit=1)[0]
-        rest = line[len(word) :].strip()
+    def _direct(self, line: str) -> None:
+        word = re.split(r"\W", line.lstrip("#%: \t"), maxsplit=1)[0]
         self._is_plain = self._is_plain and not self._head
-        if word == "define":
-            if all(self._active) or re.split(r"\W", rest, maxsplit=1)[0] not in self.macros:
-                self.macros.define(rest)
-        elif word == "undef" and all(self._active):
-            self.macros.undefine(rest)
-        elif word in ("if", "ifdef", "ifndef"):
+        if word in ("if", "ifdef", "ifndef"):
             self._states.append(self._state())
-            self._active.append(self._holds(line))
         elif word in ("else", "elif", "elifdef", "elifndef") and self._states:
             self._restore(self._states[-1])
-            self._active[-1] = not self._active[-1]
         elif word == "endif" and self._states:
             self._states.pop()
-            self._active.pop()
-        elif word == "include" and not self._skipped:
-            self._read_header(rest, path)
-
-    def _holds(self, line: str) -> bool:
-        """Check whether a condition seems true; an unknown one counts as true."""
-        found = re.match(_CONDITION, line)
-        if found is None:
-            return True
-        if found[3]:
-            return found[3] == "1"
-        is_negative = found[1] == "ifndef" or "!" in found[1]
-        return (found[2] in self.macros or found[2] in _KNOWN) != is_negative
 
     def _state(self) -> _State:
         return _State(tuple(self._blocks), self._skipped, tuple(self._head), tuple(self._nesting))
@@ -289,20 +233,6 @@ class _Reader:
     def _restore(self, state: _State) -> None:
         self._blocks, self._skipped = list(state.blocks), state.skipped
         self._head, self._nesting = list(state.head), list(state.nesting)
-
-    def _read_header(self, name: str, path: str) -> None:
-        header = self._include(name[1:-1], path if name[0] == '"' else "") if name[:1] in ('"', "<") else None
-        if header is None:
-            return
-        path, text = header
-        if path in self._read or len(text) > self._room or len(self._open_files) > _MOST_NESTED:
-            return
-        self._room -= len(text)
-        if "#pragma once" in text or text.lstrip().startswith("#ifndef"):
-            self._read.add(path)
-        self._open_files.append(path)
-        self.feed(_spliced(text), path)
-        self._open_files.pop()
 
 
 def _top(head: list[str]) -> list[tuple[str, int]]:

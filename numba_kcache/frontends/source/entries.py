@@ -11,10 +11,10 @@ Method      The cubin lists the kernels that exist. The text is scanned only to 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, OptionError
-from ...model.artifact import Entry
+from ...model.artifact import Artifact, Entry
 from ...model.cubin import Cubin, CubinKernel
 from ...model.request import SourceRequest
 from .declarations import Declaration, declarations
@@ -54,6 +54,18 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
     )
     agreed = [names - {""} for names in map(set, columns)] if None not in lists else []
     return tuple(min(names) if len(names) == 1 else "" for names in agreed) or ("",) * count
+
+
+def with_names(artifact: Artifact, texts: Iterable[bytes]) -> Artifact:
+    """Name the parameters of kernels by all texts that were compiled: the source, and the user's headers."""
+    declared = [each for text in texts for each in declarations(text.decode("utf-8", "replace"))]
+
+    def named(entry: Entry) -> Entry:
+        names = parameter_names(declared, own_name(entry.symbol), len(entry.parameters))
+        pairs = zip(entry.parameters, names, strict=True)
+        return entry._replace(parameters=tuple(each._replace(name=name) for each, name in pairs))
+
+    return artifact._replace(entries=tuple(map(named, artifact.entries)))
 
 
 def _own_name(declaration: str) -> str:
@@ -167,7 +179,9 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     places = {name: place for place, name in enumerate(declared)}
     names = [kernel_name(each.symbol) for each in cubin.kernels]
-    names.sort(key=lambda name: places.get(name.partition("<")[0].split("::")[-1], len(places)))
+    own = [name.partition("<")[0].split("::")[-1] for name in names]
+    if places.keys() >= set(own):  # otherwise, as where macros make some, in the order of the code
+        names = [name for _place, name in sorted(zip(map(places.__getitem__, own), names, strict=True))]
     candidates = ", ".join(names)
     if not cubin.kernels and declared:
         *others, last = declared

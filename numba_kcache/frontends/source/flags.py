@@ -175,6 +175,8 @@ def _unknown(flag: str) -> str:
 @contextmanager
 def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tuple[str, ...]]:
     """Yield the flags with private copies of the named files, so that the bytes that were keyed are compiled."""
+    from ...headers.observer import own_files
+
     with ExitStack() as stack:
         written = list(flags)
         for index, path, content in files:
@@ -182,6 +184,7 @@ def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tupl
             copy.write(content)
             copy.flush()
             written[index] = written[index].removesuffix(path) + copy.name
+            own_files.add(copy.name)
         yield tuple(written)
 
 

@@ -33,7 +33,6 @@ from .source import Source
 
 if TYPE_CHECKING:
     from ...explanation.text import Explanation
-    from ...headers.folders import Folders
     from ...toolchain import Toolchain
 
 
@@ -190,7 +189,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
         name: The user's name for the kernel.
     """
 
-    def build(_toolchain: Toolchain, _headers: Folders | None) -> Artifact:
+    def build(_toolchain: Toolchain) -> Artifact:
         from .module_build import build_lazy
 
         request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)

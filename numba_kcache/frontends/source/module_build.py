@@ -6,7 +6,8 @@ Promise     The entries are the requested ones, in that order, or all that the s
 Method      Eager: one cubin, which lists its kernels. Lazy: one compile to LTO-IR, whose kernels are listed by the PTX
             that nvJitLink makes of it without optimising; `build_lazy` links one (-kernels-used) without unused
             variables (-optimize-unused-variables), so that its cubin has exactly those it uses. The compile also
-            reports the types of all kernels and variables that the text and the user's headers declare.
+            reports the types of all kernels and variables that the text declares, and a second run of the front end
+            those of the others.
 Not here    One kernel of a source (build), and resolving the kernels of a lazy module (module).
 Source      nvJitLink documentation, "Supported Link Options".
 """
@@ -18,12 +19,20 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
-from ...headers.folders import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
-from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, symbols_wanted
+from .build import (
+    Compiled,
+    check_target,
+    compile_asking,
+    extras_of,
+    link_flags,
+    linked,
+    symbols_wanted,
+    types_of_unseen,
+)
 from .declarations import declarations
 from .entries import choose_kernel, describe_kernel, no_choice
 from .prototype import kernel_name, overload_name, read_variable, variable_name
@@ -51,13 +60,12 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
+def build_module(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
     """Compile a module.
 
     Args:
         request: The request; `request.module` has the entries, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        headers: The folders in which headers of the source and of link inputs are read; None for the user's own.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
@@ -68,27 +76,23 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
         check_target(request.target)
-        compiled = _compile(request, module, toolkit_dirs, headers)
+        compiled = _compile(request, module, toolkit_dirs)
     else:
         from .made_code import given_code  # here: not needed for CUDA C++
 
         compiled = Compiled(given_code(request))
     if module.lazy:
-        made = _lazy(request, module, compiled)
+        made = _lazy(request, module, compiled, toolkit_dirs)
     else:
-        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs, headers))
+        made = _eager(request, module, compiled, toolkit_dirs)
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
-def _compile(
-    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
-) -> Compiled:
+def _compile(request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str]) -> Compiled:
     """Compile the source, with name expressions for the types of all declarations found."""
-    declared = declared_in(request, headers)
+    declared = declarations(request.source)
     types_wanted = [each for each in declared if each.has_c_name or not each.is_kernel]
-    compiled = compile_asking(
-        request, toolkit_dirs, headers, declared, symbols_wanted(module.names, declared), types_wanted
-    )
+    compiled = compile_asking(request, toolkit_dirs, declared, symbols_wanted(module.names, declared), types_wanted)
     instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
     if compiled.refusal and instances:
         names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)
@@ -100,23 +104,20 @@ def _compile(
     return compiled
 
 
-def _eager(
-    request: SourceRequest, module: ModuleEntries, compiled: Compiled, linked_code: tuple[bytes, str]
-) -> Artifact:
-    result, (cubin, log) = compiled.result, linked_code
+def _eager(request: SourceRequest, module: ModuleEntries, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
+    result, (cubin, log) = compiled.result, linked(request, compiled.result, toolkit_dirs)
     described = read_cubin(cubin)
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
     found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
     found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # without local variables
+    types = types_of_unseen(request, toolkit_dirs, compiled, [each.symbol for each in chosen.values()], found)
     variables = []
     for name, each in found.items():
-        code, shape, _const = read_variable(compiled.types.get(name, ""), each.size_bytes)
+        code, shape, _const = read_variable(types.get(name, ""), each.size_bytes)
         variables.append(Variable(name, each.symbol, each.size_bytes, code, shape))
-    entries = [
-        describe_kernel(request, kernel, name, compiled.types, compiled.declared) for name, kernel in chosen.items()
-    ]
+    entries = [describe_kernel(request, kernel, name, types, compiled.declared) for name, kernel in chosen.items()]
     return Artifact(
         kind=request.kind,
         target=request.target,
@@ -127,16 +128,18 @@ def _eager(
     )
 
 
-def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled) -> Artifact:
+def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled, toolkit_dirs: Sequence[str]) -> Artifact:
     from ...toolchain.nvjitlink import link
 
-    result, types = compiled.result, compiled.types
+    result = compiled.result
     code = LinkInput("ltoir", request.label, result.code["ltoir"])
     ptx = link([code], request.target.name, ["-lto", "-ptx", "-O0"], "ptx")[0]
     kernels = tuple(CubinKernel(symbol, (), 0, 0, 0) for symbol in _entries_of(ptx))
     chosen = _chosen(request, module, Cubin(0, kernels, 0), result.lowered)
+    found = [*filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace")))]
+    named = [name for name in map(variable_name, found) if not name.startswith("_Z")]
+    types = types_of_unseen(request, toolkit_dirs, compiled, [each.symbol for each in chosen.values()], named)
     prototypes = {each.symbol: types.get(name) or types.get(each.symbol) for name, each in chosen.items()}
-    found = filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace")))
     return Artifact(
         kind=request.kind,
         target=request.target,

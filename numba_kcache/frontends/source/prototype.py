@@ -332,8 +332,14 @@ def _value_code(node: Any, size: int | None) -> str | None:
     return {"float": "c4", "double": "c8"}[number[1]] if number else "o"
 
 
+def _extents_last(match: re.Match[str]) -> str:
+    return match[2] + "".join(reversed(re.findall(r"\[\d+\]", match[1])))
+
+
 def _spelling(node: Any) -> str:
-    """The usual C++ spelling: the demangler casts every literal, and joins qualifiers in the order of a set."""
+    """The usual C++ spelling: the demangler casts every literal, joins qualifiers in the order of a set, and writes the
+    inner extents of an array before the pointer to it."""
     text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
     text = re.sub(_LITERAL, lambda match: match[1] and "-", text)
+    text = re.sub(r"((?:\[\d+\])+)(\([*&]+\)(?:\[\d+\])+)", _extents_last, text)
     return re.sub(_QUALIFIERS, lambda match: " ".join(sorted(match[0].split())), text)

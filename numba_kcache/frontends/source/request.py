@@ -7,6 +7,7 @@ Promise     A request's components contain everything that can change its code; 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,7 @@ from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from ...headers.folders import Folders
-    from ...headers.search import HeaderQuery
+    from ...headers.roots import HeaderSearch
     from . import SourceDefinition
     from .flags import RawFlags
     from .inputs import Depends
@@ -59,10 +59,7 @@ def source_request(
     is_plain = not (link or options.flags or options.defines)
     for word, letter in FILE_WORDS.items():  # no generator, for speed: each source is searched for all words
         is_plain = is_plain and not (letter in text and word in text)
-    if is_plain and ("##" in text or "%:%:" in text):
-        from ...headers.pasting import may_paste
-
-        is_plain = not may_paste(text.encode("utf-8", "surrogateescape"))
+    is_plain = is_plain and not ("##" in text or "%:%:" in text)
     given = None
     if options.flags:
         from .flags import read_flags
@@ -70,11 +67,11 @@ def source_request(
         given = read_flags(options.flags)
     is_linked = is_linked or (given is not None and given.is_relocatable)
     uncacheable = ""
-    headers: tuple[HeaderQuery, ...] = ()
+    headers: HeaderSearch | None = None
     if not is_plain:
-        from .surroundings import header_queries
+        from .surroundings import header_search
 
-        uncacheable, headers = header_queries(kind, text, link, options, given)
+        uncacheable, headers = header_search(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
     is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
@@ -126,10 +123,15 @@ def _components(
     engine.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
-    entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
+    entry: dict[str, Plain] = {
+        "name": definition.entry_name,
+        "guess": source.guess if definition.entry_name is None else None,
+    }
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
         entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
+    if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
+        entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
@@ -188,23 +190,21 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(
-    request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain, headers: Folders | None
-) -> Artifact:
+def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain) -> Artifact:
     if given and given.files:
         from .flags import with_files
 
         with with_files(request.options.flags, given.files) as flags:
             request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_headers, None, toolchain, headers)
+            return _build(request, has_headers, None, toolchain)
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source
 
-        return build_source(request, folders, headers)
+        return build_source(request, folders)
     from .module_build import build_module
 
-    return build_module(request, folders, headers)
+    return build_module(request, folders)
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:

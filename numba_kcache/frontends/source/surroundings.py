@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...headers.scanner import has_certain_clock, has_line_directive, scan_includes
-from ...headers.search import HeaderQuery
+from ...headers import words
+from ...headers.roots import HeaderSearch
+from ...headers.words import has_line_directive
 from ...keys import Plain
+from ...model.artifact import Artifact
 from ...model.request import DEBUG_FLAGS, CompileOptions, LinkInput
 from ...model.text import encoded
 from .source import Source
@@ -19,40 +21,40 @@ if TYPE_CHECKING:
     from .flags import RawFlags
 
 
-def header_queries(
+def header_search(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
-) -> tuple[str, tuple[HeaderQuery, ...]]:
-    """The reason why the request cannot be keyed, "" if it can; and queries for the headers of its texts."""
+) -> tuple[str, HeaderSearch | None]:
+    """The reason why the request cannot be keyed, "" if it can; and the search for headers, None if no text needs
+    it."""
     forced, definitions = (given.forced, given.definitions) if given else ((), ())
-    values = [value for _, value in options.defines if value] + list(options.flags)
-    if values and scan_includes("\n".join(values)).has_clock:
-        return "its macros use __DATE__ or __TIME__", ()
-    texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
-    texts += [(each, each.data) for each in link if each.kind == "cu"]
-    macros = [f"#define {name} {'1' if value is None else value}\n" for name, value in options.defines + definitions]
-    before = encoded("".join(macros))
-    codes = [encoded(each) if isinstance(each, str) else each for _of, each in texts]
-    scans = [scan_includes(before + code) for code in codes]
-    if any(scan.has_clock and has_certain_clock(code) for scan, code in zip(scans, codes, strict=True)):
-        return "it uses __DATE__ or __TIME__", ()
-    for (of, _text), scan in zip(texts, scans, strict=True):
-        if of and "/" in of.name and scan.asks_files:
-            return of.unplaced, ()
-    if not forced and not any(scan.asks_files or scan.has_clock for scan in scans):
-        return "", ()
-    siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
-    return "", tuple(
-        HeaderQuery(
-            each if isinstance(each, str) else each.decode("utf-8", "surrogateescape"),
-            tuple(filter(None, (of.folder if of else options.base_dir, *options.include_dirs))),
-            of,
-            options.defines + definitions,
-            forced,
-            siblings,
-            has_lines=options.has_lines,
-        )
-        for of, each in texts
+    macros = [encoded(value) for _, value in (*options.defines, *definitions) if value]
+    if any(map(words.has_clock, macros)) or words.is_pasted(b"##".join([b"", *macros]), *words.CLOCK):
+        return "its macros use __DATE__ or __TIME__", None
+    inputs = [each for each in link if each.kind == "cu"]
+    texts = [encoded(text)] if kind == "cuda" else []
+    texts += [each.data for each in inputs]
+    if any(map(words.certainly_has_clock, texts)):
+        return "it uses __DATE__ or __TIME__", None
+    for each in inputs:
+        if "/" in each.name and words.may_ask(b"\n".join([each.data, *macros])):
+            return each.unplaced, None
+    if not forced and not any(map(words.may_ask, [*texts, b"\n".join(macros)])):
+        return "", None
+    folders = [options.base_dir, *options.include_dirs, *(each.folder for each in inputs)]
+    return "", HeaderSearch(
+        (*texts, *macros),
+        tuple(dict.fromkeys(filter(None, folders))),
+        forced=forced,
+        is_working=not options.base_dir or not all(each.folder for each in inputs),
+        has_lines=options.has_lines,
+        complete=_completed if kind == "cuda" else None,
     )
+
+
+def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:
+    from .entries import with_names
+
+    return with_names(artifact, texts)
 
 
 def line_inputs(

@@ -8,7 +8,7 @@ import pytest
 
 from numba_kcache.errors import KCacheError
 from numba_kcache.store.entry import ENTRY
-from numba_kcache.tiers.trial import round_trip
+from numba_kcache.tiers.tier import round_trip
 from numba_kcache.tiers.trust import SIGNATURE
 
 

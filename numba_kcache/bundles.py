@@ -18,25 +18,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..engine.arrival import arrived, refusal_of
-from ..engine.destination import require_directory
-from ..engine.session import Session
-from ..errors import BundleError, KCacheError, OptionError
-from ..headers.lookup import without_stats
-from ..keys import Component, sha256
-from ..model import NO_TARGET, NamedTuple, Target, read_arch
-from ..model.json_values import read_json
-from ..model.tier_address import OCI_PREFIX
-from ..settings import read_settings
-from ..store import entry as entry_format
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
-from ..store.payload_check import check_payloads
-from ..tiers.bundle import Bundle, BundledFile, BundleReport
-from ..tiers.chain import Chain
-from ..tiers.checked_tier import CheckedTier
-from ..tiers.opening import find_layout, open_any, open_tiers
-from ..tiers.trust import trust_of
-from .writing import assemble, write_bundle
+from .engine.arrival import arrived, refusal_of
+from .engine.destination import require_directory
+from .engine.session import Session
+from .errors import BundleError, KCacheError, OptionError
+from .headers.lookup import without_stats
+from .keys import Component, sha256
+from .model import NO_TARGET, NamedTuple, Target, read_arch
+from .model.json_values import read_json
+from .model.tier_address import OCI_PREFIX
+from .settings import read_settings
+from .store import entry as entry_format
+from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
+from .store.payload_check import check_payloads
+from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
+from .tiers.chain import Chain
+from .tiers.checked_tier import CheckedTier
+from .tiers.opening import find_layout, open_any, open_tiers
+from .tiers.trust import trust_of
 
 LISTING_S = 120.0
 """Longest time that a tier may take to list its files, in seconds."""
@@ -80,11 +79,11 @@ def export_bundle(
     def read(is_entry: bool, key: str) -> bytes | None:
         return session.local.get_encoded(key) if is_entry else manifests[key]
 
-    if layout is None:
-        return write_bundle(path, entries, files, read, signing_key=signing_key)
-    from .image import write_image
-
     bundle = assemble(path, entries, files, read, signing_key=signing_key)
+    if layout is None:
+        return write_bundle(bundle)
+    from .tiers.image import write_image
+
     return write_image(layout, bundle, entries, _toolchain(session, entries))
 
 
@@ -112,11 +111,9 @@ def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list
 def _chosen(
     session: Session, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
 ) -> list[BundledFile]:
-    if isinstance(session.store, Chain):
-        session.store.settle()
     chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
-    for key in sorted({file.key for file in session.local.files(ENTRY)}):
+    for key in sorted({file.key for file in session.settled().files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
             entry = entry_format.decode_entry(data, key)
@@ -238,7 +235,7 @@ def push(session: Session, to: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer.
     """
-    tier = _tier(session, to, writes=True)
+    tier = _tier(session, to, writes=True)[1]
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     copied: dict[str, int] = {}
@@ -265,7 +262,7 @@ def pull(session: Session, source: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer, or the mode forbids writing.
     """
-    tier = _tier(session, source, writes=False)
+    chain, tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
@@ -273,7 +270,7 @@ def pull(session: Session, source: str | None) -> Moved:
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}
-    tier.settle()
+    chain.settle(LISTING_S)
     copied = {key for key in found if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
@@ -284,7 +281,7 @@ def pull(session: Session, source: str | None) -> Moved:
     return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 
 
-def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
+def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, CheckedTier]:
     settings = session.settings
     addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
     if text is not None and writes and addresses[0].readonly is None:
@@ -294,7 +291,8 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     session.statistics.sources.append(chain.take_unsaved)
     for tier in chain.tiers:
         if tier.takes or not writes:
-            return tier
+            tier.is_patient = True
+            return chain, tier
     what = "cannot push" if writes else "cannot pull"
     why = "no writable tier is set" if writes else "no tier is set"
     raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import StoredEntry
-from numba_kcache.tiers import allowance, checked_tier
-from numba_kcache.tiers.allowance import Allowance
+from numba_kcache.tiers import breaker, checked_tier
+from numba_kcache.tiers.breaker import Breaker
 from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import Events, entry_of, key_of, open_store
-from tests.support.tiers import MemoryTier
-from tests.unit.test_store_locks import Time
+from tests.support.tiers import MemoryTier, Time
 
 
 class SlowTier(MemoryTier):
@@ -33,7 +36,7 @@ class SlowTier(MemoryTier):
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of tiers and their allowances."""
     time = Time()
-    monkeypatch.setattr(allowance.Allowance.__init__, "__defaults__", (time,))
+    monkeypatch.setattr(breaker.Breaker.__init__, "__kwdefaults__", {"clock": time})
     monkeypatch.setattr(checked_tier.time, "perf_counter", time)
     return time
 
@@ -85,14 +88,51 @@ def test_server_that_lies_slowly_is_left_alone(tmp_path: Path, time: Time) -> No
     assert tier.lost_s <= 3
 
 
+@pytest.mark.parametrize("has_entries", [False, True], ids=["without the entries", "with them"])
+@pytest.mark.parametrize("readonly", [True, False])
+def test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, has_entries: bool, readonly: bool
+) -> None:
+    """Each open of a file or folder in it takes half a second; each kernel is looked up and, after a miss, stored."""
+    share, found, lost_s = open_store(tmp_path / "share"), Events(), 0.0
+    for number in range(0 if has_entries else 20, 40):
+        share.put(entry_of(number))
+    tier = DirectoryTier(str(tmp_path / "share"), readonly=readonly)
+    chain = Chain(open_store(tmp_path / "local"), [tier], found)
+    opened, me = os.open, threading.get_ident()
+
+    def slowly(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        at = path if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
+        if threading.get_ident() == me and os.fspath(at).startswith(str(tmp_path / "share")):
+            time.now_s += 0.5
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", slowly)
+    for number in range(20):
+        start_s = time.now_s
+        if chain.get(key_of(number)) is None:
+            chain.get(key_of(number))
+            chain.put(entry_of(number))
+            chain.add_variant(key_of(number), {"key": key_of(number)})
+        lost_s += time.now_s - start_s
+        time.now_s += 0.2  # the compile
+
+    assert 0.5 < lost_s <= 6
+    waits = [event.fields for event in found.of(EventKind.WAITED)]
+    assert len(waits) == chain.reports()[0].waits >= 1
+    assert {fields["what"] for fields in waits} == {f"its answer: tier {tier.name}"}
+    assert all(fields["waited_s"] > 1 for fields in waits)
+    assert chain.flush(30)
+
+
 def test_account_fills_again() -> None:
     """A server that is fast again is queried again."""
     time = Time()
-    account = Allowance(time)
+    account = Breaker(None, clock=time)
 
     assert account.charge(3.05)
-    assert account.is_spent()
+    assert account.left_s() == 0
     time.now_s += 88
-    assert account.is_spent()
+    assert account.left_s() == 0
     time.now_s += 4
-    assert not account.is_spent()
+    assert account.left_s() > 0

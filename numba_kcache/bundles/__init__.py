@@ -1,1 +1,0 @@
-"""Move entries between caches: export, import, push, pull."""

@@ -1,0 +1,118 @@
+"""Observe the NVRTC that this process calls: the questions that it asks the file system on this thread.
+
+Promise     `observed` yields a list that holds each question when the context ends. An NVRTC that cannot be observed
+            for certain has a reason, which `unobservable` returns; it compiles as before.
+Method      `launch/observe.c` replaces the functions of the library that open files. An NVRTC that imports a function
+            which the observer does not know is refused. A probe, once for each build, has to show a header that is
+            there and one that is not; its result is recorded with the toolchain.
+Not here    The meaning of the questions (record).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from ..keys import digest_of
+from ..launch import native
+from ..model.artifact import Artifact
+from ..toolchain import Toolchain
+from ..toolchain.loaded import called_library
+from ..toolchain.nvrtc import run_nvrtc
+
+Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
+"""Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
+read."""
+
+own_files = set[str]()
+"""Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
+
+_hooked: dict[tuple[int, str], str] = {}
+_probed: dict[str, str] = {}
+
+
+@contextmanager
+def observed(*, is_edited: bool = False) -> Iterator[list[Event]]:
+    """Collect what NVRTC asks on this thread; with `is_edited`, headers are handed over without `__DATE__` and the
+    like."""
+    events: list[Event] = []
+    native.watch(is_edited)
+    try:
+        yield events
+    finally:
+        events += native.unwatch()
+
+
+def begin_observing() -> None:
+    """Begin to record on this thread, for a compile that another library makes; `end_observing` ends it."""
+    native.watch(False)
+
+
+def end_observing() -> list[Event]:
+    """Return what was recorded since `begin_observing`."""
+    return native.unwatch()
+
+
+def compile_alone(
+    build: Callable[[], Artifact], toolchain: Toolchain, distributions: Iterable[str] = ()
+) -> tuple[Artifact, str]:
+    """Compile texts that should ask for no file. Returns the reason not to store the code; "" if they asked for none.
+
+    Args:
+        build: Compiles.
+        toolchain: The compilers.
+        distributions: The packages that compile. Headers in their own folders belong to their versions.
+    """
+    unobservable(toolchain, is_probed=False)
+    with observed() as events:
+        artifact = build()
+    files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
+    folders = tuple(os.path.dirname(file) + "/" for file in files if file)
+    asked = [path for each in events if each[0] != "l" and not (path := os.fsdecode(each[1])).startswith(folders)]
+    asked = [path for path in asked if path not in own_files]
+    return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else ""
+
+
+def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
+    """Make the NVRTC of this process observable. Returns the reason why it is not; "" if it is.
+
+    Args:
+        toolchain: Keeps the result of the probe.
+        is_probed: Whether the probe has to show that the observer sees what is read.
+    """
+    found = called_library("nvrtc")
+    if found is None:
+        return "it is not loaded"
+    address, build = found
+    if found not in _hooked:  # two threads may both do this, and what follows: the result is the same
+        _hooked[found] = native.observe(address)
+    if _hooked[found] or not is_probed:
+        return _hooked[found]
+    if build not in _probed:
+        name = digest_of(["observer", build])
+        record = toolchain.load_record(name)
+        known = record.get("why") if record else None
+        _probed[build] = known if isinstance(known, str) else _probe()
+        if known != _probed[build]:
+            toolchain.save_record(name, {"why": _probed[build]})
+    return _probed[build]
+
+
+def _probe() -> str:
+    """Compile a text that asks for two headers, of which one is there. Returns the reason why that was not seen."""
+    content, name = b"#error the header was read\n", "numba_kcache_probe.h"
+    header = os.memfd_create("probe")
+    try:
+        os.write(header, content)
+        there = f"/proc/self/fd/{header}"
+        source = f'#if __has_include("{name}")\n#endif\n#include "{there}"\n'
+        with observed() as events, suppress(Exception):  # it has an error; any other shows in the events
+            run_nvrtc(source, "/numba_kcache/probe.cu", [], ())
+    finally:
+        os.close(header)
+    read = {(each[1], each[5]) for each in events if each[0] == "r"}
+    looked = {each[1] for each in events if each[0] == "l" and each[2]}
+    is_seen = (os.fsencode(there), content) in read and f"/numba_kcache/{name}".encode() in looked
+    return "" if is_seen else "the observer does not see what it reads"

@@ -1,0 +1,272 @@
+"""Compile under the observer, and record what NVRTC asked the file system as a `Transcript`.
+
+Promise     The bytes that are recorded are those that the compiler was handed. Where an answer is not known for
+            certain, the reason is returned, and the code is not stored.
+Method      `launch/observe.c` lists each question of NVRTC with its answer. A text that contains `__DATE__` or the like
+            is compiled again without these words: where that gives the same code, the time is in no branch that is
+            taken. The code of the first compile is the one that is kept; it is that of a plain compile.
+Not here    Whether this NVRTC can be observed (observer), and comparing a transcript later (check).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as modes
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from ..errors import KCacheError
+from ..keys import Plain
+from ..model.artifact import Artifact
+from ..toolchain import Toolchain
+from ..toolchain.nvrtc import edited
+from . import HeadersRead, words
+from .check import same_files, toolkit_now
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
+from .observer import Event, observed, own_files, unobservable
+from .roots import WORKING, HeaderSearch, Place, Roots, located
+from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
+
+_NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
+"""Names of texts within NVRTC, which it looks up in the working directory first."""
+
+_NOT_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
+_REASONS = {
+    errno.ENXIO: "it is not a regular file",
+    errno.EFBIG: "it is too large",
+    errno.EBUSY: "it changed while it was read",
+}
+
+
+def _forced_paths(search: HeaderSearch) -> dict[str, str]:
+    """The path in the working directory of each name given to `-include`, with the name."""
+    return {os.path.join(os.getcwd(), name): name for name in search.forced if not name.startswith("/")}
+
+
+class Untracked(Exception):
+    """An answer that NVRTC got is not known for certain: the reason, and the file."""
+
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(f"its headers cannot be captured: {why}{f': {path}' if path else ''}")
+
+
+def compile_observed(
+    build: Callable[[], Artifact], search: HeaderSearch, toolchain: Toolchain
+) -> tuple[Artifact, HeadersRead]:
+    """Compile, and record the headers that the result depends on.
+
+    Args:
+        build: Compiles.
+        search: The texts, and the folders that are searched for files.
+        toolchain: The compilers.
+    """
+    why = unobservable(toolchain, is_probed=True)
+    since_ns = time.time_ns()
+    with observed() as events:
+        artifact = build()
+    try:
+        if why:
+            raise Untracked(f"this NVRTC cannot be observed: {why}")
+        roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
+        texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
+        is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts
+        is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
+        if is_beside and not roots.working:
+            roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
+        if is_named:  # by which path it is found matters: with a folder, the check takes no other
+            forced = {path: f"./{name}" for path, name in forced.items()}
+        recording = Recording(events, roots, since_ns, time.time_ns(), forced)
+        clock = _clock_of(build, artifact, search, recording)
+        if clock:
+            return artifact, HeadersRead(untracked=clock)
+        transcript = recording.transcript()
+    except Untracked as untracked:
+        return artifact, HeadersRead(untracked=str(untracked))
+    paths = _paths(artifact, search, recording)
+    if search.complete is not None:
+        artifact = search.complete(artifact, [search.texts[0], *recording.texts.values()])
+    return artifact, HeadersRead(
+        transcript_components(transcript, paths), {"transcript": transcript_to_json(transcript), "paths": paths}
+    )
+
+
+def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
+    """Record the headers of a compile that another library made, between `begin_observing` and `end_observing`."""
+    why = unobservable(toolchain, is_probed=True)
+    try:
+        recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
+        if not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen):
+            return HeadersRead()  # it asked for no file
+        if why:
+            raise Untracked(f"this NVRTC cannot be observed: {why}")
+        if words.has_clock(texts := b"\n".join(recording.texts.values())) or words.hides_clock(texts):
+            return HeadersRead(untracked="it uses __DATE__ or __TIME__")
+        transcript = recording.transcript()
+    except Untracked as untracked:
+        return HeadersRead(untracked=str(untracked))
+    return HeadersRead(transcript_components(transcript, ()), {"transcript": transcript_to_json(transcript)})
+
+
+class Recording:
+    """The questions of one compile.
+
+    Args:
+        events: What the observer saw.
+        roots: The folders that were searched.
+        since_ns: The time before the compile started.
+        now_ns: The time after it ended.
+        forced: Paths at which `-include` found nothing in the working directory, each with the name.
+
+    Attributes:
+        answers: The stat and the digest of each place; "" for a file that was not read; None where there was nothing.
+        texts: The user's headers that were read, by their path.
+        others: The toolkit's.
+        seen: What the observer saw.
+
+    Raises:
+        Untracked: An answer is not known for certain.
+    """
+
+    def __init__(
+        self, events: Iterable[Event], roots: Roots, since_ns: int, now_ns: int, forced: Mapping[str, str] = {}
+    ) -> None:
+        self.answers: dict[Place, tuple[FileStat, str] | None] = {}
+        self.texts: dict[str, bytes] = {}
+        self.others: dict[str, bytes] = {}
+        self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
+        self._writers: dict[Place, bool | None] = {}
+        self.seen = [*events]
+        working, known = os.getcwd(), dict[str, Place]()
+        for kind, name, error, writer, (*stat, mode), data in self.seen:
+            path = os.fsdecode(name)
+            if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
+                continue
+            if kind == "o":
+                raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
+            if path in forced and error in _NOT_THERE:  # the same name is absent in any other working directory
+                self.answers[Place(WORKING, forced[path])] = None
+                if roots.place(path).root < 0:
+                    continue
+            if path not in known:
+                known[path] = roots.place(path)
+            place = known[path]
+            before, is_new = self.answers.get(place), place not in self.answers
+            if error:
+                if error not in _NOT_THERE and (before or error != errno.EACCES):
+                    raise Untracked(os.strerror(error), path)
+                if before:
+                    raise Untracked("it was modified", path)
+                self.answers[place] = None
+                continue
+            texts = self.others if place.root >= len(roots.own) else self.texts
+            if kind == "r" and before and texts.get(path) == data:
+                continue  # the same bytes once more
+            content = digest(data) if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
+            if not is_new and (before is None or bool(before[1] and content and before[1] != content)):
+                raise Untracked("it was modified", path)
+            if is_new or content:
+                self.answers[place] = FileStat(*stat), content
+            if kind == "r":
+                self._writers[place] = None if writer < 0 else bool(writer)
+                texts[path] = data
+
+    def transcript(self) -> Transcript:
+        """Make the transcript."""
+        roots, own = self._roots, len(self._roots.own)
+        places = {place: each[1] or FILE for place, each in self.answers.items() if each is not None}
+        absent: dict[Place, list[str]] = {}
+        for place in sorted(place for place, each in self.answers.items() if each is None):
+            folder, _, name = place.rest.rpartition("/")
+            absent.setdefault(Place(place.root, folder or "/"[: place.rest.startswith("/")]), []).append(name)
+        lacking = {folder: tuple(names) for folder, names in absent.items()}
+        inodes = {
+            place: (each[0].device, each[0].inode)
+            for place, each in self.answers.items()
+            if each is not None and each[1] != FOLDER
+        }
+        found = ((place, each) for place, each in self.answers.items() if each and place.root < own)
+        stats = {place: each[0] for place, each in found if self._is_settled(place)}
+        stats |= {folder: stat for folder in lacking if folder.root < own and (stat := self._settled_folder(folder))}
+        toolkit, layout = self._toolkit(places, lacking), roots.layout()
+        return Transcript(
+            own,
+            layout if toolkit else layout[:own],  # it does not matter which toolkit was not asked
+            {place: places[place] for place in sorted(places) if place.root < own},
+            {folder: names for folder, names in lacking.items() if folder.root < own},
+            same_files(inodes),
+            toolkit,
+            stats,
+        )
+
+    def _is_settled(self, place: Place) -> bool:
+        stat, content = self.answers[place] or (None, "")
+        if stat is None or content in ("", FOLDER):
+            return False
+        return is_settled(stat, self._roots.path(place), self._now_ns, has_writer=self._writers[place])
+
+    def _settled_folder(self, folder: Place) -> FileStat | None:
+        """Return the stat of a folder that did not change since before the compile; None if it may have."""
+        path = self._roots.path(folder)
+        try:
+            stat = stat_of(os.stat(path))
+        except (OSError, ValueError):
+            return None
+        return stat if is_settled(stat, path, self._since_ns, has_writer=False) else None
+
+    def _toolkit(self, places: dict[Place, str], absent: dict[Place, tuple[str, ...]]) -> Toolkit | None:
+        """Make the toolkit's part, which must be unchanged since before the compile for its stats to be kept."""
+        own = len(self._roots.own)
+        found = sorted(place for place in places if place.root >= own)
+        lacking = {folder: names for folder, names in absent.items() if folder.root >= own}
+        if not found and not lacking:
+            return None
+        read = {place: places[place] for place in found if places[place] not in (FILE, FOLDER)}
+        part = toolkit_now(Toolkit("", tuple(found), lacking), self._roots, self._since_ns, {}, read)
+        for place in found:
+            stat, _content = self.answers[place] or (None, "")
+            if stat and stat.ctime_ns + SETTLED_AFTER_NS > self._since_ns:
+                return part._replace(stat="")
+        return part
+
+
+def _clock_of(build: Callable[[], Artifact], made: Artifact, search: HeaderSearch, recording: Recording) -> str:
+    """Return the reason why the code may depend on the time of the compile; "" if it does not."""
+    texts = b"\n".join([*search.texts, *recording.texts.values()])
+    mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]
+    why = f"it uses __DATE__ or __TIME__{f' in {mentions[0]}' if mentions else ''}"
+    if words.hides_clock(texts):
+        return why
+    if not words.has_clock(texts):
+        return ""
+    if not search.is_edited:
+        return why
+    try:
+        with edited(words.without_clock), observed(is_edited=True):
+            other = build()
+    except KCacheError:
+        return why
+    is_same = made.cubin == other.cubin and made.extras.get("ptx") == other.extras.get("ptx")
+    return "" if is_same and made.extras.get("ltoir") == other.extras.get("ltoir") else why
+
+
+def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> list[Plain]:
+    """List the folders whose paths the code may contain, each with its number among the user's (`located`)."""
+    texts = [*search.texts, *recording.texts.values()]
+    is_hidden = words.has_location(b"\n".join(texts))
+    codes = [artifact.cubin, artifact.extras.get("ptx", b"")]
+    if "ltoir" in artifact.extras:  # it cannot be searched
+        spelled = [*texts, *recording.others.values()]
+        is_hidden = is_hidden or any(words.has_location(text) or b"assert" in text for text in spelled)
+    found: list[Plain] = []
+    for number, folder in located(recording._roots):
+        name = os.fsencode(folder)
+        numbers = ", ".join(map(str, name)).encode()  # in PTX, text is written as numbers
+        is_named = any(name in code or numbers in code for code in codes) or any(name in text for text in texts)
+        if number == -2:
+            is_named = search.has_lines and any(map(words.has_line_directive, texts))
+        elif search.has_lines or (is_hidden and (number != -1 or "ltoir" in artifact.extras)):
+            is_named = True
+        if is_named:
+            found.append([number, folder])
+    return found

@@ -1,0 +1,387 @@
+"""A bundle in an OCI image layout: written under a tag, found by it, unpacked within bounds.
+
+Promise     A blob is parsed only after its size and sha256 were compared with the manifest. No link inside the layer is
+            followed, and no name in it is used as a path. Unpacking ends with an error before it writes more than the
+            layer's own size and one kernel's limit (`MAX_FILE_BYTES`), or a bundle of another size than its first
+            bytes state. The anonymous file that it fills is a bundle like any other, refused or used as a whole.
+            The same entries give the same digests, on every machine: the image contains no time, user or host name, and
+            no output of a compressor whose version could matter. The tag leads to the old image or to the new one.
+Method      One layer with the bundle, a config with labels, a manifest with the same texts as annotations, then
+            index.json. The layer has the gzip format, which model-cache operators of Kubernetes require, but is not
+            compressed: entries are compressed already. These operators read only files under io.triton.cache; users and
+            volume mounts find the same file under its other name, a hard link. Of a layer one regular file is read, the
+            one whose name ends in .kcache, after headers of 512 bytes each; all other members are skipped.
+Not here    Registries: skopeo, oras and podman copy layouts to and from them. Blobs of images without a tag are not
+            removed, as with other tools.
+Source      OCI Image Format Specification 1.1, "Image Layout"; POSIX.1-1988, "ustar interchange format".
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from struct import Struct
+from typing import IO, Any
+
+from ..errors import BundleError
+from ..model import parse_target
+from ..model.json_values import fits, read_json
+from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
+from ..store import CLOEXEC, DIRECTORY, FOLDER
+from ..store.entry import MAX_FILE_BYTES
+from ..store.tree import READ
+from .bundle import (
+    CHUNK_BYTES,
+    PREFIX,
+    Assembled,
+    Bundle,
+    BundledFile,
+    BundleReport,
+    bundle_in,
+    check_time,
+    publish_in,
+    sizes_of,
+)
+from .trust import Trust
+
+OUR_ANNOTATIONS = "io.github.numba-kcache"
+OPERATOR_LABELS = "cache.triton.image"
+"""Prefix of the label that GKM and KServe's model cache look for: `/summary` lists the GPUs that an image is for."""
+
+_INDEX, _BLOBS = "index.json", ("blobs", "sha256")
+_FILE, _FOLDER = "kernels.kcache", "io.triton.cache"
+_LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
+_REF_NAME, _DEFAULT_TAG = "org.opencontainers.image.ref.name", "latest"
+_CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+_MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_GZIP_TYPES = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
+_TAR_TYPES = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
+_DESCRIPTOR = {"mediaType": str, "digest": str, "size": int}
+_MAX_JSON_BYTES, _MAX_BLOB_BYTES = 4 << 20, 16 << 30
+_MAX_MEMBER_BYTES = (8 << 30) - 1
+"""Largest file that the header of a tar archive can describe, in bytes."""
+
+_MAX_TEXT = 4096
+_BLOCK_BYTES = 512
+_USTAR = Struct("100s8s8s8s12s12s8s1s100s8s247x")
+_STORED_BYTES = 65535  # largest block of deflate without compression
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def open_layout(place: LayoutPlace, trusted: Trust, wait_s: float = math.inf) -> Bundle:
+    """The bundle in an image layout.
+
+    Raises:
+        BundleError: It is refused, or there is none.
+    """
+    return bundle_in(str(place), lambda: _unpacked(place, time.monotonic() + wait_s), trusted, wait_s)
+
+
+def _unpacked(place: LayoutPlace, end_s: float) -> int:
+    """Copy the one bundle of a layout into an anonymous file; returns its descriptor."""
+    import gzip
+    import tempfile
+
+    root = os.open(place.directory, os.O_RDONLY | DIRECTORY | CLOEXEC)
+    try:
+        layer = _layer_of(root, place.tag, end_s)
+        kind, size_bytes = layer["mediaType"], layer["size"]
+        if kind not in (*_GZIP_TYPES, *_TAR_TYPES):
+            raise ValueError(f"its layer is of the type {kind[:100]!r}, and neither tar nor tar+gzip")
+        with _blob(root, layer, _MAX_BLOB_BYTES, end_s) as blob, tempfile.TemporaryFile() as copy:
+            if kind in _TAR_TYPES:
+                _copy_bundle(blob, size_bytes, copy, end_s)
+            else:
+                with gzip.GzipFile(fileobj=blob) as unpacked:
+                    _copy_bundle(unpacked, size_bytes + MAX_FILE_BYTES, copy, end_s)
+            copy.flush()
+            return os.dup(copy.fileno())
+    except (NotADirectoryError, FileNotFoundError) as error:
+        raise ValueError(f"it is not a complete OCI image layout: {error.strerror}: {error.filename}") from None
+    except zlib.error as error:
+        raise ValueError(f"its layer cannot be unpacked: {error}") from None
+    finally:
+        os.close(root)
+
+
+def _copy_bundle(archive: Any, left_bytes: int, copy: IO[bytes], end_s: float) -> None:
+    """Copy the one regular file with a bundle's suffix out of a tar archive that holds at most so many bytes."""
+    from tarfile import AREGTYPE, REGTYPE, TarError, TarInfo
+
+    def take(size_bytes: int) -> bytes:
+        nonlocal left_bytes
+        check_time(end_s)
+        left_bytes -= size_bytes
+        if left_bytes < 0:
+            raise ValueError("its layer unpacks to too many bytes")
+        data: bytes = archive.read(size_bytes)
+        if len(data) != size_bytes:
+            raise ValueError("its layer is cut short")
+        return data
+
+    found = 0
+    while (header := take(_BLOCK_BYTES)).strip(b"\0"):
+        try:
+            member = TarInfo.frombuf(header, "latin-1", "strict")
+        except TarError:
+            raise ValueError("its layer is not a tar archive") from None
+        is_bundle = member.type in (REGTYPE, AREGTYPE) and member.name.endswith(BUNDLE_SUFFIX)
+        found += is_bundle
+        if not 0 <= member.size <= left_bytes:
+            raise ValueError(f"a file of {member.size} bytes in its layer is too large")
+        for at in range(0, member.size, CHUNK_BYTES):
+            size_bytes = min(CHUNK_BYTES, member.size - at)
+            chunk = take(-(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
+            if is_bundle:
+                if at == 0:
+                    sizes_of(chunk[: min(PREFIX.size, size_bytes)], member.size)
+                copy.write(chunk[:size_bytes])
+    if found != 1:
+        raise ValueError(f"its layer holds {found or 'no'} files {BUNDLE_SUFFIX} instead of one")
+
+
+def _layer_of(root: int, tag: str | None, end_s: float) -> dict[str, Any]:
+    manifests = _read_index(root)["manifests"]
+    wanted = _DEFAULT_TAG if tag is None and len(manifests) > 1 else tag
+    found = manifests if wanted is None else [each for each in manifests if _tag_of(each) == wanted]
+    if len(found) != 1:
+        there = ", ".join(sorted({_tag_of(each)[:100] or "(no tag)" for each in manifests})[:20])
+        tagged = "" if wanted is None else f" with the tag {wanted!r}"
+        raise ValueError(f"it has {len(found)} images{tagged}" + (f"; its tags are {there}" if there else ""))
+    if found[0]["mediaType"] not in _MANIFEST_TYPES:
+        raise ValueError(f"its image is of the type {found[0]['mediaType'][:100]!r}")
+    with _blob(root, found[0], _MAX_JSON_BYTES, end_s) as file:
+        manifest = read_json(file.read())
+    if not fits(manifest, {"config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}) or len(manifest["layers"]) != 1:
+        raise ValueError("its image does not consist of a config and one layer")
+    with _blob(root, manifest["config"], _MAX_JSON_BYTES, end_s):  # opened only to check its digest
+        layer: dict[str, Any] = manifest["layers"][0]
+    return layer
+
+
+def _read_index(root: int) -> dict[str, Any]:
+    with _opened(root, LAYOUT_MARK) as file:
+        layout = read_json(file.read(4096))
+    if not fits(layout, {"imageLayoutVersion": str}) or layout["imageLayoutVersion"] != "1.0.0":
+        raise ValueError("its image layout is not of version 1.0.0")
+    with _opened(root, _INDEX) as file:
+        data = file.read(_MAX_JSON_BYTES + 1)
+    index: dict[str, Any] = read_json(data) if len(data) <= _MAX_JSON_BYTES else {}
+    if not fits(index, {"manifests": [_DESCRIPTOR]}):
+        raise ValueError("its index.json is malformed")
+    return index
+
+
+def _tag_of(descriptor: dict[str, Any]) -> str:
+    annotations = descriptor.get("annotations")
+    return str(annotations.get(_REF_NAME, "")) if isinstance(annotations, dict) else ""
+
+
+def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int, end_s: float) -> IO[bytes]:
+    """Open a blob after checking its size and digest against its descriptor."""
+    digest, size_bytes = descriptor["digest"], descriptor["size"]
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise ValueError(f"{digest[:100]!r} in it is not the digest of a blob")
+    if not 0 <= size_bytes <= limit_bytes:
+        size = f"{size_bytes} bytes; at most {limit_bytes} are allowed" if size_bytes > 0 else "a negative size"
+        raise ValueError(f"a blob in it has {size}")
+    file = _opened(root, *_BLOBS, digest[7:])
+    try:
+        there = os.fstat(file.fileno()).st_size
+        if there != size_bytes:
+            raise ValueError(f"a blob in it has {there} bytes, but {size_bytes} were written")
+        found = sha256()
+        while chunk := file.read(CHUNK_BYTES):
+            check_time(end_s)
+            found.update(chunk)
+        if found.hexdigest() != digest[7:]:
+            raise ValueError(f"the blob {digest} in it was damaged")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _opened(root: int, *names: str) -> IO[bytes]:
+    """Open a regular file below an open folder without following links."""
+    folder = _folder(root, names[:-1])
+    try:
+        file = open(os.open(names[-1], READ, dir_fd=folder), "rb")  # noqa: SIM115
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError(f"{names[-1]} in it is not a regular file")
+    return file
+
+
+def _folder(root: int, names: Sequence[str], *, makes: bool = False) -> int:
+    """Open a folder below an open one without following links; make it if it is missing and `makes`."""
+    folder = os.dup(root)
+    for name in names:
+        above = folder
+        try:
+            with suppress(FileExistsError):
+                if makes:
+                    os.mkdir(name, dir_fd=above)
+            folder = os.open(name, FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    return folder
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_image(
+    place: LayoutPlace, bundle: Assembled, entries: Sequence[BundledFile], toolchain: Mapping[str, Sequence[str]]
+) -> BundleReport:
+    """Write an image under its tag, and replace an image that has this tag.
+
+    Args:
+        place: Directory and tag; a missing directory is made.
+        bundle: The bundle to put into it.
+        entries: The entries in that bundle.
+        toolchain: Versions and builds of the compilers, by the tool's name.
+
+    Raises:
+        BundleError: It cannot be written, or the directory holds something else.
+    """
+    cannot = f"cannot write the image {place}"
+    if bundle.report.size_bytes > _MAX_MEMBER_BYTES:
+        raise BundleError(cannot, f"{bundle.report.size_bytes} bytes are more than the layer of an image can hold")
+    try:
+        os.makedirs(place.directory, exist_ok=True)
+        root = os.open(place.directory, os.O_RDONLY | DIRECTORY | CLOEXEC)
+        try:
+            _write(root, place.tag or _DEFAULT_TAG, bundle, describe(bundle.report, entries, toolchain))
+        finally:
+            os.close(root)
+    except (OSError, ValueError) as error:
+        raise BundleError(cannot, getattr(error, "strerror", None) or str(error)) from None
+    return bundle.report
+
+
+def describe(
+    report: BundleReport, entries: Sequence[BundledFile], toolchain: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Labels and annotations of an image."""
+    kernels = sorted({kernel for entry in entries for kernel in entry.kernels})
+    capabilities = sorted({parse_target(each).cc for each in report.targets if "_" in each})
+    gpus = [{"backend": "cuda", "arch": f"{major}{minor}", "warp_size": 32} for major, minor in capabilities]
+    ours = {
+        "entries": str(report.entries),
+        "targets": ",".join(report.targets),
+        "kernels": _first(kernels),
+        "toolchain": _first([f"{tool}={'|'.join(builds)}" for tool, builds in toolchain.items()]),
+        "signed-by": report.signed_by,
+    }
+    return {
+        "org.opencontainers.image.title": "numba_kcache kernels",
+        **{f"{OUR_ANNOTATIONS}.{name}": text for name, text in ours.items() if text},
+        f"{OPERATOR_LABELS}/entry-count": str(report.entries),
+        f"{OPERATOR_LABELS}/cache-size-bytes": str(report.size_bytes),
+        f"{OPERATOR_LABELS}/summary": _json({"targets": gpus}).decode(),
+    }
+
+
+def _first(texts: Sequence[str]) -> str:
+    """List as many texts as fit into a label, and the number of the others."""
+    kept: list[str] = []
+    for text in texts:
+        if len(",".join([*kept, text])) > _MAX_TEXT:
+            return ",".join([*kept, f"and {len(texts) - len(kept)} more"])
+        kept.append(text)
+    return ",".join(kept)
+
+
+def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> None:
+    there = os.listdir(root)
+    if there and LAYOUT_MARK not in there:
+        raise OSError(errno.EEXIST, "the directory is neither empty nor an OCI image layout")
+    publish_in(root, lambda: LAYOUT_MARK, [_LAYOUT_VERSION])
+    manifests = _read_index(root)["manifests"] if _INDEX in there else []
+    others = [each for each in manifests if _tag_of(each) != tag]
+    blobs = _folder(root, _BLOBS, makes=True)
+    try:
+        tar = sha256()
+        layer = _publish_blob(blobs, _GZIP_TYPES[0], _gzip(_tar(bundle), tar))
+        platform = {"architecture": "amd64", "os": "linux"}  # registries require one; the image has no CPU code
+        rootfs = {"type": "layers", "diff_ids": [f"sha256:{tar.hexdigest()}"]}
+        config_json = _json({**platform, "config": {"Labels": about}, "rootfs": rootfs})
+        config = _publish_blob(blobs, _CONFIG_TYPE, [config_json])
+        form = {"schemaVersion": 2, "mediaType": _MANIFEST_TYPES[0]}
+        manifest_json = _json({**form, "config": config, "layers": [layer], "annotations": about})
+        manifest = _publish_blob(blobs, _MANIFEST_TYPES[0], [manifest_json])
+    finally:
+        os.close(blobs)
+    images = [*others, {**manifest, "annotations": {_REF_NAME: tag}}]
+    publish_in(root, lambda: _INDEX, [_json({"schemaVersion": 2, "manifests": sorted(images, key=_tag_of)})])
+
+
+def _publish_blob(blobs: int, kind: str, parts: Iterable[bytes]) -> dict[str, Any]:
+    """Write a blob under its digest and describe it."""
+    digest, sizes = sha256(), list[int]()
+
+    def counted() -> Iterator[bytes]:
+        for part in parts:
+            digest.update(part)
+            sizes.append(len(part))
+            yield part
+
+    publish_in(blobs, digest.hexdigest, counted())
+    return {"mediaType": kind, "digest": f"sha256:{digest.hexdigest()}", "size": sum(sizes)}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
+
+
+def _tar(bundle: Assembled) -> Iterator[bytes]:
+    yield _header(f"{_FOLDER}/", b"5", 0o755)
+    yield _header(f"{_FOLDER}/{_FILE}", b"0", 0o644, bundle.report.size_bytes)
+    yield from bundle.parts
+    yield bytes(-bundle.report.size_bytes % _BLOCK_BYTES)
+    yield _header(_FILE, b"1", 0o644, link=f"{_FOLDER}/{_FILE}")
+    yield bytes(2 * _BLOCK_BYTES)
+
+
+def _header(name: str, kind: bytes, mode: int, size_bytes: int = 0, *, link: str = "") -> bytes:
+    """A ustar header, with owner root and modification time 0; not by tarfile, whose versions write other bytes."""
+    numbers = (b"%07o" % mode, b"%07o" % 0, b"%07o" % 0, b"%011o" % size_bytes, b"%011o" % 0, b" " * 8)
+    header = _USTAR.pack(name.encode(), *numbers, kind, link.encode(), b"ustar\00000")
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+def _gzip(parts: Iterable[bytes], digest: Any) -> Iterator[bytes]:
+    """Wrap as gzip (RFC 1952) in stored blocks (RFC 1951, 3.2.4), not by zlib, whose versions may split differently.
+
+    The parts are added to a digest too.
+    """
+    yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    checksum, size_bytes, held = 0, 0, b""
+    for part in parts:
+        digest.update(part)
+        checksum, size_bytes = zlib.crc32(part, checksum), size_bytes + len(part)
+        held += part
+        whole = len(held) - len(held) % _STORED_BYTES
+        for at in range(0, whole, _STORED_BYTES):
+            yield b"\0\xff\xff\0\0" + held[at : at + _STORED_BYTES]
+        held = held[whole:]
+    yield b"\1" + len(held).to_bytes(2, "little") + (len(held) ^ 0xFFFF).to_bytes(2, "little") + held
+    yield checksum.to_bytes(4, "little") + (size_bytes & 0xFFFFFFFF).to_bytes(4, "little")
