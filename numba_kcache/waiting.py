@@ -54,7 +54,7 @@ class _Mark(tuple[int, int]):
 Turns = dict[Hashable, Owner]
 """The turns of one kind that threads have now, by name. Equality of names must not call Python code."""
 
-_awaited: dict[int, Owner] = {}
+awaited: dict[int, Owner] = {}
 """The turn that each waiting thread waits for, by `threading.get_ident()`."""
 
 
@@ -128,7 +128,7 @@ def waited(
     if is_reentered():
         return False
     try:
-        _awaited[me] = other
+        awaited[me] = other
         while turns.get(name) is other:
             now_s = time.monotonic()
             if now_s - start_s >= wait_s or not _is_alive(other) or _leads_to(me, other):
@@ -140,16 +140,16 @@ def waited(
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
     finally:
-        _awaited.pop(me, None)
+        awaited.pop(me, None)
         tell_wait(tell, "another thread that resolves or loads the same kernel", time.monotonic() - start_s)
 
 
 def _leads_to(me: int, other: Owner | None) -> bool:
     """Check whether the thread of `other` waits, directly or through others, for a turn of the thread `me`."""
-    for _ in range(len(_awaited) + 1):  # the turns may change meanwhile
+    for _ in range(len(awaited) + 1):  # the turns may change meanwhile
         if other is None or other[0] == me:
             return other is not None
-        other = _awaited.get(other[0])
+        other = awaited.get(other[0])
     return False
 
 

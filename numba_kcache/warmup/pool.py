@@ -31,12 +31,12 @@ from .meter import meter
 from .worker import Task, compile_request, key_of, pack
 from .workers import Job, in_workers
 
-_LOCK = f"{0:064x}"
+LOCK = f"{0:064x}"
 """Name of the lock of a warm-up; never an entry's key, which is a digest."""
 
 _AT_ONCE_S = 0.02
 
-_QUOTA = "/sys/fs/cgroup/cpu.max"
+QUOTA = "/sys/fs/cgroup/cpu.max"
 """Quota and period in microseconds, "max" for no quota (cgroups(7)); a container sees its own cgroup as the root."""
 
 
@@ -157,7 +157,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             if workers is None and jobs:
                 waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
                 jobs = [each for each in jobs if not (waited_s > _AT_ONCE_S and _is_hit(each.wanted, done))]
-            count = min(len(jobs), workers or _cores())
+            count = min(len(jobs), workers or cores())
             for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
                 if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
                     _build_here(each, done)
@@ -246,15 +246,15 @@ def _packed(wanted: _Wanted) -> bytes | None:
 def _only_warm_up(session: Session) -> Iterator[float]:
     """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
     locks = KeyLocks(session.local.locks.folder)  # apart from those of keys: threads exclude each other by the file
-    with locks.turn(_LOCK, lambda: None, session.settings.build_wait_s, builds=True, has_keys=True) as (_, waited_s, _):
+    with locks.turn(LOCK, lambda: None, session.settings.build_wait_s, builds=True, has_keys=True) as (_, waited_s, _):
         tell_wait(session.events.emit, "another process that warms up the same directory", waited_s)
         yield waited_s
 
 
-def _cores() -> int:
+def cores() -> int:
     """Count the cores of the process's affinity, or of the cgroup's quota if that is less; at least 1."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with suppress(OSError, ValueError, ZeroDivisionError), open(_QUOTA, encoding="ascii") as file:
+    with suppress(OSError, ValueError, ZeroDivisionError), open(QUOTA, encoding="ascii") as file:
         quota, period = map(int, file.read().split())
         found = min(found, -(-quota // period))
     return max(1, found)

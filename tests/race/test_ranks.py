@@ -63,10 +63,10 @@ def test_quota_of_a_container_bounds_the_workers(
 ) -> None:
     """The quota counts if it is lower than the affinity."""
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(pool, "_QUOTA", str(tmp_path / "cpu.max"))
+    monkeypatch.setattr(pool, "QUOTA", str(tmp_path / "cpu.max"))
     own = len(os.sched_getaffinity(0))
 
-    assert pool._cores() == min(own, count or own)
+    assert pool.cores() == min(own, count or own)
 
 
 WARM_UP = """
@@ -100,7 +100,7 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path, wo
 
     assert [each[:2] for each in said] == [["6", "0"]] * 3
     assert sum(int(each[2]) for each in said) == 6
-    assert workers or sorted(int(each[3]) for each in said) == [0, 0, min(6, pool._cores())]
+    assert workers or sorted(int(each[3]) for each in said) == [0, 0, min(6, pool.cores())]
 
 
 def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
     kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
     other = KeyLocks(cache.session.local.locks.folder)
-    with other.turn(pool._LOCK, lambda: None, 0.0, builds=True, has_keys=True) as turn:
+    with other.turn(pool.LOCK, lambda: None, 0.0, builds=True, has_keys=True) as turn:
         assert turn.has_turn
         report = warm_up(kernel, "sm_90", progress=False)
 

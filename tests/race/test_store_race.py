@@ -20,7 +20,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import faults
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
-from numba_kcache.waiting import _awaited as awaited
+from numba_kcache.waiting import awaited
 from tests.support.programs import program
 from tests.support.stores import Events, children, counters_of, entry_of, files_below, key_of, open_store, small_entry
 

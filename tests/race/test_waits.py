@@ -192,7 +192,7 @@ def test_warm_up_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cache = KernelCache(tmp_path, build_wait_s=2.0, durability="none")
     heard: list[str] = []
     cache.subscribe(lambda event: heard.append(str(event.fields.get("what", ""))))
-    with holder(state, lambda: entered(tmp_path, pool._LOCK, has_keys=True)):
+    with holder(state, lambda: entered(tmp_path, pool.LOCK, has_keys=True)):
         report = warm_up(cached_kernel(EMPTY, cache=cache), "sm_90", progress=False)
 
     assert len(report.built) == 1

@@ -119,7 +119,7 @@ def test_thread_that_waits_does_not_wait_for_each_other_one_to_fail() -> None:
     with in_thread(fail):
         assert begun.wait(PATIENCE_S)
         with in_thread(wait) as waiter:
-            while waiter.ident not in waiting._awaited:
+            while waiter.ident not in waiting.awaited:
                 pass
             fails.set()
 
