@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
-from ..model import Event, EventKind, trouble
+from ..model import NO_TARGET, Event, EventKind, trouble
 from ..model.artifact import BUILT, Artifact
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
@@ -78,7 +78,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             make = functools.partial(request.build, cache.toolchain)
             if isinstance(request.headers, HeadersRead):
                 artifact, headers = make(), request.headers
-            elif request.headers is None and "nvrtc" not in request.libraries:
+            elif request.headers is None and (request.target == NO_TARGET or "nvrtc" not in request.libraries):
                 artifact, headers = make(), HeadersRead()
             elif request.headers is None:
                 from ..headers.observer import compile_alone

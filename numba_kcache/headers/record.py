@@ -20,7 +20,7 @@ from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
 from ..toolchain import Toolchain
-from ..toolchain.nvrtc import edited
+from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
@@ -63,7 +63,7 @@ def compile_observed(
     """
     why = unobservable(toolchain, is_probed=True)
     since_ns = time.time_ns()
-    with observed() as events:
+    with observed() as events, collected() as made:
         artifact = build()
     try:
         if why:
@@ -77,7 +77,7 @@ def compile_observed(
         if is_named:  # by which path it is found matters: with a folder, the check takes no other
             forced = {path: f"./{name}" for path, name in forced.items()}
         recording = Recording(events, roots, since_ns, time.time_ns(), forced)
-        clock = _clock_of(build, artifact, search, recording)
+        clock = _clock_of(build, made, search, recording)
         if clock:
             return artifact, HeadersRead(untracked=clock)
         transcript = recording.transcript()
@@ -230,7 +230,9 @@ class Recording:
         return part
 
 
-def _clock_of(build: Callable[[], Artifact], made: Artifact, search: HeaderSearch, recording: Recording) -> str:
+def _clock_of(
+    build: Callable[[], Artifact], made: list[Mapping[str, bytes]], search: HeaderSearch, recording: Recording
+) -> str:
     """Return the reason why the code may depend on the time of the compile; "" if it does not."""
     texts = b"\n".join([*search.texts, *recording.texts.values()])
     mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]
@@ -242,12 +244,11 @@ def _clock_of(build: Callable[[], Artifact], made: Artifact, search: HeaderSearc
     if not search.is_edited:
         return why
     try:
-        with edited(words.without_clock), observed(is_edited=True):
-            other = build()
+        with collected(words.without_clock) as others, observed(is_edited=True):
+            build()
     except KCacheError:
         return why
-    is_same = made.cubin == other.cubin and made.extras.get("ptx") == other.extras.get("ptx")
-    return "" if is_same and made.extras.get("ltoir") == other.extras.get("ltoir") else why
+    return "" if made == others else why  # not the linked code: Numba's has names that count its compiles
 
 
 def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> list[Plain]:

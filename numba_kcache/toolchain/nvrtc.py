@@ -29,13 +29,19 @@ _thread = threading.local()
 
 
 @contextmanager
-def edited(edit: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Edit each source that this thread compiles, for a compile whose code is only compared."""
-    _thread.edit = edit
+def collected(edit: Callable[[bytes], bytes] | None = None) -> Iterator[list[Mapping[str, bytes]]]:
+    """Collect the code of each source that this thread compiles.
+
+    Args:
+        edit: Edits the sources, for a compile whose code is only compared.
+    """
+    outer = getattr(_thread, "made", None), getattr(_thread, "edit", None)
+    found = list[Mapping[str, bytes]]()
+    _thread.made, _thread.edit = found, edit
     try:
-        yield
+        yield found
     finally:
-        _thread.edit = None
+        _thread.made, _thread.edit = outer
 
 
 class NvrtcResult(NamedTuple):
@@ -82,6 +88,8 @@ def run_nvrtc(
                 raise CompileError("cannot compile", f"NVRTC returned {status.name}", "see .log", text_log)
             return NvrtcResult(False, text_log or status.name)
         code = {kind: fetch(*_getters(nvrtc, kind), program) for kind in outputs}
+        if (made := getattr(_thread, "made", None)) is not None:
+            made.append(code)
         names = {each: _checked(nvrtc.nvrtcGetLoweredName(program, each.encode())).decode() for each in expressions}
         return NvrtcResult(True, text_log, code, names)
     finally:
