@@ -66,13 +66,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
-    try:
-        value = getattr(import_module(f".{home}", __name__), name)
-    except (AttributeError, ImportError):  # in a signal handler that interrupted this import
-        from .store import finish_imports
-
-        finish_imports()
-        value = getattr(import_module(f".{home}", __name__), name)
+    value = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
 

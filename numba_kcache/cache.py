@@ -18,7 +18,6 @@ from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
 from .settings import Settings, default_directory, read_settings
-from .store import IMPORTS, finish_imports
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
@@ -66,8 +65,6 @@ class KernelCache(GetOr):
     @property
     def session(self) -> Session:
         """The engine behind this cache."""
-        if IMPORTS:  # a signal handler that interrupted an import may have called this
-            finish_imports()
         return process_session() if self._session is None else self._session
 
     @property
@@ -94,7 +91,10 @@ class KernelCache(GetOr):
 
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
-        removed = self.session.settled().clear()
+        from .observe.progress import shown_count
+
+        with shown_count("removing", "removed", self.session.settings.progress) as tell:
+            removed = self.session.settled().clear(tell)
         self.session.forget()
         return removed.entries
 
@@ -186,9 +186,9 @@ class KernelCache(GetOr):
 
     def verify(self) -> list[Problem]:
         """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
-        from .engine.arrival import refusal_of
+        from .engine.inspection import verify
 
-        return self.session.settled().verify(refusal_of)
+        return verify(self.session)
 
     def warm_up(
         self, kernels: Any, arch: Arch | None = None, *, workers: int | None = None, progress: bool = True

@@ -15,7 +15,7 @@ import pytest
 import numba_kcache
 from numba_kcache.engine import session as process_cache
 from numba_kcache.engine.session import save_collected
-from numba_kcache.store import fallback
+from numba_kcache.store import folders
 from tests.support.programs import require_paths, starts_programs
 
 _number = count()
@@ -65,7 +65,7 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("NUMBA_KCACHE_DURABILITY", "none")
     local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
     local.mkdir()
-    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
+    monkeypatch.setattr(folders, "LOCAL_PARENT", str(local))  # of host files, and of locks of network directories
     monkeypatch.setattr(process_cache, "_process", None)
     monkeypatch.setattr(process_cache, "_overrides", {})
     monkeypatch.setattr(process_cache, "_registered", {})

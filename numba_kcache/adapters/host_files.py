@@ -5,7 +5,7 @@ Promise     All files are in a folder on a local disk that only this user can us
             removed when another process ends, or starts and finds many; a folder in use is never removed.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
             process holds a lock on its folder of copies: if another process can take the lock, that process has ended.
-Not here    The choice of the private folder (store.fallback), and the rule that host code is never stored (triton).
+Not here    The choice of the private folder (store.folders), and the rule that host code is never stored (triton).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..store import CLOEXEC, NOFOLLOW
-from ..store.fallback import private_directory
+from ..store.folders import local_directory
 
 LEFT_LIMIT = 16
 """Number of folders of copies: above it, a process removes those of ended processes also when it starts."""
@@ -147,9 +147,7 @@ def _own_folders() -> _Folders:
 
 
 def _make_folders() -> _Folders:
-    private, tried = private_directory("files for the compilers of others")  # the text names the folder, by its digest
-    if private is None:
-        raise OSError(f"there is no private folder for files: tried {tried}")
+    private = local_directory("files for the compilers of others")
     copies = f"{private}/copies"
     for folder in (copies, f"{private}/kept"):
         os.makedirs(folder, 0o700, exist_ok=True)

@@ -26,10 +26,10 @@ from ..model import NamedTuple
 from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted
 from ..settings import unknown_variables
-from ..store import CLOEXEC, NOFOLLOW
+from ..store import is_network, open_in, unlink_in
 from ..store.origin import SIGNED
 from ..store.publish import private_name
-from ..store.tree import Tree, is_network
+from ..store.tree import Tree
 from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers
 
@@ -258,7 +258,7 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
         says = plain(reason) if directory in reason else f"{directory}: {plain(reason)}"
         yield Finding("directory", WRONG, says, advice)
     elif is_network(there, status):
-        says = f"{directory}, on a network filesystem: a private local copy is kept in front of it"
+        says = f"{directory}, on a network filesystem: locks are on a local disk, and only `prune` enforces limits"
         yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what it guarantees there")
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
@@ -299,12 +299,12 @@ def _clock(tree: Tree) -> Finding:
     try:
         root, name = tree.open_root(), f".doctor-{private_name()}"
         try:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC, 0o600, dir_fd=root)
+            fd = open_in(root, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 skew_s = os.fstat(fd).st_mtime - time.time()
             finally:
                 os.close(fd)
-                os.unlink(name, dir_fd=root)
+                unlink_in(root, name)
         finally:
             os.close(root)
     except OSError as error:

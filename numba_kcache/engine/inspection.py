@@ -1,6 +1,6 @@
 """Collect the figures of `info()`, and the details of one entry.
 
-Promise     Nothing here changes the store.
+Promise     Nothing here changes the store, but `verify`, which moves damaged files to the quarantine.
 Not here    Formatting (observe), and lists of entries (store.listing).
 """
 
@@ -14,9 +14,12 @@ from ..model.artifact import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail, read_report
 from ..observe.info import CacheInfo
+from ..observe.progress import shown_count
 from ..store.entry import payload_records
+from .arrival import refusal_of
 
 if TYPE_CHECKING:
+    from ..store.report import Problem
     from ..store.tree import Found
     from .lookup import Lookup
     from .session import Session
@@ -38,6 +41,12 @@ def info_of(session: Session, scope: str) -> CacheInfo:
     figures = (scope, session.local.directory or "", usage.entries, usage.size_bytes, limit)
     why = "" if session.local.readonly else session.local.obstacle()
     return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
+
+
+def verify(session: Session) -> list[Problem]:
+    """Read all files of a cache, quarantine those damaged or contradicting their header, and list them."""
+    with shown_count("verifying", "verified", session.settings.progress) as tell:
+        return session.settled().verify(refusal_of, tell)
 
 
 def find_entry(lookup: Lookup, key: str) -> Found:

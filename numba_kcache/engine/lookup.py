@@ -85,7 +85,6 @@ class Lookup:
         chain: The local store with tiers behind it; None if there are no tiers.
         store: The one of both that is looked up in and published to.
         tiers: The stores behind the local one, in the order in which they are tried.
-        ahead: Keys of artifacts compiled before the program needed them, which were counted as misses then.
         refused: Keys of stored code that could not be used; they are not looked up again until compiled.
     """
 
@@ -95,7 +94,6 @@ class Lookup:
         self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
-        self.ahead: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._is_explaining = False
@@ -289,9 +287,6 @@ class Lookup:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:
             self.toolchain.settle()
-        if source == "memory" and key in self.ahead:
-            self.ahead.discard(key)  # it was counted as a miss when it was compiled
-            return Resolution(artifact, key, "compiled")
         fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
         times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.events.emit(Event(EventKind.HIT, {**fields, **times}))
@@ -353,7 +348,6 @@ class Lookup:
             self._memory_bytes = 0
         self.damaged.clear()
         self.refused.clear()
-        self.ahead.clear()
         self.toolchain.forget()
         self._compilers.clear()
         self._absent.clear()

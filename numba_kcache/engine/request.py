@@ -8,30 +8,19 @@ Not here    Making one for a kind of kernel (frontends.source.request, frontends
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..keys import COVERED, Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit does not import these modules
-    from typing import Protocol
-
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain import Toolchain
-
-    class Foreseen(Protocol):
-        """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
-
-        session: Callable[[], Any]
-
-        def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
-            """Return a function for each request for a target that is not resolved yet; it makes the request."""
 
 
 class Request(NamedTuple):
@@ -113,10 +102,6 @@ class Wanted(NamedTuple):
         """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, in read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
-
-
-foreseen: weakref.WeakValueDictionary[int, Foreseen] = weakref.WeakValueDictionary()
-"""Resolutions of this process's kernels with known signatures, by id, in the order of their creation."""
 
 
 def only(request: Request) -> Wanted:

@@ -24,7 +24,6 @@ from ..launch.launcher import Launcher, Relaunch
 from ..launch.loader import LoadedKernel, LoadedModule
 from ..model import Choice, Event, EventKind, Protocol, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
-from ..store import IMPORTS, finish_imports
 from . import BUILT_IN, front_end, front_ends_for, not_source
 
 if TYPE_CHECKING:
@@ -80,8 +79,6 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     Raises:
         OptionError: No front end recognises it, there is no such kind, or it or an option cannot be used.
     """
-    if IMPORTS:  # a signal handler that interrupted an import may have called this
-        finish_imports()
     if (kind := options.get("kind")) is not None:
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:
@@ -308,7 +305,7 @@ class Resolutions:
             if owner is not mine:
                 from ..waiting import waited
 
-                if waited(self._resolving, name, owner):
+                if waited(self._resolving, name, owner, tell=self.session().events.emit):
                     return self.resolve(choice, variant, session)
             found = resolved.get(name)
             if found is None:

@@ -21,7 +21,6 @@ from ..launch.devices import check_interpreter, current_device, current_ordinal,
 from ..launch.launcher import Launcher
 from ..launch.loader import CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
-from ..store import IMPORTS, finish_imports
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
@@ -77,8 +76,6 @@ class Configurations:
 
     def _bind(self, config: Any) -> Launch:
         """Make the launch of a configuration; keep it if the configuration was used before."""
-        if IMPORTS:  # a signal handler that interrupted an import may have called this
-            finish_imports()
         count = len(config) if isinstance(config, tuple) else 0
         if count == 5 and (clustered := self._in_clusters(config[4])) is not None:
             return clustered[config[:4]]
@@ -174,8 +171,6 @@ class Launches(Configurations):
 
     def _session(self) -> Session:
         """The session of the current cache."""
-        if IMPORTS:  # a signal handler that interrupted an import may have called this
-            finish_imports()
         return process_session() if self._cache is None else self._cache.session
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:

@@ -24,7 +24,6 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..model.artifact import Parameter
-from ..store import IMPORTS, finish_imports
 from . import Dim3, Launch, LaunchShape, devices
 from .arguments import Call, Order, PointerSlot, Slot, ValueSlot, WordSlot, choose, orders_of, others, struct_format
 from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle
@@ -235,8 +234,6 @@ class Launcher:
             handle: Handle of the stream.
             stream: As `Call.stream`.
         """
-        if IMPORTS:
-            finish_imports()
         module = self.module
         if code:
             self._recover((*shape, stream), arguments, code)

@@ -184,7 +184,7 @@ class Loader:
             if owner is not mine:
                 from ..waiting import waited
 
-                waited(self._loading, name, owner)
+                waited(self._loading, name, owner, tell=self._emit)
             found = modules.get(name)
             module = None if found is None else found()
             if module is not None and not module.has_lost_its_context():

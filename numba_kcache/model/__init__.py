@@ -343,6 +343,23 @@ IN_USER_CODE: dict[int, int] = {}
 handlers, functions that return source), with the depth of such calls: other threads do not wait long for them."""
 
 
+LONG_WAIT_S = 1.0
+"""Waits of this many seconds are events, and counted."""
+
+
+def tell_wait(emit: Emit, what: str, waited_s: float) -> bool:
+    """Emit the event of a wait if it was long. Returns True if it was.
+
+    Args:
+        emit: Takes the event.
+        what: What was waited for.
+        waited_s: For how many seconds.
+    """
+    if is_long := waited_s >= LONG_WAIT_S:
+        emit(Event(EventKind.WAITED, {"what": what, "waited_s": waited_s}))
+    return is_long
+
+
 def trouble(where: str, error: object) -> Event:
     """Make the event of an operation that failed and was skipped."""
     fields: dict[str, Any] = {"where": where, "error": str(error)}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from typing import Any
 
-from ..model import IN_USER_CODE, Event, EventKind
+from ..model import IN_USER_CODE, LONG_WAIT_S, Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
 """Events of ordinary work: sent to subscribers, not logged."""
@@ -37,8 +37,8 @@ _MOST_HEARD = 256
 class Counts:
     """Sums over some period. Times are in seconds."""
 
-    hits = misses = waited = evictions = errors = compiles = loads = 0
-    compile_time_s = load_time_s = time_saved_s = 0.0
+    hits = misses = waited = evictions = errors = compiles = loads = waits = 0
+    compile_time_s = load_time_s = time_saved_s = wait_time_s = 0.0
 
     @classmethod
     def of(cls, sums: Mapping[str, float]) -> Counts:
@@ -159,6 +159,9 @@ def _count(counts: Counts, event: Event) -> None:
     elif kind is EventKind.COMPILE_END:
         counts.compiles += 1
         counts.compile_time_s += data.get("compile_time_s", 0.0)
+    elif kind is EventKind.WAITED and data.get("waited_s", 0.0) >= LONG_WAIT_S:
+        counts.waits += 1
+        counts.wait_time_s += data["waited_s"]
     elif kind is EventKind.EVICTED:
         counts.evictions += data.get("entries", 0)
     elif kind in (EventKind.TROUBLE, EventKind.DAMAGED):

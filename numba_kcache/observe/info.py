@@ -32,6 +32,8 @@ class CacheInfo(NamedTuple):
         tiers: A report of each store behind the local directory (`tiers.tier.TierReport`); reachability and latency
             are those seen by this process.
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
+        waits: Waits above a second, for other processes, threads, passes, nodes and tiers.
+        wait_time_s: Seconds of all these.
     """
 
     scope: str
@@ -51,6 +53,8 @@ class CacheInfo(NamedTuple):
     time_saved_s: float
     tiers: tuple[Any, ...] = ()
     obstacle: str = ""
+    waits: int = 0
+    wait_time_s: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -122,6 +126,7 @@ class CacheInfo(NamedTuple):
             ("compiles", _with_average(self.compiles, self.avg_compile_time_s)),
             ("loads", _with_average(self.loads, self.avg_load_time_s)),
             ("time saved", seconds_text(self.time_saved_s) if self.time_saved_s > 0 else "none yet"),
+            *((("waits", f"{self.waits}, {seconds_text(self.wait_time_s)} in all"),) if self.waits else ()),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),

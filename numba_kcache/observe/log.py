@@ -73,8 +73,8 @@ def _line_of(event: Event, reason: object) -> str:
         error = str(fields.get("error")).partition("\n")[0]
         return f"could not compile {what} ({reason}): {error}"
     if kind is EventKind.WAITED:
-        awaited = fields.get("what", f"another process's compile of {what}")
-        return f"waited {seconds_text(fields.get('waited_s', 0.0))} for {awaited}"
+        whose = fields.get("what") or f"another process's compile of {what}"
+        return f"waited {seconds_text(fields.get('waited_s', 0.0))} for {whose}"
     if kind is EventKind.EVICTED:
         size = bytes_text(fields.get("size_bytes", 0))
         return f"removed {fields.get('entries')} entries ({size}) to keep the limits"

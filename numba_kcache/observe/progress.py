@@ -1,8 +1,8 @@
-"""Show which kernel is being compiled when that takes longer than a second.
+"""Show what is being done when it takes longer than a second: a compile, or work on many entries.
 
-Promise     A compile of less than a second shows nothing. A longer one shows a live line on standard error if that
-            is a terminal, and otherwise writes one log line. An error in showing it never reaches the compile.
-Method      Each compile starts a thread that waits for the compile's end. A hit starts none.
+Promise     Work of less than a second shows nothing. A longer one shows a live line on standard error if that
+            is a terminal, and otherwise writes one log line. An error in showing it never reaches the work.
+Method      Each work starts a thread that waits for its end. A hit starts none.
 Not here    The log line that every compile gets at its end (observe).
 """
 
@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
 
 from ..errors import plain
@@ -23,15 +23,24 @@ _ERASE_LINE = "\x1b[K"
 
 
 @contextmanager
-def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iterator[None]:
-    """Show what is being compiled once the context has lasted longer than `after_s`.
+def shown(
+    what: str,
+    after_s: float = 1.0,
+    stream: TextIO | None = None,
+    *,
+    words: tuple[str, str] = ("compiling", "compiled"),
+    count: Callable[[], str] = lambda: "",
+) -> Iterator[None]:
+    """Show what is being done once the context has lasted longer than `after_s`.
 
     Args:
         what: The kernel and its target, `"saxpy for sm_90"`.
         after_s: Seconds without output.
         stream: Stream for the live line, if it is a terminal; None for standard error.
+        words: The work, while it lasts and when it is done.
+        count: Returns how much is done, such as `"1200 "`.
     """
-    line = _Line(what, after_s, stream or sys.stderr)
+    line = _Line(what, after_s, stream or sys.stderr, words, count)
     with suppress(RuntimeError):  # no more threads can be started: show nothing
         line.start()
     try:
@@ -41,10 +50,26 @@ def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iter
         line.finish()
 
 
+@contextmanager
+def shown_count(doing: str, done: str, is_shown: bool) -> Iterator[Callable[[], object]]:
+    """Show how many files are done; the context is a function to call for each."""
+    number = 0
+
+    def tell() -> None:
+        nonlocal number
+        number += 1
+
+    with shown("files", words=(doing, done), count=lambda: f"{number} ") if is_shown else nullcontext():
+        yield tell
+
+
 class _Line(threading.Thread):
-    def __init__(self, what: str, after_s: float, stream: TextIO | None) -> None:
+    def __init__(
+        self, what: str, after_s: float, stream: TextIO | None, words: tuple[str, str], count: Callable[[], str]
+    ) -> None:
         super().__init__(name="numba_kcache progress", daemon=True)
         self._what, self._after_s, self._stream = plain(what), after_s, stream
+        (self._doing, self._done), self._count = words, count
         self._since_s = time.perf_counter()
         self._is_done, self._process = threading.Event(), os.getpid()
         self._is_live = self.has_succeeded = False
@@ -56,11 +81,11 @@ class _Line(threading.Thread):
         from .text import seconds_text
 
         if not _is_terminal(self._stream):
-            record(INFO, f"compiling {self._what}, {seconds_text(self._after_s)} so far")
+            record(INFO, f"{self._doing} {self._count()}{self._what}, {seconds_text(self._after_s)} so far")
             return
         self._is_live = True
         while True:
-            self._write(f"compiling {self._what} ... {time.perf_counter() - self._since_s:.0f} s")
+            self._write(f"{self._doing} {self._count()}{self._what} ... {time.perf_counter() - self._since_s:.0f} s")
             if self._is_done.wait(_EVERY_S):
                 return
 
@@ -76,7 +101,7 @@ class _Line(threading.Thread):
 
             took = seconds_text(time.perf_counter() - self._since_s)
             if self.has_succeeded:
-                self._write(f"compiled {self._what} in {took}", "\n")
+                self._write(f"{self._done} {self._count()}{self._what} in {took}", "\n")
             else:
                 self._write("")
 

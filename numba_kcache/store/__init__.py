@@ -1,6 +1,6 @@
-"""The interface of all stores, and the calls of the operating system that a store on disk needs.
+"""The calls of the operating system that not every system has, in this module alone, and the interface of all stores.
 
-Promise     Every module of this package can be imported on every system. Where `missing()` names something that a store
+Promise     Every module of this package can be imported on every system. Where `MISSING` names something that a store
             on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
 Source      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, which fsync replaces.
 """
@@ -12,9 +12,8 @@ import os
 import stat
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
 
     from .listing import Order
     from .report import EntryInfo, Usage
-    from .tree import Found
+    from .tree import Found, Tree
 
     class Forked(Protocol):
         """An object with locks or threads that have to be replaced in a forked child."""
@@ -39,13 +38,23 @@ DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
 NOCTTY: int = getattr(os, "O_NOCTTY", 0)
+FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 
 _NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "pread", "register_at_fork")
 
 
-def missing() -> str:
-    """Name a module or call that a store on disk needs and this system lacks; "" if it has them all."""
-    return next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
+MISSING = next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
+"""A call that a store on disk needs and this system lacks; "" if it has them all."""
+
+
+class Refused(PermissionError):
+    """A directory or file that is not trusted because other users can change it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EACCES, why)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def try_flock(fd: int) -> None:
@@ -79,8 +88,65 @@ renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
 """Objects whose `after_fork()` is called in each child that is forked while they exist."""
 
 
-def make_folder_in(parent: int, name: str, mode: int) -> None:
-    """Make a folder in an open one. Its owner may use it despite the umask, which another thread may have narrowed.
+# A folder is named by its descriptor, and no link is followed in it.
+
+
+def open_in(folder: int, name: str, flags: int, mode: int = 0o600) -> int:
+    """Open a file or folder; with O_CREAT a missing file is made."""
+    return os.open(name, flags | NOFOLLOW | CLOEXEC, mode, dir_fd=folder)
+
+
+def open_below(folder: int, names: Sequence[str], flags: int) -> int:
+    """Open a file or folder that is some folders further down."""
+    at = folder
+    try:
+        for name in names[:-1]:
+            above, at = at, os.open(name, FOLDER, dir_fd=at)
+            if above != folder:
+                os.close(above)
+        return os.open(names[-1], flags, dir_fd=at)
+    finally:
+        if at != folder:
+            os.close(at)
+
+
+def stat_in(folder: int, name: str) -> os.stat_result:
+    """The stat of a file, folder or link."""
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def rename_in(folder: int, name: str, to_folder: int, to_name: str) -> None:
+    """Rename a file, in place of any other of the new name."""
+    os.rename(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder)
+
+
+def unlink_in(folder: int, name: str) -> None:
+    """Remove a file or link."""
+    os.unlink(name, dir_fd=folder)
+
+
+def rmdir_in(folder: int, name: str) -> None:
+    """Remove an empty folder."""
+    os.rmdir(name, dir_fd=folder)
+
+
+def touch_in(folder: int, name: str) -> None:
+    """Set the time of a file to now."""
+    os.utime(name, dir_fd=folder, follow_symlinks=False)
+
+
+def is_writable(folder: int) -> bool:
+    """Check whether the user may make files in a folder."""
+    return os.access(".", os.W_OK | os.X_OK, dir_fd=folder)
+
+
+def make_folder_in(parent: int | None, name: str, mode: int) -> None:
+    """Make a folder. Its owner may use it despite the umask, which another thread may have narrowed.
+
+    Args:
+        parent: Descriptor of the folder to make it in; None if `name` is a path.
+        name: Its name.
+        mode: Its permissions, without those that the umask withholds from others.
 
     Raises:
         OSError: The folder cannot be made, or something has this name.
@@ -91,13 +157,110 @@ def make_folder_in(parent: int, name: str, mode: int) -> None:
         os.chmod(name, made & 0o7777 | 0o700, dir_fd=parent)
 
 
+def above_streams(fd: int) -> int:
+    """Duplicate a descriptor to a number above those of the standard streams."""
+    import fcntl
+
+    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return higher
+
+
+_MAX_LINKS = 40
+
+
+def resolve(path: str, *, shared: bool, makes: bool = False) -> tuple[str, list[tuple[str, os.stat_result]]]:
+    """Follow the links of a path.
+
+    Args:
+        path: Absolute path.
+        shared: Others may use the folders that are made, as far as the umask permits.
+        makes: Make missing folders.
+
+    Returns:
+        The path without links, and each folder on the way in which other users may rename entries, with its stat.
+
+    Raises:
+        Refused: Another user may have put a link there.
+        OSError: The path does not exist.
+    """
+    remaining, at, links = path.split("/")[::-1], "", 0
+    exposed: list[tuple[str, os.stat_result]] = []
+    trusted = 0, os.geteuid()
+    while remaining:
+        name = remaining.pop()
+        if name in ("", ".", ".."):
+            at = at if name != ".." else at.rpartition("/")[0]
+            continue
+        parent = os.lstat(at or "/")
+        mode = parent.st_mode
+        is_sticky = bool(mode & 0o022 and mode & stat.S_ISVTX)
+        is_exposed = parent.st_uid not in trusted or (mode & 0o022 and not is_sticky)  # others may rename entries
+        if is_exposed:
+            exposed.append((at or "/", parent))
+        below = f"{at}/{name}"
+        try:
+            status = os.lstat(below)
+        except FileNotFoundError:
+            if not makes:
+                raise
+            with suppress(FileExistsError):  # another process was faster
+                make_folder_in(None, below, 0o777 if shared else 0o700)
+            status = os.lstat(below)
+        if not stat.S_ISLNK(status.st_mode):
+            at = below
+            continue
+        if is_exposed or (is_sticky and status.st_uid not in (*trusted, parent.st_uid)):
+            raise Refused(f"{below} is a link, and others can write to {at or '/'}")
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = os.readlink(below)
+        remaining += target.split("/")[::-1]
+        at = "" if target.startswith("/") else at
+    return at or "/", exposed
+
+
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs"),
+    *("lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs"),
+)
+
+
+def is_network(path: str, status: os.stat_result) -> bool:
+    """Check whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
+    if os.major(status.st_dev) != 0:
+        return False  # on a block device, thus local: the list of mounts need not be read
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            return is_network_mount(mounts.read(), os.path.realpath(path))
+    except OSError:
+        return False
+
+
+def is_network_mount(mountinfo: str, path: str) -> bool:
+    """Check whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
+    found = False
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")[0]
+        if len(fields) < 5:
+            continue
+        point = fields[4]
+        if "\\" in point:  # a space is written as \040
+            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            found = kind in _NETWORK or kind.startswith("fuse.")  # a later mount hides an earlier one
+    return found
+
+
 def _after_fork() -> None:
     _forget_imports_of_others()
     for each in list(renewed_in_children):
         each.after_fork()
 
 
-IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+_IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
 """The locks of the modules that are being imported now, by name; nearly always empty.
 
 Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imported, it is half-initialised in
@@ -105,46 +268,16 @@ Source      CPython 3.11 to 3.14, importlib/_bootstrap.py: while a module is imp
             `sys.modules` at its end.
 """
 
-_OURS = __name__.removesuffix("store")
-_IMPORTED_HERE = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
-"""Packages of which this package imports modules."""
-
 
 def _forget_imports_of_others() -> None:
     """Let a child import again what other threads of its parent were importing; CPython would wait for the threads."""
-    for name, reference in list(IMPORTS.items()):
+    for name, reference in list(_IMPORTS.items()):
         lock = reference()
         if lock is None or getattr(lock, "owner", None) == get_ident():
             continue
-        IMPORTS.pop(name, None)  # type: ignore[attr-defined]
+        _IMPORTS.pop(name, None)  # type: ignore[attr-defined]
         if _is_half_initialised(name):
             del sys.modules[name]
-
-
-def finish_imports() -> None:
-    """Import again what this thread was importing when a signal handler, a finalizer or an audit hook interrupted it.
-
-    The interrupted import then completes its own half-initialised module, which no other code uses, but returns the one
-    imported here. Only modules of this package, and pure Python modules that they import, are imported again: an
-    extension module cannot be initialised twice, and a user's module must run once. Each public function that a signal
-    handler may call calls this one, `if IMPORTS`.
-    """
-    mine = {}
-    for name, reference in list(IMPORTS.items()):
-        is_known = name.startswith(_OURS) or name.partition(".")[0] in _IMPORTED_HERE
-        if is_known and getattr(reference(), "owner", None) == get_ident() and _is_half_initialised(name):
-            module = sys.modules[name]
-            if str(getattr(module.__spec__, "origin", "")).endswith(".py"):
-                mine[name] = module
-    for name in mine:
-        del sys.modules[name]
-    for name, half in mine.items():
-        try:
-            import_module(name)
-        except ImportError:  # the interrupted import will raise the same error
-            pass
-        finally:
-            sys.modules.setdefault(name, half)
 
 
 def _is_half_initialised(name: str) -> bool:
@@ -172,10 +305,9 @@ class Store:
 
     def take_unsigned(self) -> None:
         """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
-        for each in (self, getattr(self, "private", None)):
-            tree = getattr(each, "tree", None)
-            if tree is not None:
-                tree.takes_unsigned = True
+        tree: Tree | None = getattr(self, "tree", None)
+        if tree is not None:
+            tree.takes_unsigned = True
 
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of any other under its key. Returns True if it was stored.

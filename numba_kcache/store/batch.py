@@ -10,10 +10,10 @@ Faults      batch.written, .named (tests/crash kills here).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from . import rename_in, unlink_in
 from .entry import ENTRY, require_key
 from .faults import reached
 from .folders import PRIVATE, file_mode
@@ -50,14 +50,14 @@ def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: D
                 with tree.opened(FOLDERS[ENTRY], key[:2], make=durability) as folder:
                     if is_irregular(folder, key[2:]):
                         set_aside(tree, ENTRY, key)
-                    os.rename(private_file, key[2:], src_dir_fd=private, dst_dir_fd=folder)
+                    rename_in(private, private_file, folder, key[2:])
                 renamed.append(key)
                 reached("batch.named")
         except BaseException:  # an interrupt too must leave nothing behind
             for key in renamed:
                 with suppress(OSError), tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
-                    os.unlink(key[2:], dir_fd=folder)
+                    unlink_in(folder, key[2:])
             for private_file, _ in written:
                 with suppress(OSError):
-                    os.unlink(private_file, dir_fd=private)
+                    unlink_in(private, private_file)
             raise

@@ -3,12 +3,11 @@
 Promise     `get` returns the entry that was put under this very key, or None. No failure of the system (full or
             read-only disk, damaged file, removed directory) raises out of a method: it is a miss, or False, and one
             event. A damaged file is moved to the quarantine, so that the next put replaces it. Constructing a DiskStore
-            touches no file. A directory that is not trusted, or that cannot be made or written to, is replaced by a
-            private store, which is reported once. A directory on a network filesystem gets a private store in front, so
-            that a put neither locks files nor walks the directory over the network.
+            touches no file. A directory that is not trusted is not used, and one on a read-only filesystem not written
+            to, for the life of the process, which is reported once; any other failure is tried again at the next use.
 Method      store.tree reads and publishes; this module handles its failures. Methods import what a hit does not need.
-Not here    Deriving keys. The private store is not a tier (tiers.chain): prune, clear and remove apply to it too, and
-            its entries are this user's own and need no signature.
+            On a network filesystem a put does not walk the directory, and locks are files on a local disk.
+Not here    Deriving keys, and keeping artifacts in memory (engine.lookup).
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import Store, missing, renewed_in_children
-from . import entry as entry_format
-from . import tree as trees
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
-from .tree import RECENCY_NS, Found, Refused, Tree
+from . import MISSING, Store, renewed_in_children
+from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, require_key
+from .tree import Found, Tree
 
 if TYPE_CHECKING:
     from ..settings import Settings
     from .counters import CounterFile
-    from .locks import KeyLocks, Turn
+    from .locks import KeyLocks, KeyTurn
     from .memory import MemoryCounters, MemoryStore
     from .publish import Durability
     from .report import Problem, Removed
@@ -54,15 +51,11 @@ class DiskStore(Store):
         shared: Trust a directory that others can write to, and let them read the entries.
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: The time, in seconds since the epoch.
-        max_wait_s: Longest wait for a build of another thread or process, in seconds.
-        stands_in: This is the private store of another store; its own private store is in memory.
+        max_wait_s: Longest wait for a build of another process, in seconds.
         demands: Find only code compiled on this machine, or whose signature was checked (store.origin).
 
     Attributes:
-        private: Store in front of a directory on the network, or in place of one that cannot be used; None for most.
-        is_network: Whether the directory is on a filesystem shared with other machines.
-        is_replaced: Whether new entries go only to `private`.
-        opening: A lock, held while these attributes are set, and while writer and counters are made.
+        opening: A lock, held while writer and counters are made.
     """
 
     def __init__(
@@ -77,23 +70,20 @@ class DiskStore(Store):
         emit: Emit = lambda event: None,
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
-        stands_in: bool = False,
         demands: bool = False,
     ) -> None:
         self.directory, self.readonly = directory, readonly
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self.durability: Durability = durability
         self.emit, self.clock, self.max_wait_s = emit, clock, max_wait_s
-        self.tree, self._demands = Tree(directory, shared=shared), demands
+        self.tree: Tree = Tree(directory, shared=shared)
         if demands:
             from .origin import SignedTree
 
             self.tree = SignedTree(directory, shared=shared)
-        self.private: DiskStore | MemoryStore | None = None
-        self.is_network = self.is_replaced = self._is_refused = self._is_checked = False
-        self._replaced_for, self._stands_in = "", stands_in
+        self._obstacle = ""  # the reason why the directory is not tried again
         self._made_writer: Writer | None = None
-        self._made_counters: CounterFile | None = None
+        self._made_counters: CounterFile | MemoryCounters | None = None
         self.opening = threading.RLock()
         renewed_in_children.add(self)
 
@@ -103,16 +93,14 @@ class DiskStore(Store):
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
-        """Statistics over processes, kept where the entries are."""
-        if self._replacement is not None:
-            return self._replacement.counters
+        """Statistics over processes, kept where the entries are; of this process, if they cannot be."""
         with self.opening:
             if self._made_counters is None:
                 from .counters import CounterFile
                 from .folders import STATISTICS, Folder
 
                 folder = Folder(self.tree, STATISTICS)
-                self._made_counters = CounterFile(folder, emit=self.emit, readonly=self.readonly)
+                self._made_counters = CounterFile(folder, emit=self.emit, readonly=self.readonly, clock=self.clock)
             return self._made_counters
 
     @property
@@ -129,76 +117,63 @@ class DiskStore(Store):
         """The turns of this node, so that one process builds each key."""
         return self._writer.locks
 
-    # The directory, and the private store
+    # The directory
 
     @property
-    def _replacement(self) -> DiskStore | MemoryStore | None:
-        return self.private if self.is_replaced else None
-
-    def is_usable(self) -> bool:
-        """Check whether the directory may be read. It is checked once, when it exists; until then it may be read."""
-        if self._is_checked:
-            return not self._is_refused
-        reason: OSError | None = None
-        try:
-            self.tree.base()
-        except OSError as error:
-            if not isinstance(error, Refused) and error.errno in ABSENT:
-                if self.tree.status is None:
-                    return True
-            else:
-                reason = error
-        with self.opening:
-            if not self._is_checked:
-                self._is_refused = reason is not None
-                if reason is None and self.tree.status and trees.is_network(self.directory, self.tree.status):
-                    self.is_network, self.private = True, self._made_private()[0]
-                self._is_checked = True
-        if reason is not None:
-            self.replace(reason)
-        return not self._is_refused
-
-    def replace(self, reason: object) -> None:
-        """Write new entries to the private store from now on."""
-        from .fallback import words_of
-
-        with self.opening:
-            if self.is_replaced:
-                return
-            private, place = self._made_private() if self.private is None else (self.private, self.private.place)
-            why = f"{words_of(reason, self.directory)}; new entries are kept in {place or 'memory only'}"
-            self.private, self.is_replaced, self._replaced_for = private, True, why
-        self.trouble("directory", f"cannot use {self.directory}: {why}")  # unlocked: a subscriber may use this store
-
-    def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
-        from .fallback import private_store
-
-        limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
-        limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
-        more = {"durability": self.durability, "emit": self.emit, "demands": self._demands}
-        found = private_store(self.directory, limits, more, in_memory=self.readonly or self._stands_in)
-        if self.tree.takes_unsigned:
-            found[0].take_unsigned()
-        return found
-
-    def obstacle(self) -> str:
-        """The reason why new entries cannot be written to the directory; "" if they can. Changes nothing."""
-        if not self.is_replaced and self.is_usable() and not self.is_replaced:
-            from .fallback import unwritable
-
-            return unwritable(self.tree)
-        return self._replaced_for
-
-    def prepare(self) -> str:
-        """Make the directory if need be. Returns the reason why entries cannot be written to it, or ""."""
-        if not self.readonly:
-            self._writer.settle()
-        return self._replaced_for
+    def is_network(self) -> bool:
+        """Whether the directory is on a filesystem shared with other machines; False as long as that is not known."""
+        return self.tree.is_network()
 
     @property
     def place(self) -> str:
-        """The directory that new entries are written to, as far as is known; "" for memory."""
-        return self.directory if self._replacement is None else self._replacement.place
+        """The directory, where new entries are written; "" if they are kept in memory only."""
+        return "" if self._obstacle else self.directory
+
+    def is_usable(self) -> bool:
+        """Check whether the directory may be read, or does not exist yet."""
+        try:
+            self.tree.base()
+        except OSError as error:
+            if error.errno in ABSENT:
+                return True
+            self.failed("directory", error)
+            return False
+        return True
+
+    def failed(self, where: str, error: OSError, *, is_written: bool = False) -> None:
+        """Report a failure, after which the store continues. After a refusal the directory is not tried again.
+
+        Args:
+            where: The operation.
+            error: The failure.
+            is_written: The operation was a write: after EROFS the directory is not written to again.
+        """
+        is_final = bool(self.tree.refusal) or (is_written and error.errno == errno.EROFS)
+        from .folders import words_of
+
+        why = self.tree.refusal or words_of(error, self.directory)
+        if is_final:
+            with self.opening:
+                is_known, self._obstacle = bool(self._obstacle), why
+                if not is_known:
+                    from .memory import MemoryCounters
+
+                    self._made_counters = MemoryCounters()
+            if is_known:
+                return
+            why += "; new kernels are kept in memory only, and compiled again by the next process"
+        text = f"cannot use {self.directory}: {why}"  # unlocked: a subscriber may use this store
+        self.emit(Event(EventKind.TROUBLE, {**trouble(where, error).fields, "error": text}))
+
+    def obstacle(self) -> str:
+        """The reason why new entries cannot be written to the directory; "" if they can. Changes nothing."""
+        from .folders import unwritable
+
+        return self._obstacle or unwritable(self.tree)
+
+    def prepare(self) -> str:
+        """Make the directory if need be. Returns the reason why entries cannot be written to it, or ""."""
+        return "" if self.readonly else self._obstacle or self._writer.prepare()
 
     # Reading
 
@@ -208,41 +183,22 @@ class DiskStore(Store):
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
         """
-        if not self._is_checked:
-            self.is_usable()
-        entry = None if self.private is None else self.private.get(key)
-        if entry is None and not self._is_refused:
-            entry = self._read(ENTRY, key, entry_format.decode_entry)
-            if entry is not None and self.is_network and self.private is not None:
-                if not self._demands:
-                    self.private.take_unsigned()  # the entry may come from a marked directory
-                self.private.put(entry)
-        return entry
+        return self._read(ENTRY, key, decode_entry)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        if not self._is_checked:
-            self.is_usable()
-        variants = [] if self._is_refused else self._read(MANIFEST, family, entry_format.decode_manifest) or []
-        if not self.is_replaced or self.private is None:
-            return variants
-        return entry_format.merge(variants, *reversed(self.private.get_manifest(family)))
-
-    def read_variants(self, family: str) -> list[Variant]:
-        """The variants of `family` in the directory itself."""
-        return self._read(MANIFEST, family, entry_format.decode_manifest) or []
+        return self._read(MANIFEST, family, decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
         now_ns = None if self.readonly else int(self.clock() * 1e9)
-        refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
         try:
             try:
-                data = self.tree.read(kind, key, now_ns, refresh_ns)
+                data = self.tree.read(kind, key, now_ns)
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
                 self.tree.forget()  # ESTALE: replaced on the file server
-                data = self.tree.read(kind, key, now_ns, refresh_ns)
+                data = self.tree.read(kind, key, now_ns)
             return decode(data, key)
         except DamagedEntry as error:
             self._damaged(kind, key, str(error))
@@ -250,37 +206,37 @@ class DiskStore(Store):
             if error.errno in _IRREGULAR:  # the file stays until a put quarantines it
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
-                self.trouble("get", error)
+                self.failed("get", error)
         except MemoryError:  # the file may be undamaged, so it is not moved
             self.trouble("get", f"no memory for {key}")
         return None
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The bytes of an entry's or manifest's file, not verified; its time of use is not renewed."""
-        is_usable = self.is_usable()
-        data = None if self._replacement is None else self._replacement.get_encoded(key, kind)
-        if data is None and is_usable:
-            with suppress(OSError, DamagedEntry):
-                data = self.tree.read(kind, key)
-        return data
+        with suppress(OSError, DamagedEntry):
+            return self.tree.read(kind, key)
+        return None
 
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in any order."""
-        if self.is_usable():
-            yield from self.tree.walk(*kinds)
-        if self._replacement is not None:
-            yield from self._replacement.files(*kinds)
+        return self.tree.walk(*kinds) if self.is_usable() else iter(())
 
-    def verify(self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "") -> list[Problem]:
+    def verify(
+        self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "", tell: Callable[[], object] = lambda: None
+    ) -> list[Problem]:
         """Read every file in full; report those that are damaged or that `refusal_of` refuses, and quarantine them.
 
         Files that are not the cache's own are reported by their name below the directory, and left where they are.
+
+        Args:
+            refusal_of: Returns the reason not to trust an entry; "" for none.
+            tell: Called for each file.
         """
         from .listing import damaged
         from .report import Problem
 
         problems = []
-        for file, reason in damaged(self.tree, refusal_of) if self.is_usable() else ():
+        for file, reason in damaged(self.tree, refusal_of, tell) if self.is_usable() else ():
             problems.append(Problem(file.key, reason))
             self._damaged(file.kind, file.key, reason)
         return [*problems, *(Problem(name, f"{kind} that is not the cache's own") for name, kind in self.strangers())]
@@ -295,7 +251,7 @@ class DiskStore(Store):
 
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        return not self.readonly and self._writer.put(key, data)
+        return self.is_written() and self._writer.put(key, data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store many encoded entries that the caller has verified, all of them or none.
@@ -306,22 +262,22 @@ class DiskStore(Store):
         Raises:
             OSError: No entry was stored.
         """
-        if self.readonly:
-            raise OSError(errno.EROFS, "the cache is read-only in this mode")
+        if not self.is_written():
+            raise OSError(errno.EROFS, self._obstacle or "the cache is read-only in this mode")
         self._writer.put_all(files, size_bytes)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
-        return not self.readonly and self._writer.add_variant(require_key(family), *variants)
+        return self.is_written() and self._writer.add_variant(require_key(family), *variants)
 
-    def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
-        """Take the turn to build `key`, or wait until another has built it; `more` is passed to `KeyLocks.turn`.
+    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
+        """Take the turn to build `key`, or wait until another has built it.
 
         The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
-        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`.
+        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
         """
         most_s = self.max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True, **more)
+        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.
@@ -330,27 +286,24 @@ class DiskStore(Store):
             max_size_bytes: Limit of this pass; None for the store's.
             older_than: Seconds; None for any age.
         """
-        return self._writer.removed(lambda each: each.prune(max_size_bytes, older_than))
+        return self._writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
-    def clear(self) -> Removed:
-        """Remove every entry, manifest and damaged file; statistics stay."""
-        return self._writer.removed(lambda each: each.clear())
+    def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
+        """Remove every entry, manifest and damaged file, and call `tell` for each; statistics stay."""
+        return self._writer.removed(lambda limits: limits.clear(tell))
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""
         from .names import remove
 
-        is_gone = not self.readonly and self.is_usable() and remove(Found(ENTRY, require_key(key), self.tree, 0, 0))
-        return (self.private is not None and self.private.remove(key)) or is_gone
+        return self.is_written() and remove(Found(ENTRY, require_key(key), self.tree, 0, 0))
 
     def set_aside(self, key: str) -> None:
         """Move the entry of `key` to the quarantine: its bytes are undamaged, but it cannot be used."""
-        if not self.readonly and self.is_usable():
+        if self.is_written():
             from .shards import set_aside
 
             set_aside(self.tree, ENTRY, require_key(key))
-        if self.private is not None:
-            self.private.set_aside(key)
 
     def wait_for_eviction(self) -> None:
         """Return when the eviction pass that a put has started is over."""
@@ -360,9 +313,13 @@ class DiskStore(Store):
         """Emit the event for a failure that the store continues after."""
         self.emit(trouble(where, error))
 
+    def is_written(self) -> bool:
+        """Check whether new entries may be written."""
+        return not self.readonly and not self._obstacle
+
     def _damaged(self, kind: int, key: str, reason: str) -> None:
         self._report_damage(key, reason)
-        if not self.readonly:
+        if self.is_written():
             from .shards import set_aside
 
             set_aside(self.tree, kind, key)
@@ -372,7 +329,7 @@ class DiskStore(Store):
 
 
 def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
-    """Open the local store that the settings name: in memory with mode="off", or where no directory can be used.
+    """Open the local store that the settings name: in memory with mode="off", or where there is no directory.
 
     Args:
         settings: The settings in force.
@@ -381,20 +338,14 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
     limits["max_wait_s"] = settings.build_wait_s
-    readonly, lacks = settings.mode in ("readonly", "frozen"), missing()
-    if settings.mode != "off" and directory is not None and lacks:
-        why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
-        emit(trouble("directory", why))
-    elif settings.mode != "off" and directory is None:
-        from .fallback import private_directory, where
-
-        directory, tried = (None, "") if readonly else private_directory("")
-        place = f"kernels are kept in {where(directory, tried)}; set NUMBA_KCACHE_DIR to a better place"
-        emit(trouble("directory", f"no home directory is known: {place}"))
-    if settings.mode == "off" or directory is None or lacks:
+    if settings.mode == "off" or directory is None or MISSING:
+        if settings.mode != "off":
+            why = f"no {MISSING} on this system" if MISSING else "no home directory is known (set NUMBA_KCACHE_DIR)"
+            where = "new kernels are kept in memory only, and compiled again by the next process"
+            emit(trouble("directory", f"{why}: {where}"))
         from .memory import MemoryStore
 
         return MemoryStore(**limits)
     demands = settings.trusted_keys != () or settings.signing_key is not None  # as tiers.trust
     limits |= {"durability": settings.durability, "shared": settings.shared, "demands": demands}
-    return DiskStore(directory, readonly=readonly, emit=emit, **limits)
+    return DiskStore(directory, readonly=settings.mode in ("readonly", "frozen"), emit=emit, **limits)

@@ -17,11 +17,12 @@ import os
 import re
 from collections.abc import Iterable
 
-from . import unlock
+from .counters import CounterFile
 from .entry import ENTRY, MANIFEST
 from .faults import reached
-from .folders import LOCKS, PRIVATE, Folder
-from .limits import begin_pass, choose, try_lock
+from .folders import LOCKS, PRIVATE, STATISTICS, Folder
+from .limits import begin_pass, choose
+from .locks import LockFile
 from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
@@ -47,7 +48,7 @@ def evict(
     now_s: float,
     older_than_s: float | None = None,
     low_water: float = 1.0,
-) -> Removed:
+) -> Removed | None:
     """Run one pass.
 
     Args:
@@ -59,14 +60,14 @@ def evict(
         low_water: Share of an exceeded limit down to which files are removed.
 
     Returns:
-        The number of entries removed and the bytes freed; zeros if another pass is running.
+        The number of entries removed and the bytes freed; None if another pass is running.
 
     Raises:
         OSError: The tree cannot be used.
     """
     lock = begin_pass(tree, now_s)
     if lock is None:
-        return Removed(0, 0)
+        return None
     try:
         latest_ns = int(now_s * 1e9) + RECENCY_NS  # a clock that was ahead set later times: those files go first
         files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
@@ -85,10 +86,10 @@ def evict(
                 removed.append(file)
                 reached("eviction.removed")
         reap(tree)
+        CounterFile(Folder(tree, STATISTICS), clock=lambda: now_s).fold()
         return sum_of(removed)
     finally:
-        unlock(lock)
-        os.close(lock)
+        lock.close()
 
 
 def time_before_ns(now_s: float, older_than_s: float | None) -> int:
@@ -119,12 +120,16 @@ def reap(tree: Tree) -> None:
         return
     for name in (each for each in locks.names() if re.fullmatch(PATTERNS[LOCKS], each)):
         try:
-            lock = try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
-            if lock is not None:
+            if locks.status(name).st_ctime < now_s - STALE_S:
+                lock = LockFile(locks, name)
+                lock.open()
                 try:
-                    locks.unlink(name)  # while it is locked: a process that waits for it starts over
-                finally:
-                    os.close(lock)
+                    is_free = lock.try_lock()
+                except OSError:  # a filesystem without locks
+                    is_free = True
+                if is_free:
+                    lock.remove()  # while it is locked: a process that waits for it starts over
+                lock.close()
         except OSError:
             continue
     for old in old_formats(tree):

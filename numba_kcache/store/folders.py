@@ -17,13 +17,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK, make_folder_in
-from .tree import FOLDER, Tree
+from ..keys import sha256
+from . import FOLDER, NOCTTY, NONBLOCK, is_writable, make_folder_in, open_in, stat_in, touch_in, unlink_in
+from .tree import Tree, identity_of
 
 if TYPE_CHECKING:  # counters import this module and need no publish
     from .publish import Durability
 
 PRIVATE, LOCKS, QUARANTINE, STATISTICS, TIERS = "tmp", "locks", "quarantine", "statistics", "tiers"
+
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
+)
 
 
 class Folder:
@@ -49,7 +55,7 @@ class Folder:
             OSError: The file cannot be opened, is not regular, or has a second hard link.
         """
         with self.tree.opened(*self._names, make="none" if make else None) as folder:
-            fd = os.open(name, flags | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY, file_mode(self.tree), dir_fd=folder)
+            fd = open_in(folder, name, flags | NONBLOCK | NOCTTY, file_mode(self.tree))
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -78,7 +84,22 @@ class Folder:
             OSError: There is no such file.
         """
         with self.tree.opened(*self._names) as folder:
-            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return stat_in(folder, name)
+
+    def touch(self, name: str, identity: tuple[int, int] | None) -> None:
+        """Set the time of the file with this name to now.
+
+        Args:
+            name: Its name.
+            identity: Its device and inode.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        with self.tree.opened(*self._names) as folder:
+            if identity_of(stat_in(folder, name)) != identity:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            touch_in(folder, name)
 
     def unlink(self, name: str, only: os.stat_result | None = None) -> None:
         """Remove a regular file.
@@ -91,7 +112,7 @@ class Folder:
             OSError: There is no such file.
         """
         with self.tree.opened(*self._names) as folder:
-            if only is not None and not os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), only):
+            if only is not None and not os.path.samestat(stat_in(folder, name), only):
                 return
             if not unlink(folder, name):
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -128,8 +149,8 @@ def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
 def unlink(folder: int, name: str) -> bool:
     """Remove a regular file from an open folder; returns True if it is gone."""
     try:
-        if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=folder)
+        if stat.S_ISREG(stat_in(folder, name).st_mode):
+            unlink_in(folder, name)
             return True
     except OSError:
         pass
@@ -154,9 +175,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         at = -1
     if at < 0:
         tree.forget()
-        from .descent import make_root
-
-        at, missing = make_root(tree), [*tree.names, *names]
+        at, missing = _made_root(tree), [*tree.names, *names]
     for name in missing:
         try:
             try:
@@ -166,7 +185,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
             else:
                 if durability == "full":
                     os.fsync(at)
-            below = os.open(name, FOLDER, dir_fd=at)
+            below = open_in(at, name, FOLDER)
         finally:
             os.close(at)
         at = below
@@ -178,3 +197,84 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
             os.close(at)
             raise
     return at
+
+
+def _made_root(tree: Tree) -> int:
+    """A descriptor of the root, made if it is missing, with a CACHEDIR.TAG for backup programs.
+
+    Raises:
+        OSError: The folder cannot be made, or is not trusted.
+    """
+    root = tree.open_root(makes=True)
+    try:
+        if not os.listdir(root):  # otherwise it has the tag, or other files, which backups must not skip
+            with suppress(FileExistsError):
+                tag = open_in(root, "CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode(tree))
+                try:
+                    os.write(tag, _CACHEDIR_TAG)
+                finally:
+                    os.close(tag)
+    except BaseException:
+        os.close(root)
+        raise
+    return root
+
+
+LOCAL_PARENT = "/var/tmp"
+"""Parent of the private directory: it survives reboots and is on a local disk."""
+
+
+def local_directory(purpose: str) -> str:
+    """Make a directory on a local disk that only this user can use, and return its path.
+
+    Args:
+        purpose: Text that names the directory, by its digest.
+
+    Raises:
+        OSError: There is no place for it.
+    """
+    import tempfile
+
+    tried, name = [], sha256(purpose.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    for parent in (LOCAL_PARENT, tempfile.gettempdir()):
+        path = f"{parent}/numba_kcache-{os.geteuid()}/{name}"
+        try:
+            root = Tree(path).open_root(makes=True)
+            try:
+                if not is_writable(root):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            finally:
+                os.close(root)
+        except OSError as error:
+            tried.append(f"{path}: {error.strerror or error}")
+        else:
+            return path
+    raise OSError(f"there is no private folder for files: tried {', '.join(tried)}")
+
+
+def words_of(error: OSError, directory: str) -> str:
+    """The reason why a directory cannot be used, with the name of the file or folder in it that the system refused."""
+    name = error.filename if isinstance(error.filename, str) else ""
+    why = error.strerror or str(error)
+    return f"{why} ({name})" if name not in ("", directory) else why
+
+
+def unwritable(tree: Tree) -> str:
+    """The reason why a tree cannot be written to now; "" if it can. Leaves no file behind."""
+    try:
+        if is_writable(tree.base()):
+            return ""
+    except FileNotFoundError:
+        existing = tree.root
+        while not os.path.lexists(existing):
+            existing = os.path.dirname(existing)
+        probe = os.path.join(existing, f".numba_kcache-{os.getpid()}-{os.urandom(4).hex()}")
+        try:  # a filesystem such as /proc may refuse what access(2) allows
+            os.mkdir(probe, 0o700)
+            os.rmdir(probe)
+        except OSError as error:
+            return f"{existing} cannot be written to: {error.strerror}"
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return f"{tree.root} cannot be written to"

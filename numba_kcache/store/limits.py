@@ -16,15 +16,18 @@ import errno
 import math
 import os
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..model import Event, EventKind
-from . import renewed_in_children, try_flock, unlock
+from ..model import Event, EventKind, tell_wait
+from . import renewed_in_children
 from .entry import ENTRY, MANIFEST
 from .folders import QUARANTINE, Folder
-from .tree import SHARDS, Found, Tree, touch
+from .locks import LockFile
+from .tree import SHARDS, Found, Tree
 
 if TYPE_CHECKING:  # writing imports this module, and disk imports writing; a put that starts no pass needs no report
     from .disk import DiskStore
@@ -40,6 +43,12 @@ PASS_EVERY_S = 24 * 3600
 
 ASK_EVERY_S = 60.0
 """Time for which a process does not ask again whether a pass is due."""
+
+LONGEST_WAIT_S = 5.0
+"""Longest wait for a pass in another thread: passes may run at the same time."""
+
+_ABANDONED_S = 60.0
+"""Age of a pass from which its lock does not count: its process may be stopped, and passes may run at the same time."""
 
 _LOCK = "evict.lock"
 
@@ -96,7 +105,9 @@ class Limits:
         with self._mutex:
             if self._thread is not None and self._thread.is_alive():
                 return
-            thread = threading.Thread(target=self.prune, name="numba_kcache limits", daemon=True)
+            thread = threading.Thread(
+                target=self.prune, kwargs={"is_asked": False}, name="numba_kcache limits", daemon=True
+            )
             try:
                 thread.start()
                 self._thread = thread
@@ -106,17 +117,22 @@ class Limits:
         self._store.trouble("evict", trouble)
 
     def wait(self) -> None:
-        """Return when the pass that was started is over."""
+        """Return when the pass that was started is over, or after `LONGEST_WAIT_S`."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            start_s = time.monotonic()
+            thread.join(LONGEST_WAIT_S)
+            tell_wait(self._store.emit, "this process's eviction pass", time.monotonic() - start_s)
 
-    def prune(self, max_size_bytes: int | None = None, older_than_s: float | None = None) -> Removed:
+    def prune(
+        self, max_size_bytes: int | None = None, older_than_s: float | None = None, *, is_asked: bool = True
+    ) -> Removed:
         """Run a pass in this thread; nothing is removed while another process runs one.
 
         Args:
             max_size_bytes: Size to reach; None: the low-water mark of the limit, if the limit is exceeded.
             older_than_s: Also remove files that were not used for this many seconds.
+            is_asked: Report if another pass is running.
         """
         from .eviction import LOW_WATER, evict
         from .report import Removed
@@ -134,18 +150,28 @@ class Limits:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self._store.trouble("evict", error)
             return Removed(0, 0)
+        if removed is None:
+            if is_asked:
+                why = f"another process holds {_LOCK} in {self._tree.root}: it removes entries now, try again later"
+                self._store.trouble("evict", f"nothing was removed: {why}")
+            return Removed(0, 0)
         if removed.size_bytes:
             self._store.emit(Event(EventKind.EVICTED, removed._asdict()))
         return removed
 
-    def clear(self) -> Removed:
-        """Remove every entry, manifest and damaged file."""
+    def clear(self, tell: Callable[[], object]) -> Removed:
+        """Remove every entry, manifest and damaged file, and call `tell` for each."""
         from .eviction import sum_of
         from .names import remove, remove_named
 
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             remove_named(folder, QUARANTINE)
-        return sum_of(file for file in self._tree.walk(MANIFEST, ENTRY) if remove(file))
+        removed = []
+        for file in self._tree.walk(MANIFEST, ENTRY):
+            tell()
+            if remove(file):
+                removed.append(file)
+        return sum_of(removed)
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
@@ -153,18 +179,21 @@ def is_due(tree: Tree, now_s: float) -> bool:
     try:
         return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
     except FileNotFoundError:
-        lock = begin_pass(tree, now_s)
-        if lock is not None:
-            unlock(lock)
-            os.close(lock)
+        begin_pass(tree, now_s)
         return False
 
 
-def begin_pass(tree: Tree, now_s: float) -> int | None:
+def begin_pass(tree: Tree, now_s: float) -> LockFile | None:
     """Lock the file whose time is that of the last pass, and set its time; None if another pass is running."""
-    lock = try_lock(Folder(tree), _LOCK)
-    if lock is not None:
-        touch(lock, int(now_s * 1e9))
+    lock = LockFile(Folder(tree), _LOCK)
+    lock.open()
+    try:
+        if not lock.try_lock() and abs(now_s - lock.status().st_mtime) < _ABANDONED_S:
+            return None
+    except OSError as error:  # a filesystem without locks
+        if error.errno == errno.EBADF:
+            raise
+    lock.touch(int(now_s * 1e9))
     return lock
 
 
@@ -182,19 +211,3 @@ def choose(
             size -= file.size_bytes
             count[file.kind] -= 1
     return doomed
-
-
-def try_lock(folder: Folder, name: str) -> int | None:
-    """Lock the file of this name, made if need be; None if another process has locked it.
-
-    On a filesystem without locks the file is returned unlocked.
-    """
-    fd = folder.open(name, os.O_RDWR | os.O_CREAT)
-    try:
-        try_flock(fd)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        pass
-    return fd

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Literal
 
 from . import entry as entry_format
+from . import open_in
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .payload_check import check_payloads
 from .report import EntryInfo
@@ -63,14 +64,18 @@ def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     return _info(file, entry.header, entry_format.payload_records(entry))
 
 
-def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
+def damaged(
+    tree: Tree, refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
+) -> Iterator[tuple[Found, str]]:
     """Yield each damaged or untrusted file, with the reason. All payloads are checked.
 
     Args:
         tree: Tree of the files.
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
+        tell: Called for each file.
     """
     for file in tree.walk(ENTRY, MANIFEST):
+        tell()
         try:
             data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
@@ -103,7 +108,7 @@ def _info(file: Found, header: Header, records: list[entry_format.PayloadRecord]
 
 def _read_head(tree: Tree, file: Found) -> bytes:
     with tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
-        fd = os.open(file.key[2:], READ, dir_fd=folder)
+        fd = open_in(folder, file.key[2:], READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
         return data + os.pread(fd, max(0, entry_format.head_bytes(data) - len(data)), len(data))

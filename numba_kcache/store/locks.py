@@ -2,49 +2,48 @@
 
 Promise     At most one thread of a node holds the turn (the lock) of a key. A waiter whose time runs out, or whose
             predecessor failed, builds without the turn. A turn ends when its owner ends, even if it is killed. If the
-            owner shows no sign of life, one waiter takes the turn over and the others wait for that waiter. The time
-            that a process waits in vain is bounded over its whole life. Different keys never wait for each other.
-            Correctness does not depend on turns: at worst a kernel is compiled twice.
-Method      A threading.Lock per key within the process, flock on a file per key between processes. flock belongs to an
+            owner's process is stopped, one waiter takes the turn over after `SILENT_S`, which a process spends once in
+            its life, and the others wait for that waiter; an owner that runs is not replaced, however long it builds.
+            The time that a process waits in vain is bounded over its whole life. No thread waits for another key, nor
+            while it holds the turn of one. Correctness does not depend on turns: at worst a kernel is compiled twice.
+            An exception at any line, such as a signal handler's, leaves no turn behind once it was handled.
+Method      A mark per key within the process (waiting), flock on a file per key between processes. flock belongs to an
             open file and ends with it. It takes 3 us; creating and removing a lock file takes 20 us, and the filelock
             package 174 us. The owner removes the file before it unlocks; a process that locks a removed file starts
             over. An owner that fails leaves a byte in the file; its waiters then build at once, so that 256 ranks do
-            not fail one after the other. A thread of the builder sets the file's time each second, as long as the
-            process runs; a waiter that sees no new time for `SILENT_S`, by its own monotonic clock, removes the file
-            and so takes the turn over.
-            A waiter may be given other work (`meanwhile`), whose time does not count as waiting. The slots for the
-            compilers that run at once on a node are locked files too: a killed owner's lock ends with it.
+            not fail one after the other. A thread of the builder sets the file's time each second, which it cannot do
+            while the process is stopped. A waiter sees a sign of life in each new time, whatever the clocks say. Only a
+            process that has met a silent builder before compares the file's time with the clock, so as not to wait
+            for the next one.
 Not here    The search for the built entry: a waiter calls `look` at each step.
 Source      flock(2): a forked child inherits a lock, so it closes the lock files that its parent holds.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .. import waiting
 from ..model import NamedTuple
-from ..waiting import is_reentered, wait
-from . import renewed_in_children, try_flock
+from . import renewed_in_children, try_flock, unlock
+from .tree import identity_of, touch
 
 if TYPE_CHECKING:  # locks among threads alone need no folder
     from .folders import Folder
 
 Result = TypeVar("Result")
 
-SILENT_S = 10.0
-"""Longest time that a living builder leaves its lock file's time unchanged, in seconds."""
-
-WARM_UPS = 1 << 32
-"""Number of the slot for a warm-up (a directory runs one at a time); compilers have the slots from 0 on."""
-
-Meanwhile = Callable[[], bool]
-"""Does some other work while waiting; returns False if there is none."""
+SILENT_S = 5.0
+"""Time, in seconds, after which a builder that gave no sign of life is replaced."""
 
 BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
@@ -52,7 +51,6 @@ _LONGEST_PAUSE_S = 0.05
 _GROWTH = 1.2
 """Factor from one pause to the next. A waiter notices the end of a turn only after its last pause, which with this
 factor is at most a sixth of the whole wait."""
-_OPEN = os.O_RDWR | os.O_CREAT
 
 
 class Turn(NamedTuple, Generic[Result]):
@@ -70,24 +68,92 @@ class Turn(NamedTuple, Generic[Result]):
     has_turn: bool
 
 
-class _Seat:
-    """The turn of one key among the threads of this process."""
+class LockFile:
+    """A file of a folder, and the open descriptor by which this process locks it.
 
-    __slots__ = ("failed", "lock", "owner", "users")
+    The descriptor is used only while it leads to the file that was opened: some programs close descriptors that they
+    did not open, and their own files then have the numbers. It is closed with the last reference to this object.
+    """
 
-    def __init__(self) -> None:
-        # not an RLock: a thread that needs a key again while it builds that key builds without the turn
-        self.lock, self.users, self.failed = threading.Lock(), 0, False
-        self.owner = threading.get_ident(), os.getpid()
+    _fd = -1
+    _identity: tuple[int, int] | None = None
+    _ended: threading.Event | None = None
 
-    def take(self, wait_s: float = 0.0) -> bool:
-        """Acquire the lock within `wait_s`, unless this thread holds it itself; returns True if it was acquired."""
-        is_acquired = self.lock.acquire(blocking=False)
-        if not is_acquired and wait_s > 0:
-            is_acquired = wait(lambda pause_s: self.lock.acquire(timeout=pause_s), self.owner, wait_s)
-        if is_acquired:
-            self.owner = threading.get_ident(), os.getpid()
-        return is_acquired
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.folder, self.name = folder, name
+
+    def open(self, *, make: bool = False) -> None:
+        """Open the file unless it is open; a missing one is made and, with `make`, a missing folder."""
+        if self._fd < 0:
+            self._identity = None
+            self._fd = self.folder.open(self.name, os.O_RDWR | os.O_CREAT, make=make)
+            self._identity = identity_of(os.fstat(self._fd))
+
+    def status(self) -> os.stat_result:
+        """The stat of the open file.
+
+        Raises:
+            OSError: It is not open any more.
+        """
+        status = os.fstat(self._fd)
+        if self._identity not in (None, identity_of(status)):
+            raise OSError(errno.EBADF, "closed by the program")
+        return status
+
+    def try_lock(self) -> bool:
+        """Lock the open file; False if another process or thread has locked it."""
+        self.status()
+        try:
+            try_flock(self._fd)
+        except BlockingIOError:
+            return False
+        return True
+
+    def touch(self, now_ns: int) -> None:
+        """Set the time of the open file."""
+        self.status()
+        touch(self._fd, now_ns)
+
+    def write(self, data: bytes) -> None:
+        """Replace the content of the open file."""
+        self.status()
+        os.ftruncate(self._fd, 0)
+        os.write(self._fd, data)
+
+    def remove(self) -> None:
+        """Remove the file from its folder, unless another one has its name: another process may have taken over."""
+        with suppress(FileNotFoundError):
+            self.folder.unlink(self.name, only=self.status())
+
+    def beat(self) -> None:
+        """Set the file's time each second, from a thread, until this object is closed or the file is removed."""
+        self._ended = threading.Event()
+        work = (self.folder, self.name, self._identity, self._ended)
+        with suppress(RuntimeError):  # no more threads can be started: another process may build the key a second time
+            threading.Thread(target=_beat, args=work, name="numba_kcache-beat", daemon=True).start()
+
+    def close(self, *, unlocks: bool = True) -> None:
+        """Unlock and close the file; in a forked child, whose parent has the lock, without unlocking."""
+        try:
+            if self._fd >= 0:
+                self.status()
+                if unlocks:
+                    unlock(self._fd)
+                os.close(self._fd)
+        except OSError:  # it was closed by the program
+            pass
+        self._fd = -1
+        if self._ended is not None and unlocks:  # a child has no such thread, and another thread may have locked this
+            self._ended.set()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _beat(folder: Folder, name: str, identity: tuple[int, int] | None, ended: threading.Event) -> None:
+    with suppress(OSError):  # the file was removed: the turn is over, or another process has it
+        while not ended.wait(BEAT_S):
+            folder.touch(name, identity)
 
 
 class KeyLocks:
@@ -106,26 +172,19 @@ class KeyLocks:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        self._folder, self._clock, self._pause = folder, clock, pause
-        self._waited_in_vain_s = 0.0
-        self._reset()
+        self.folder, self.clock, self.pause = folder, clock, pause or time.sleep
+        self.waited_in_vain_s, self.has_met_silence = 0.0, False
+        self.turns: waiting.Turns = {}
+        self.held: weakref.WeakSet[LockFile] = weakref.WeakSet()
         renewed_in_children.add(self)
-
-    def _reset(self) -> None:
-        self._mutex = threading.RLock()
-        self._seats: dict[str, _Seat] = {}
-        self._held: set[int] = set()
-        self._threads_with_slot: set[int] = set()
-        self._slot_file: tuple[str, int] | None = None
 
     def after_fork(self) -> None:
         """Close the lock files that the parent holds, and start without turns."""
-        for fd in self._held:
-            with suppress(OSError):
-                os.close(fd)
-        self._reset()
+        for file in list(self.held):
+            file.close(unlocks=False)
+        self.turns, self.held = {}, weakref.WeakSet()
+        _building.clear()
 
-    @contextmanager
     def turn(
         self,
         name: str,
@@ -133,226 +192,138 @@ class KeyLocks:
         wait_s: float,
         *,
         builds: bool = False,
-        meanwhile: Meanwhile = lambda: False,
-    ) -> Iterator[Turn[Result]]:
-        """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds.
+        has_keys: bool = False,
+    ) -> KeyTurn[Result]:
+        """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds for processes.
 
         Args:
             name: A file name: the key.
             look: Returns the entry that is waited for, or None. Called after every wait, the last one included.
-            wait_s: Longest wait; after it the caller builds without the turn.
+            wait_s: Longest wait for other processes; after it the caller builds without the turn. 0: wait for nobody.
             builds: The turn may last long: its owner shows signs of life, and waiters watch for them. A process waits
                 in vain for at most `wait_s` seconds for all such turns together.
-            meanwhile: Called while another process has the turn; where it returns False, the waiter pauses.
+            has_keys: A thread with this turn may wait for keys: it is not the turn of one.
         """
-        start = self._clock()
-        wait_s = max(0.0, wait_s - self._waited_in_vain_s) if builds else wait_s
-        helped_s = 0.0
-        end_of_beat: Callable[[], object] = _no_beat
-        with self._mutex:
-            seat = self._seats.setdefault(name, _Seat())
-            seat.users += 1
-        has_seat, fd, failed = False, None, True
+        return KeyTurn(self, name, look, wait_s, builds=builds, is_key=builds and not has_keys)
+
+
+_building: dict[int, weakref.ref[Any]] = {}
+"""The first of the turns with `builds` that each thread has, by `threading.get_ident()`."""
+
+
+class KeyTurn(Generic[Result]):
+    """A context in which the caller has the turn of a name, or works without it, as its `Turn` says."""
+
+    def __init__(
+        self,
+        locks: KeyLocks,
+        name: str,
+        look: Callable[[], Result | None],
+        wait_s: float,
+        *,
+        builds: bool,
+        is_key: bool,
+    ) -> None:
+        self._locks, self._name, self._look, self._wait_s = locks, name, look, wait_s
+        self._builds, self._is_key = builds, is_key
+        self._mark: waiting.Turn | None = None
+        self._file: LockFile | None = None
+
+    def __enter__(self) -> Turn[Result]:
         try:
-            found: Result | None = None
-            has_seat = seat.take()
-            if not has_seat:
-                has_seat = seat.take(wait_s)
-                found = look()
-                if has_seat and seat.failed:
-                    seat.lock.release()  # later threads must not wait for this one to fail as well
-                    has_seat = False
-            if found is None and has_seat:
-                seat.failed = False
-                silent_s = SILENT_S if builds else wait_s
-                fd, found, helped_s = self._lock_file(name, look, start + wait_s, silent_s, meanwhile)
-            waited_s = self._clock() - start - helped_s
-            if builds and found is None:
-                self._waited_in_vain_s += waited_s
-            if builds and fd is not None:
-                end_of_beat = _beating(fd)
-            yield Turn(found, waited_s, fd is not None or (has_seat and self._folder is None))
-            failed = False
-        finally:
-            end_of_beat()
-            if fd is not None:
-                self._unlock_file(name, fd, failed)
-            if has_seat:
-                seat.failed = seat.failed or failed
-                seat.lock.release()
-            with self._mutex:
-                seat.users -= 1
-                if not seat.users and self._seats.get(name) is seat:
-                    del self._seats[name]
+            return self._take()
+        except BaseException:
+            self._end(has_failed=True)
+            raise
 
-    @contextmanager
-    def slot(self, count: int, first: int = 0) -> Iterator[bool]:
-        """Take one of the node's `count` slots for compilers, if one is free; yields True if this process has one.
+    def __exit__(self, kind: type[BaseException] | None, error: object, where: TracebackType | None) -> None:
+        self._end(has_failed=kind is not None)
 
-        A slot is the right to run a compiler. The threads of a process share one: a build may wait for others that it
-        started, and compilers take turns within a process. Where the filesystem has no locks, every process has a slot.
-        Slots for other purposes have numbers from `first` on, and `KeyLocks` of their own (`apart`).
-        """
-        thread = threading.get_ident()
-        with self._mutex:
-            is_first = thread not in self._threads_with_slot
-            has_slot = bool(self._threads_with_slot) or self._took_slot(range(first, first + count))
-            if has_slot:
-                self._threads_with_slot.add(thread)
-        try:
-            yield has_slot
-        finally:
-            if is_first:
-                self.release_slot()
+    def _take(self) -> Turn[Result]:
+        locks, me = self._locks, threading.get_ident()
+        start_s, builds = locks.clock(), _building.get(me)
+        is_building = self._is_key and builds is not None and builds() is not None
+        # the other one may wait for a turn of this thread, or for what this thread has interrupted
+        most_s = 0.0 if is_building or waiting.is_reentered() else self._wait_s
+        self._mark = waiting.Turn(locks.turns, self._name, wait_s=math.inf if self._builds and most_s else most_s)
+        mark = self._mark.__enter__()
+        found = self._look() if mark.waited_s or not mark.is_mine else None
+        if found is None and mark.is_mine:
+            left_s = most_s - (locks.waited_in_vain_s if self._builds else mark.waited_s)
+            found = self._look() if locks.folder is None else self._take_file(locks.clock() + left_s)
+        waited_s = locks.clock() - start_s
+        if self._builds and found is None:
+            locks.waited_in_vain_s += waited_s - mark.waited_s
+            if self._is_key and not is_building:
+                _building[me] = weakref.ref(self)
+            if self._file is not None:
+                self._file.beat()
+        return Turn(found, waited_s, self._file is not None or (mark.is_mine and locks.folder is None))
 
-    def release_slot(self) -> None:
-        """Release this thread's share of the slot: after its compile, or while it waits during the compile."""
-        with self._mutex:
-            self._threads_with_slot.discard(threading.get_ident())
-            if not self._threads_with_slot and self._slot_file is not None:
-                (name, fd), self._slot_file = self._slot_file, None
-                self._unlock_file(name, fd, False)
-
-    def apart(self) -> KeyLocks:
-        """Make other `KeyLocks` on the same files; the two exclude each other as two processes would."""
-        return KeyLocks(self._folder)
-
-    def _took_slot(self, numbers: range) -> bool:
-        try:
-            for name in (f"{number:064x}" for number in numbers):  # never an entry's key, which is a digest
-                if self._folder is None:
-                    return True
-                fd = self._folder.open(name, _OPEN, make=True)
-                try:
-                    try_flock(fd)
-                    if os.fstat(fd).st_nlink:
-                        self._held.add(fd)
-                        self._slot_file = name, fd
-                        return True
-                except BlockingIOError:
-                    pass
-                finally:
-                    if fd not in self._held:
-                        os.close(fd)
-        except OSError:
-            return True
-        return False
-
-    def is_taken(self, name: str) -> bool:
-        """Check whether the turn of a name is held, or was held by a process that was killed."""
-        try:
-            return self._folder is not None and self._folder.status(name) is not None
-        except OSError:
-            return False
-
-    def idle_s(self) -> float:
-        """Seconds since a turn of this node was last taken or ended, by the system's clock."""
-        try:
-            return time.time() - self._folder.status(".").st_mtime if self._folder is not None else math.inf
-        except OSError:
-            return math.inf
-
-    def _lock_file(
-        self, name: str, look: Callable[[], Result | None], deadline: float, silent_s: float, meanwhile: Meanwhile
-    ) -> tuple[int | None, Result | None, float]:
-        """The descriptor of the locked file or None, the entry found, and the seconds spent on other work."""
-        if self._folder is None:
-            return None, look(), 0.0
-        pause, fd, beat, heard, helped_s = _FIRST_PAUSE_S, -1, -1, 0.0, 0.0
+    def _take_file(self, deadline_s: float) -> Result | None:
+        """Take the lock among processes into `_file`, unless `_look` finds the entry, which is returned."""
+        locks, pause_s, beat_ns, heard_s = self._locks, _FIRST_PAUSE_S, -1, 0.0
+        assert locks.folder is not None
+        file = LockFile(locks.folder, self._name)
+        locks.held.add(file)
         try:
             while True:
-                if fd < 0:
-                    fd = self._folder.open(name, _OPEN, make=True)
-                try:
-                    try_flock(fd)
-                except BlockingIOError:
-                    found, status, now = look(), os.fstat(fd), self._clock()
-                    if status.st_mtime_ns != beat:
-                        beat, heard = status.st_mtime_ns, now
-                    remaining = deadline + helped_s - now
-                    has_failed = status.st_size and not status.st_nlink
-                    # a thread that re-entered the package may own the turn itself
-                    if found is not None or remaining <= 0 or has_failed or is_reentered():
-                        return None, found, helped_s
-                    is_silent = now - heard >= silent_s
-                    if is_silent:
-                        self._remove(name, fd)
-                    if is_silent or not status.st_nlink:  # the turn now belongs to another file of this name
-                        os.close(fd)
-                        fd = beat = -1
-                        continue
-                    if meanwhile():
-                        helped_s, pause = helped_s + self._clock() - now, _FIRST_PAUSE_S
-                        continue
-                    (self._pause or time.sleep)(min(pause, remaining))
-                    pause = min(_GROWTH * pause, _LONGEST_PAUSE_S)
-                    continue
-                found, status = look(), os.fstat(fd)
-                if found is not None or (status.st_size and not status.st_nlink):
+                file.open(make=True)
+                if file.try_lock():
+                    found, status = self._look(), file.status()
+                    if found is not None or (status.st_size and not status.st_nlink):
+                        file.remove()  # built; or the owner that this waited for has failed
+                        return found
                     if status.st_nlink:
-                        self._folder.unlink(name)
-                    return None, found, helped_s  # built; or the owner that we waited for has failed
-                if status.st_nlink:
-                    os.ftruncate(fd, 0)  # erase the mark of an owner that was killed before it removed the file
-                    held, fd = fd, -1
-                    self._held.add(held)
-                    return held, None, helped_s
-                if self._clock() >= deadline + helped_s:  # others removed each file, or links are not counted
-                    return None, None, helped_s
-                os.close(fd)
-                fd = -1
-                (self._pause or time.sleep)(pause)
-                pause = min(_GROWTH * pause, _LONGEST_PAUSE_S)
+                        file.write(b"")  # erase the mark of an owner that was killed before it removed the file
+                        self._file = file
+                        return None
+                    now_s = locks.clock()
+                    is_over = now_s >= deadline_s  # others removed each file, or links are not counted
+                    file.close()
+                else:
+                    found, status, now_s = self._look(), file.status(), locks.clock()
+                    if status.st_mtime_ns != beat_ns:
+                        beat_ns, heard_s = status.st_mtime_ns, now_s
+                    has_failed = bool(status.st_size) and not status.st_nlink
+                    is_over = found is not None or has_failed or now_s >= deadline_s
+                    if not is_over and self._builds and self._is_silent(now_s - heard_s, beat_ns):
+                        file.remove()
+                        status = file.status()
+                    if not is_over and not status.st_nlink:  # the turn now belongs to another file of this name
+                        file.close()
+                        beat_ns = -1
+                        continue
+                if is_over:
+                    return found
+                locks.pause(min(pause_s, max(0.0, deadline_s - now_s)))
+                pause_s = min(_GROWTH * pause_s, _LONGEST_PAUSE_S)
         except OSError:
-            return None, look(), helped_s  # not writable, no locks on this filesystem, or the file is gone
+            return self._look()  # not writable, no locks on this filesystem, or the file is gone
         finally:
-            if fd >= 0:
-                os.close(fd)
+            if file is not self._file:
+                file.close()
 
-    def _unlock_file(self, name: str, fd: int, failed: bool) -> None:
-        if fd not in self._held:
-            return  # forked meanwhile: the lock is the parent's
-        self._held.discard(fd)
-        assert self._folder is not None
-        try:
-            if failed:
-                os.write(fd, b"!")
-            self._remove(name, fd)
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
+    def _is_silent(self, seconds: float, beat_ns: int) -> bool:
+        """Check whether the owner gave no sign of life for too long; its last one was `seconds` ago, or earlier."""
+        locks = self._locks
+        if locks.has_met_silence:
+            return time.time() - beat_ns / 1e9 >= SILENT_S
+        locks.has_met_silence = seconds >= SILENT_S
+        return locks.has_met_silence
 
-    def _remove(self, name: str, fd: int) -> None:
-        """Remove the file of a name if it is the open file `fd`: another process may have taken the turn over."""
-        assert self._folder is not None
-        with suppress(FileNotFoundError):
-            self._folder.unlink(name, only=os.fstat(fd))
-
-
-def _no_beat() -> None:
-    """Do nothing: no thread was started."""
-
-
-def _beating(fd: int) -> Callable[[], object]:
-    """Set the time of the open file each second from a thread; returns the function that ends the thread."""
-    ended = threading.Event()
-
-    def work() -> None:
-        with suppress(OSError):
-            while not ended.wait(BEAT_S):
-                os.utime(fd)
-
-    thread = threading.Thread(target=work, name="numba_kcache-beat", daemon=True)
-    pid = os.getpid()
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads can be started: another process may build the key a second time
-        return _no_beat
-
-    def end() -> None:
-        if pid == os.getpid():  # a forked child has no such thread, and `ended` may be locked
-            ended.set()
-            thread.join()  # before the file is closed: another file may then have its number
-
-    return end
+    def _end(self, *, has_failed: bool) -> None:
+        """End the turn; if an exception interrupts this, the rest is done with the last reference to this object."""
+        file, mark = self._file, self._mark
+        if file is not None:
+            with suppress(OSError):
+                if has_failed:
+                    file.write(b"!")
+                file.remove()
+            file.close()
+            self._file = None
+        if mark is not None:
+            mark.end(has_failed=has_failed)
+        builds = _building.get(me := threading.get_ident())
+        if builds is not None and builds() is self:
+            _building.pop(me, None)

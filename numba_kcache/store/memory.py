@@ -12,15 +12,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from typing import Any
 
 from . import Store, renewed_in_children
 from . import entry as entry_format
 from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, sum_of, time_before_ns
 from .limits import choose
-from .locks import KeyLocks, Turn
+from .locks import KeyLocks, KeyTurn
 from .report import Problem, Removed
 from .tree import Found
 
@@ -102,10 +100,10 @@ class MemoryStore(Store):
         """Return "": entries in memory are not checked for damage."""
         return ""
 
-    def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
+    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key` among the threads of this process."""
         longest_s = self._max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True, **more)
+        return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""
@@ -120,14 +118,14 @@ class MemoryStore(Store):
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
         return self._evict(limit, time_before_ns(self._clock(), older_than), 1.0)
 
-    def clear(self) -> Removed:
+    def clear(self, _tell: Callable[[], object] | None = None) -> Removed:
         """Remove everything."""
         with self._mutex:
             removed = sum_of(self.files(ENTRY, MANIFEST))
             self._files.clear()
         return removed
 
-    def verify(self, _refusal_of: Callable[[StoredEntry], str] | None = None) -> list[Problem]:
+    def verify(self, *_: object) -> list[Problem]:
         """Return no problems: entries in memory are not checked for damage."""
         return []
 

@@ -12,10 +12,11 @@ import re
 import stat
 from collections.abc import Iterator
 
+from . import Refused, rmdir_in, stat_in
 from .entry import FORMAT
 from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
 from .origin import UNSIGNED
-from .tree import FOLDERS, SHARDS, Found, Refused, Tree
+from .tree import FOLDERS, SHARDS, Found, Tree
 
 MAX_QUARANTINED = 20
 """Most damaged files that are kept for inspection."""
@@ -25,7 +26,7 @@ PATTERNS = {
     PRIVATE: _PRIVATE,
     LOCKS: r"[0-9a-f]{64}(\.manifest)?",
     QUARANTINE: r"[0-9a-f]{62}\.[0-9a-f]{8}",
-    STATISTICS: rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}",
+    STATISTICS: rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}\.jsonl|total|{_PRIVATE}",
     TIERS: r"[0-9a-f]{16}\.(down|up|down\.lock)",
 }
 """Pattern of the file names in each folder, other than those of entries and manifests."""
@@ -56,7 +57,7 @@ def remove_unchanged(file: Found) -> bool:
     try:
         assert file.tree is not None
         with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
-            status = os.stat(file.key[2:], dir_fd=folder, follow_symlinks=False)
+            status = stat_in(folder, file.key[2:])
             is_same = (status.st_mtime_ns, status.st_size) == (file.used_ns, file.size_bytes)
             return is_same and unlink(folder, file.key[2:])
     except OSError:
@@ -75,7 +76,7 @@ def remove_named(folder: int, name: str, *, before_s: float | None = None) -> No
         if not re.fullmatch(PATTERNS[name], each):
             continue
         try:
-            status = os.stat(each, dir_fd=folder, follow_symlinks=False)
+            status = stat_in(folder, each)
         except OSError:
             continue
         if before_s is None or status.st_ctime < before_s:
@@ -86,7 +87,7 @@ def trim_quarantine(folder: int) -> None:
     """Remove the oldest damaged files where there are too many."""
     quarantined = []
     for name in os.listdir(folder):
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = stat_in(folder, name)
         if re.fullmatch(PATTERNS[QUARANTINE], name) and stat.S_ISREG(status.st_mode):
             quarantined.append((status.st_ctime_ns, name))
     for _, name in sorted(quarantined)[: max(0, len(quarantined) - MAX_QUARANTINED)]:
@@ -107,7 +108,7 @@ def remove_all(tree: Tree) -> None:
     for names in (*folders, *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
         try:
             with tree.opened(*names[:-1]) as folder:
-                os.rmdir(names[-1], dir_fd=folder)  # fails where it is not empty
+                rmdir_in(folder, names[-1])  # fails where it is not empty
         except OSError:
             continue
     try:
@@ -116,7 +117,7 @@ def remove_all(tree: Tree) -> None:
                 unlink(folder, name)
         root = tree.open_root()
         try:
-            os.rmdir(tree.names[-1], dir_fd=root)
+            rmdir_in(root, tree.names[-1])
         finally:
             os.close(root)
     except OSError:
@@ -133,7 +134,7 @@ def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     except OSError:
         return
     try:
-        status = os.stat(tree.names[0], dir_fd=root, follow_symlinks=False)
+        status = stat_in(root, tree.names[0])
         if not stat.S_ISDIR(status.st_mode):
             yield tree.names[0], _kind(status)
     except OSError:
@@ -144,7 +145,7 @@ def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS)), *sorted(shards)):
         try:
             with tree.opened(*names) as folder:
-                found = [(each, os.stat(each, dir_fd=folder, follow_symlinks=False)) for each in os.listdir(folder)]
+                found = [(each, stat_in(folder, each)) for each in os.listdir(folder)]
         except FileNotFoundError:
             continue
         except Refused as error:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 
+from . import Refused, stat_in
 from .folders import Folder
-from .tree import RECENCY_NS, Refused, Tree
+from .tree import Tree
 
 SIGNED = "signed"
 UNSIGNED = "unsigned"
@@ -32,12 +33,12 @@ class SignedTree(Tree):
             self.forget()
         raise Refused(f"{self.root} has a file {UNSIGNED} where only signed code may be")
 
-    def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
+    def read(self, kind: int, key: str, now_ns: int | None = None) -> bytes:
         """As `Tree.read`, from a folder without the mark."""
         names = self.names
-        data = super().read(kind, key, now_ns, refresh_ns)
+        data = super().read(kind, key, now_ns)
         self.base()  # a mark is made before a file is written, so it is there after the file was read
-        return data if self.names == names else self.read(kind, key, now_ns, refresh_ns)
+        return data if self.names == names else self.read(kind, key, now_ns)
 
 
 def mark(tree: Tree) -> None:
@@ -54,7 +55,7 @@ def mark(tree: Tree) -> None:
 
 def _is_marked(folder: int) -> bool:
     try:
-        os.stat(UNSIGNED, dir_fd=folder, follow_symlinks=False)
+        stat_in(folder, UNSIGNED)
     except FileNotFoundError:
         return False
     return True

@@ -23,7 +23,7 @@ import os
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from . import CLOEXEC, NOFOLLOW, sync_data
+from . import open_in, rename_in, sync_data, unlink_in
 from .faults import reached
 
 Durability: TypeAlias = Literal["none", "data", "full"]
@@ -31,7 +31,7 @@ Durability: TypeAlias = Literal["none", "data", "full"]
 
 FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "publish.synced", "publish.renamed")
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def publish(
@@ -52,7 +52,7 @@ def publish(
         OSError: A call failed; the file that had the name is unchanged.
     """
     private_file = private_name()
-    fd = os.open(private_file, _CREATE, mode, dir_fd=private)
+    fd = open_in(private, private_file, _CREATE, mode)
     try:
         try:
             if mode & 0o077:
@@ -70,10 +70,10 @@ def publish(
             reached("publish.synced")
         finally:
             os.close(fd)
-        os.rename(private_file, name, src_dir_fd=private, dst_dir_fd=folder)
+        rename_in(private, private_file, folder, name)
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
-            os.unlink(private_file, dir_fd=private)
+            unlink_in(private, private_file)
         raise
     reached("publish.renamed")
     if durability == "full":

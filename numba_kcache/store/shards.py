@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from . import rename_in, stat_in
 from .entry import ENTRY, is_key, require_key
 from .folders import PRIVATE, QUARANTINE, Folder, file_mode
 from .tree import FOLDERS, Found, Tree
@@ -68,7 +69,7 @@ def is_there(tree: Tree, key: str) -> bool:
 def is_irregular(folder: int, name: str) -> bool:
     """Check whether something other than a regular file has this name in an open folder."""
     try:
-        return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return not stat.S_ISREG(stat_in(folder, name).st_mode)
     except FileNotFoundError:
         return False
 
@@ -84,7 +85,7 @@ def set_aside(tree: Tree, kind: int, key: str) -> bool:
     name = key[2:]
     try:
         with tree.opened(QUARANTINE, make="none") as quarantine, tree.opened(FOLDERS[kind], key[:2]) as folder:
-            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=quarantine)
+            rename_in(folder, name, quarantine, f"{name}.{os.urandom(4).hex()}")
             trim_quarantine(quarantine)
     except OSError:
         return False

@@ -5,17 +5,18 @@ Promise     No file outside the tree is touched, no link inside it is followed, 
             A root that another user owns or may write to is refused unless `shared` is set: the files in it become code
             on the GPU. Look-ups create no folder.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
-            are 390 to a directory and a miss is one failed open. The root is opened and checked once, and the
-            descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the path leads to
-            later. Each folder below it is opened by itself, without following links. Before the kept descriptor is
-            used, its device and inode are compared, since some programs close descriptors that they did not open. If
-            the directory was removed, or its file server reports ESTALE, the root is opened and checked again.
+            are 390 to a directory and a miss is one failed open. The path of the root is resolved once, component by
+            component; a link counts only where no other user can have put it there. The root is opened and checked
+            once, and the descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the
+            path leads to later. Each folder below it is opened by itself, without following links. Before the kept
+            descriptor is used, its device and inode are compared, since some programs close descriptors that they did
+            not open. If the directory was removed, or its file server reports ESTALE, the root is opened and checked
+            again. Only a refusal is final.
             The modification time of a file records its last use, set explicitly and at most hourly: atime may be off
-            or changed by others. The first write makes the tree with mode 0700; in a shared one new files get the
-            permissions of the root, whatever the umask.
-Not here    Roots behind links, or below parents that others may write to (store.descent); making and removing files
-            (store.folders, store.names); limits (store.eviction), events (store.disk), the default directory
-            (settings).
+            or changed by others. The first write makes the tree, and missing parents, with mode 0700; in a shared one
+            new files get the permissions of the root, whatever the umask.
+Not here    Making and removing files (store.folders, store.names); limits (store.eviction), events (store.disk), the
+            default directory (settings).
 """
 
 from __future__ import annotations
@@ -28,7 +29,19 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..model import NamedTuple
-from . import CLOEXEC, DIRECTORY, NOCTTY, NOFOLLOW, NONBLOCK
+from . import (
+    CLOEXEC,
+    FOLDER,
+    NOCTTY,
+    NOFOLLOW,
+    NONBLOCK,
+    Refused,
+    above_streams,
+    is_network,
+    open_below,
+    open_in,
+    resolve,
+)
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
 if TYPE_CHECKING:  # needed only to write: a hit does not import this module
@@ -38,25 +51,9 @@ RECENCY_NS = 3600 * 10**9
 """A hit renews a file's time of use if that is longer ago than this, in nanoseconds."""
 
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not block the reader
-FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
 SHARDS = tuple(bytes(range(256)).hex(" ").split())
 """Folders of each kind, named by the first digits of the keys in them."""
-
-_NETWORK = (
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs"),
-    *("lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs"),
-)
-
-
-class Refused(PermissionError):
-    """A directory or file that is not trusted because other users can change it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(errno.EACCES, why)
-
-    def __str__(self) -> str:
-        return str(self.strerror)
 
 
 class Descriptor(int):
@@ -94,6 +91,7 @@ class Tree:
 
     Attributes:
         status: The stat of the root, when it was last opened; None before.
+        refusal: The reason why the directory is not trusted; "" if it is, or was not opened yet.
         takes_unsigned: Each write marks the tree as one with code whose signature was not checked (store.origin).
     """
 
@@ -111,8 +109,10 @@ class Tree:
         self.root, self.shared = root, shared
         self.names = (*below, f"v{format}")
         self.status: os.stat_result | None = None
+        self.refusal = self._resolved = ""
         self._trusts_superuser = trusts_superuser
         self._base: Descriptor | None = None
+        self._is_network: bool | None = None
         self._is_private = False  # no other user can write below the root: its files need no check of their own
 
     # Opening
@@ -132,13 +132,14 @@ class Tree:
                     return base
             except OSError:
                 pass  # closed by the program, or gone from the file server
-        at = self.open_root()
+        root = self.open_root()
         try:
-            for name in self.names:
-                above, at = at, os.open(name, FOLDER, dir_fd=at)
-                os.close(above)
+            at = open_below(root, self.names, FOLDER)
+        finally:
+            os.close(root)
+        try:
             if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
-                at = _above_streams(at)
+                at = above_streams(at)
             status = os.fstat(at)
             if not self._is_private:
                 self.require_trusted(status, self.names[-1])
@@ -154,46 +155,42 @@ class Tree:
         """Open and check the root again when it is next needed."""
         self._base = None
 
-    def open_root(self) -> int:
+    def open_root(self, *, makes: bool = False) -> int:
         """A descriptor of the root, which was checked; the caller closes it.
+
+        Args:
+            makes: Make the root and its parents if they are missing.
 
         Raises:
             Refused: The root is not trusted.
             OSError: The root does not exist.
         """
-        path, me, exposed = self.root, os.geteuid(), ""
-        end = 0 if self.shared else path.find("/", 1)
+        if self.refusal:
+            raise Refused(self.refusal)
         try:
-            while end > 0:  # nearly always no other user can write to a parent: then one call opens the whole path
-                above = os.lstat(path[:end])
-                mode = above.st_mode
-                if not stat.S_ISDIR(mode) or above.st_uid not in (0, me) or (mode & 0o022 and not mode & stat.S_ISVTX):
-                    end = 0
-                else:
-                    end = path.find("/", end + 1)
-            if not end:
-                raise NotADirectoryError
-            fd = os.open(path, FOLDER)
-        except OSError as error:
-            if error.errno not in (None, errno.ENOTDIR, errno.ELOOP):
+            resolved, exposed = resolve(self._resolved or self.root, shared=self.shared, makes=makes)
+            fd = os.open(resolved, FOLDER)
+            try:
+                status = os.fstat(fd)
+                is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+                if not is_private:  # a private root is never refused
+                    self._require_root(status, exposed)
+            except BaseException:
+                os.close(fd)
                 raise
-            from .descent import descend
-
-            fd, exposed = descend(path, shared=self.shared)
-        try:
-            status = os.fstat(fd)
-            is_private = status.st_uid == me and not status.st_mode & 0o077
-            if not is_private:  # a private root is never refused
-                self._require_root(status, exposed)
-        except BaseException:
-            os.close(fd)
+        except Refused as error:
+            self.refusal = str(error)
             raise
-        self.status, self._is_private = status, is_private and not self.shared
+        self.status, self._is_private, self._resolved = status, is_private and not self.shared, resolved
         return fd
 
-    def _require_root(self, status: os.stat_result, exposed: str) -> None:
-        shared, trusts_superuser = self.shared, self._trusts_superuser
-        reason = refusal(self.root, status, shared=shared, trusts_superuser=trusts_superuser, exposed=exposed)
+    def _require_root(self, status: os.stat_result, exposed: Sequence[tuple[str, os.stat_result]]) -> None:
+        def is_trusted(parent: os.stat_result) -> bool:
+            is_known = parent.st_uid in (0, os.geteuid(), status.st_uid) and not parent.st_mode & 0o002
+            return self.shared and is_known and parent.st_gid == status.st_gid
+
+        path = next((path for path, parent in exposed if not is_trusted(parent)), "")
+        reason = refusal(self.root, status, shared=self.shared, trusts_superuser=self._trusts_superuser, exposed=path)
         if reason is not None:
             raise Refused(reason)
 
@@ -213,6 +210,12 @@ class Tree:
             why = f"belongs to user {status.st_uid}, or others can write to it (mode {status.st_mode & 0o777:o})"
             raise Refused(f"{name} in {self.root} is not trusted: it {why}")
 
+    def is_network(self) -> bool:
+        """Check whether the tree is on a filesystem shared with other machines; False as long as that is not known."""
+        if self._is_network is None and self.status is not None:
+            self._is_network = is_network(self._resolved, self.status)
+        return bool(self._is_network)
+
     def folder(self, *names: str) -> int:
         """A descriptor of a folder in the tree, which was checked; the caller closes it.
 
@@ -225,7 +228,7 @@ class Tree:
         for name in names:
             above = at
             try:
-                at = os.open(name, FOLDER, dir_fd=above)
+                at = open_in(above, name, FOLDER)
             finally:
                 if above is not base:
                     os.close(above)
@@ -261,8 +264,8 @@ class Tree:
 
     # Files
 
-    def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
-        """Read a file, and renew its time of use if that is older than `refresh_ns`.
+    def read(self, kind: int, key: str, now_ns: int | None = None) -> bytes:
+        """Read a file, and renew its time of use if that is an hour old, on the network a day.
 
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
@@ -273,18 +276,15 @@ class Tree:
         if len(key) != 64 or key.strip("0123456789abcdef"):
             require_key(key)  # raises
         base = self.base()
-        if self._is_private:  # as `folder` does, in fewer calls
-            above = os.open(FOLDERS[kind], FOLDER, dir_fd=base)
-            try:
-                folder = os.open(key[:2], FOLDER, dir_fd=above)
-            finally:
-                os.close(above)
+        names = FOLDERS[kind], key[:2], key[2:]
+        if self._is_private:
+            fd = open_below(base, names, READ)
         else:
-            folder = self.folder(FOLDERS[kind], key[:2])
-        try:
-            fd = os.open(key[2:], READ, dir_fd=folder)
-        finally:
-            os.close(folder)
+            folder = self.folder(*names[:-1])
+            try:
+                fd = open_below(folder, names[-1:], READ)
+            finally:
+                os.close(folder)
         try:
             status = os.fstat(fd)
             size = status.st_size
@@ -297,7 +297,8 @@ class Tree:
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
                 data += more  # a network filesystem may return the file in parts
-            if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns and status.st_nlink == 1:
+            age_ns = 0 if now_ns is None or status.st_nlink > 1 else abs(now_ns - status.st_mtime_ns)
+            if now_ns is not None and age_ns > RECENCY_NS and (age_ns > 24 * RECENCY_NS or not self.is_network()):
                 touch(fd, now_ns)
             return data
         finally:
@@ -334,15 +335,6 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _above_streams(fd: int) -> int:
-    """Duplicate a descriptor to a number above those of the standard streams."""
-    import fcntl
-
-    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return higher
-
-
 def refusal(
     path: str, status: os.stat_result, *, shared: bool, trusts_superuser: bool = False, exposed: str = ""
 ) -> str | None:
@@ -368,30 +360,3 @@ def refusal(
     if mode & 0o022:
         return f"{path} can be written by others (mode {mode:o}); chmod 700 it or set shared=True"
     return None
-
-
-def is_network(path: str, status: os.stat_result) -> bool:
-    """Check whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
-    if os.major(status.st_dev) != 0:
-        return False  # on a block device, thus local: the list of mounts need not be read
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-            return is_network_mount(mounts.read(), os.path.realpath(path))
-    except OSError:
-        return False
-
-
-def is_network_mount(mountinfo: str, path: str) -> bool:
-    """Check whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
-    found = False
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")[0]
-        if len(fields) < 5:
-            continue
-        point = fields[4]
-        if "\\" in point:  # a space is written as \040
-            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
-        if path == point or path.startswith(point.rstrip("/") + "/"):
-            found = kind in _NETWORK or kind.startswith("fuse.")  # a later mount hides an earlier one
-    return found

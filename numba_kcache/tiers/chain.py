@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from ..model import Emit
+from ..model import Emit, tell_wait
 from ..store.entry import StoredEntry, Variant, encode_entry
-from .checked_tier import CheckedTier, report_wait
+from .checked_tier import CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
 
@@ -52,8 +52,8 @@ class Chain:
         refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
         self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
-        self._uploads = UploadQueue(lambda waited_s: report_wait(emit, "writes to tiers", waited_s))
-        self._keeping = UploadQueue(lambda waited_s: report_wait(emit, "entries of tiers to be stored", waited_s))
+        self._uploads = UploadQueue(lambda waited_s: tell_wait(emit, "writes to tiers", waited_s))
+        self._keeping = UploadQueue(lambda waited_s: tell_wait(emit, "entries of tiers to be stored", waited_s))
         self.tiers = tuple(self._checked(tier) for tier in tiers)
 
     def _checked(self, tier: Tier) -> CheckedTier:
@@ -89,14 +89,12 @@ class Chain:
             tier.add_variant(family, *variants)
         return stored
 
-    def elected(
-        self, key: str, meanwhile: Callable[[], bool] | None = lambda: False
-    ) -> AbstractContextManager[Election]:
+    def elected(self, key: str, *, waits: bool = True) -> AbstractContextManager[Election]:
         """Take a key's lease in the first tier that has leases, or wait for the node that holds it.
 
         Args:
             key: Key of the entry to build.
-            meanwhile: Called instead of each pause; None: do not wait.
+            waits: Whether to wait; else an election that another node has won is lost.
 
         Returns:
             A context with the outcome; `NO_ELECTION`, after which the caller builds, if no tier has leases.
@@ -105,7 +103,7 @@ class Chain:
 
         for tier in self._writable():
             if hasattr(tier.tier, "claim"):
-                return tier.elected(key, meanwhile)
+                return tier.elected(key, waits=waits)
         return nullcontext(NO_ELECTION)
 
     def ask(self) -> None:

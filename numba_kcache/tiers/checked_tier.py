@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import KCacheError
 from ..keys import sha256
-from ..model import Emit, Event, EventKind, trouble
+from ..model import Emit, tell_wait, trouble
 from ..store import entry as entry_format
 from ..store import renewed_in_children
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
@@ -41,16 +41,6 @@ _TRIES = 4
 
 WORTH_S, _MOST_WORTH_S = 1.0, 10.0
 """Seconds that a hit may take, for it saves a compile: at least, and at most if the entry records a longer compile."""
-
-LONG_WAIT_S = 1.0
-"""A wait longer than this is an event."""
-
-
-def report_wait(emit: Emit, what: str, waited_s: float) -> bool:
-    """Emit an event about a wait if it was long; returns True if it was."""
-    if waited_s > LONG_WAIT_S:
-        emit(Event(EventKind.WAITED, {"what": what, "waited_s": waited_s}))
-    return waited_s > LONG_WAIT_S
 
 
 class CheckedTier:
@@ -243,7 +233,7 @@ class CheckedTier:
     # -- asking ------------------------------------------------------------------------------------
 
     @contextmanager
-    def elected(self, key: str, meanwhile: Callable[[], bool] | None) -> Iterator[Election]:
+    def elected(self, key: str, *, waits: bool) -> Iterator[Election]:
         """Take a key's lease among all nodes, or wait for it; for a tier with leases."""
         from .lease import Elections
 
@@ -252,7 +242,7 @@ class CheckedTier:
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
             self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)  # type: ignore[arg-type]
         hits = self._counts["hits"]
-        with self._elections.elected(key, meanwhile) as election:
+        with self._elections.elected(key, waits=waits) as election:
             yield election
         if self._counts["hits"] == hits:  # otherwise the hit says that it was waited for
             self._report_wait("another node's build", election.waited_s)
@@ -305,7 +295,7 @@ class CheckedTier:
             self._trouble(f"it is slow ({seconds:.1f} s for the last answer): launches skip it for a while")
 
     def _report_wait(self, what: str, waited_s: float) -> None:
-        if report_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s):
+        if tell_wait(self._emit, f"{what}: tier {self.tier.name}", waited_s):
             self._count("waits")
 
     # -- counting ----------------------------------------------------------------------------------

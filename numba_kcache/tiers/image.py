@@ -36,9 +36,9 @@ from ..errors import BundleError
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY
+from ..store import CLOEXEC, DIRECTORY, FOLDER
 from ..store.entry import MAX_FILE_BYTES
-from ..store.tree import FOLDER, READ
+from ..store.tree import READ
 from .bundle import (
     CHUNK_BYTES,
     PREFIX,

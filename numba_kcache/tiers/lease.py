@@ -98,28 +98,24 @@ class Elections:
         self._clock, self._pause, self._left_s = clock, pause, tier.wait_s
 
     @contextmanager
-    def elected(self, key: str, meanwhile: Callable[[], bool] | None = lambda: False) -> Iterator[Election]:
+    def elected(self, key: str, *, waits: bool = True) -> Iterator[Election]:
         """Take a key's lease, or wait until its holder has finished, or until the time to wait is used up.
 
         Args:
             key: Key of the entry to build.
-            meanwhile: Called instead of each pause: does other work, or returns False if there is none. None: do not
-                wait; the election is then lost.
+            waits: Whether to wait; else an election that another node has won is lost.
         """
         token, pause_s, waited_s = os.urandom(8).hex(), _FIRST_PAUSE_S, 0.0
         value = self._claim(key, token)
         while value not in (None, token, _DONE, _FAILED) and self._left_s > 0:
-            if meanwhile is None:
+            if not waits:
                 yield Election(0.0, looks=False, is_lost=True)
                 return
-            if not meanwhile():
-                start_s = self._clock()
-                self._pause(
-                    min(self._left_s, pause_s * (0.5 + os.urandom(1)[0] / 255))
-                )  # `random` takes 5 ms to import
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                paused_s = self._clock() - start_s
-                waited_s, self._left_s = waited_s + paused_s, self._left_s - paused_s
+            start_s = self._clock()
+            self._pause(min(self._left_s, pause_s * (0.5 + os.urandom(1)[0] / 255)))  # `random` takes 5 ms to import
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            paused_s = self._clock() - start_s
+            waited_s, self._left_s = waited_s + paused_s, self._left_s - paused_s
             value = self._ask(lambda: self._tier.value_of(key)) or self._claim(key, token)
         (hits, errors), process, is_built = self._counts(), os.getpid(), False
         end = self._renewing(key, token) if value == token else None

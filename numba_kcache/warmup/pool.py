@@ -11,7 +11,7 @@ Not here    The code of a worker (worker), the processes (workers), finding kern
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -22,19 +22,22 @@ from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..kernel import Kernel
-from ..model import NO_TARGET, NamedTuple, Target, read_arch
+from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text
-from ..store.cores import cores
-from ..store.locks import WARM_UPS
+from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
 from .meter import meter
 from .worker import Task, compile_request, key_of, pack
 from .workers import Job, in_workers
 
-_PAUSE_S = 0.02
-_warming: list[int] = []
-"""Identifiers of the threads that are in `warm_up`."""
+LOCK = f"{0:064x}"
+"""Name of the lock of a warm-up; never an entry's key, which is a digest."""
+
+_AT_ONCE_S = 0.02
+
+QUOTA = "/sys/fs/cgroup/cpu.max"
+"""Quota and period in microseconds, "max" for no quota (cgroups(7)); a container sees its own cgroup as the root."""
 
 
 class Warmed(NamedTuple):
@@ -153,7 +156,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         with ExitStack() as stack:
             if workers is None and jobs:
                 waited_s = stack.enter_context(_only_warm_up(jobs[0].wanted.kernel._session()))
-                jobs = [each for each in jobs if not (waited_s > _PAUSE_S and _is_hit(each.wanted, done))]
+                jobs = [each for each in jobs if not (waited_s > _AT_ONCE_S and _is_hit(each.wanted, done))]
             count = min(len(jobs), workers or cores())
             for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
                 if outcome.status == "unlike":  # the worker derived another key from the unpickled kernel
@@ -242,20 +245,19 @@ def _packed(wanted: _Wanted) -> bytes | None:
 @contextmanager
 def _only_warm_up(session: Session) -> Iterator[float]:
     """Wait for a limited time until no other process of the node warms up this directory; yields the seconds waited."""
-    locks, thread, start_s = session.local.locks.apart(), threading.get_ident(), time.monotonic()
-    # a signal handler that warms up must not wait for the warm-up that it interrupted
-    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s
-    while True:
-        with locks.slot(1, WARM_UPS) as has_slot:
-            waited_s = time.monotonic() - start_s
-            if has_slot or waited_s >= longest_s:
-                _warming.append(thread)
-                try:
-                    yield waited_s
-                finally:
-                    _warming.remove(thread)
-                return
-        time.sleep(_PAUSE_S)
+    locks = KeyLocks(session.local.locks.folder)  # apart from those of keys: threads exclude each other by the file
+    with locks.turn(LOCK, lambda: None, session.settings.build_wait_s, builds=True, has_keys=True) as (_, waited_s, _):
+        tell_wait(session.events.emit, "another process that warms up the same directory", waited_s)
+        yield waited_s
+
+
+def cores() -> int:
+    """Count the cores of the process's affinity, or of the cgroup's quota if that is less; at least 1."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError, ZeroDivisionError), open(QUOTA, encoding="ascii") as file:
+        quota, period = map(int, file.read().split())
+        found = min(found, -(-quota // period))
+    return max(1, found)
 
 
 def _is_hit(wanted: _Wanted, done: Any) -> bool:

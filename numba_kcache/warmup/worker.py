@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ..engine.turns import BusyError, turns
+from ..engine import turns
 from ..errors import KCacheError
 from ..model import Event, EventKind, NamedTuple, Target
 
@@ -122,7 +122,7 @@ def _serve(data: bytes) -> Outcome:
     raised: Exception | None = None
     try:
         compile_request(task.kernel, task.target, task.types)
-    except BusyError:
+    except turns.BusyError:
         return Outcome("busy", time.perf_counter() - start, None, ())
     except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem

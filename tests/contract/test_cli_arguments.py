@@ -185,8 +185,9 @@ def test_nothing_of_an_entry_is_obeyed(cache: Path, capsys: pytest.CaptureFixtur
         assert open_store(cache).put_encoded(entry.key, entry_format.encode_entry(entry))
     statistics = cache / "v1" / "statistics"
     statistics.mkdir(mode=0o700, exist_ok=True)
-    (statistics / "1-a.jsonl").write_text('{"reason/\\u001b[31m<b>": 5, "day/2026-11-22/hits": 3, "misses": 2}\n')
-    (statistics / "1-a.jsonl").chmod(0o600)
+    text = '{"reason/\\u001b[31m<b>": 5, "day/2026-11-22/hits": 3, "misses": 2}\n'
+    (statistics / "2026-11-22.jsonl").write_text(text)
+    (statistics / "2026-11-22.jsonl").chmod(0o600)
     for words in (
         ["list"],
         ["info"],

@@ -16,7 +16,6 @@ from numba_kcache import store
 from numba_kcache.engine.lookup import Lookup
 from numba_kcache.launch.loader import Loader
 from numba_kcache.settings import read_settings
-from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.limits import Limits
 from numba_kcache.store.locks import KeyLocks
@@ -38,14 +37,11 @@ COVERED = {
     "engine/lookup.py RLock": "replaced in children",
     "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
-    "store/counters.py RLock": "replaced in children",
     "store/disk.py RLock": "replaced in children",
     "store/limits.py RLock": "replaced in children",
-    "store/locks.py RLock": "replaced in children",
     "store/memory.py RLock": "replaced in children",
     "tiers/checked_tier.py RLock": "replaced in children",
     "tiers/upload_queue.py Condition": "replaced in children; made from an RLock",
-    "store/locks.py Lock": "one per key, waited for as in `waiting`; a child has none",
     "observe/__init__.py local": "the reason of a thread's last miss",
     "observe/progress.py Event": "belongs to one compile; children do not use it",
     "tiers/lease.py Event": "belongs to one election; children do not use it",
@@ -70,7 +66,7 @@ COVERED = {
 }
 
 RENEWED = {
-    Lookup, Loader, DiskStore, Limits, KeyLocks, MemoryStore, MemoryCounters, CounterFile, CheckedTier, UploadQueue,
+    Lookup, Loader, DiskStore, Limits, KeyLocks, MemoryStore, MemoryCounters, CheckedTier, UploadQueue,
 }  # fmt: skip
 
 
@@ -97,7 +93,7 @@ def test_owners_of_locks_are_renewed_in_children(tmp_path: Path) -> None:
     """Each object of each such class is among those that a child renews, and has new locks then."""
     cache = Lookup(read_settings({}), str(tmp_path))
     cache.mount(MemoryTier("a"))
-    kept = [cache, Loader(cache.events.emit), cache.local, cache.local.counters, cache.local.locks]
+    kept = [cache, Loader(cache.events.emit), cache.local, cache.local.locks]
     kept += [MemoryStore(), MemoryCounters(), *cache.tiers, UploadQueue(), Limits(cache.local)]  # type: ignore[arg-type]
     renewed = list(store.renewed_in_children)
 

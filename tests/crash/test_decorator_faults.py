@@ -28,8 +28,8 @@ CHILD = f"""
 import ctypes, errno, json, os, shutil, sys, warnings
 base, call, errors = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.store import fallback
-fallback.LOCAL_PARENT = base
+from numba_kcache.store import folders
+folders.LOCAL_PARENT = base
 libc = ctypes.CDLL(None)
 STORED, NEW = {SAXPY!r}, {SAXPY.replace("saxpy", "other")!r}
 

@@ -201,9 +201,8 @@ def counters(bases: Bases, chance: random.Random) -> None:
     folder = bases.folder / "v1" / "statistics"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(mutated(base, chance) if chance.random() < 0.9 else chance.choice(ODD))
-    (folder / "1-a.jsonl").write_text(f"\n{text}\n")
-    total = {"counts": base, "folded": ["2-b.jsonl"]}
-    (folder / "total").write_text(json.dumps(mutated(total, chance)))
+    (folder / "2026-11-22.jsonl").write_text(f"\n{text}\n")
+    (folder / "total").write_text(json.dumps(mutated(base, chance)))
     sums = counters_of(bases.folder).read()
     counts = Counts.of(sums)
     info = CacheInfo("lifetime", "/x", 1, 1, 1, **counts.as_dict())

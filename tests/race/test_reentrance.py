@@ -229,61 +229,6 @@ subscribe(lambda event: None)
     run(script + f"kernel = cached_kernel({SOURCE!r})\nkernel[1, 32](None, 7)\nassert came", env=environ)
 
 
-IMPORTED = f"""
-import numba_kcache
-from numba_kcache import LaunchError, cached_kernel
-import faulthandler, os, signal, sys
-faulthandler.dump_traceback_later(30, exit=True)
-kernels = [cached_kernel({SOURCE!r} + " //" + text) for text in "abc"]
-came = []
-def when_imported(part, use):
-    def hook(event, arguments):
-        if event == "exec" and not came and part in getattr(arguments[0], "co_filename", ""):
-            came.append(part)
-            use()
-    sys.addaudithook(hook)
-def launch_all():
-    for each in kernels:
-        each[1, 32](None, 7)
-    numba_kcache.info(), kernels[0].explain("sm_90"), list(numba_kcache.entries())
-"""
-
-
-@pytest.mark.parametrize("part", ["store/writing", "engine/compile", "waiting", "store/folders"])
-def test_launch_in_the_middle_of_an_import_of_its_own_thread(environ: dict[str, str], part: str) -> None:
-    """An audit hook launches, compiles and looks up while its thread is importing a module that these need."""
-    script = f"""
-import cuda.bindings.driver
-when_imported({part + ".py"!r}, launch_all)
-launch_all()
-assert came and numba_kcache.info("process").entries == 3
-"""
-    run(IMPORTED + script, env=environ)
-
-
-def test_signal_handler_waits_for_the_bindings_of_the_driver(environ: dict[str, str]) -> None:
-    """A signal arrives while the first launch imports the bindings: its handler gets the whole module, and both
-    launches run."""
-    script = """
-done = []
-signal.signal(signal.SIGUSR1, lambda *_: done.append(launch_all()))
-when_imported("cuda/pathfinder/__init__.py", lambda: os.kill(os.getpid(), signal.SIGUSR1))
-launch_all()
-assert came and done
-"""
-    run(IMPORTED + script, env=environ)
-
-
-def test_launch_while_its_thread_imports_the_bindings_goes_on(environ: dict[str, str]) -> None:
-    """The driver is called without the bindings: the hook's launch runs, and so does the one that it interrupted."""
-    script = """
-when_imported("cuda/pathfinder/__init__.py", launch_all)
-launch_all()
-assert came and numba_kcache.info("process").entries == 3
-"""
-    run(IMPORTED + script, env=environ)
-
-
 def test_launch_at_the_end_of_the_stack_is_a_recursion_error(environ: dict[str, str]) -> None:
     """At every depth of the stack there is no other error and nothing in quarantine, and the next launch works."""
     script = """

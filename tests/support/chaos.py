@@ -32,7 +32,7 @@ from tests.support.storm import launch, new_kernel, prepared
 
 GROUP, USERS, INTRUDER = 54320, (54322, 54323), 54324
 HANG_S = 150
-NAMES = ("a", "ab" * 31, "0" * 62, "ab" * 32, "1." + "ab" * 8, "12-" + "ab" * 8 + ".jsonl", "total", "evict.lock")
+NAMES = ("a", "ab" * 31, "0" * 62, "ab" * 32, "1." + "ab" * 8, "2020-01-01.jsonl", "total", "evict.lock")
 """Files in the foreign folders: the first name is of another program, the others have the form of a store's files."""
 
 FOLDERS = ("entries", "manifests", "tmp", "locks", "quarantine", "statistics", "tiers")

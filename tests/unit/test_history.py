@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from numba_kcache.model import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.observe import Statistics
 from numba_kcache.observe.history import history_of
-from numba_kcache.store import totals
+from numba_kcache.store import counters
 from tests.support.stores import Clock, counters_of, key_of
 
 DAY_S = 86400.0
@@ -95,12 +94,12 @@ def test_fold_keeps_the_labels_that_count_most_and_the_latest_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counters do not grow without bound; names without a label are never dropped."""
-    monkeypatch.setattr(totals, "MOST_LABELS", 2)
-    kept = counters_of(tmp_path)
+    monkeypatch.setattr(counters, "MOST_LABELS", 2)
+    clock = Clock()
+    kept = counters_of(tmp_path, clock=clock)
     kept.add({"hits": 9, "misses": 1, "compiles": 1, "hits/a": 1, "hits/b": 5, "hits/c": 3})
     kept.add({"day/2026-01-01/hits": 100, "day/2026-01-02/hits": 1, "day/2026-01-03/hits": 1})
-    for shard in tmp_path.rglob("*.jsonl"):
-        os.utime(shard, (0, 0))
+    clock.now_s += 3 * 24 * 3600
     kept.fold()
 
     assert kept.read() == {

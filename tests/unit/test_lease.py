@@ -149,7 +149,7 @@ def test_node_that_must_not_wait_loses_the_election() -> None:
     """A warm-up has other kernels to build meanwhile."""
     tier = Leases(time := Time())
     tier.claim("key", "builder", LEASE_S)
-    with of_node(tier, time).elected("key", None) as election:
+    with of_node(tier, time).elected("key", waits=False) as election:
         assert election == Election(0.0, looks=False, is_lost=True)
 
 

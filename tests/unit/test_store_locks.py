@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from numba_kcache import waiting
 from numba_kcache.store import locks, try_flock
+from numba_kcache.store.folders import Folder
 from numba_kcache.store.locks import SILENT_S, KeyLocks
 from tests.support.stores import folder_of
 
@@ -54,13 +59,14 @@ def stopped_builder(directory: Path, name: str = "key") -> int:
     return fd
 
 
-def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
+def test_stopped_builder_is_replaced_after_five_seconds(tmp_path: Path) -> None:
     """The stopped builder keeps its lock; only one waiting process takes the turn."""
     held, time = stopped_builder(tmp_path), Time()
 
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
         assert turn.has_turn
         assert SILENT_S <= turn.waited_s < SILENT_S + 0.2
+    assert SILENT_S <= 5
     os.close(held)
 
 
@@ -68,12 +74,22 @@ def test_one_takes_over_and_the_others_wait_for_that_one(tmp_path: Path) -> None
     """Only one of the waiting processes compiles."""
     held, time = stopped_builder(tmp_path), Time()
     built: list[str] = []
+    waited: list[locks.Turn[str]] = []
     with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as first:
         assert first.has_turn
         second_s = Time(lambda: built.append("built") if second_s.now_s > 1003 else None)
-        with of_node(tmp_path, second_s).turn("key", lambda: built[-1] if built else None, WAIT_S, builds=True) as turn:
-            assert turn.found == "built"
-            assert turn.waited_s < 4
+
+        def second() -> None:
+            with of_node(tmp_path, second_s).turn(
+                "key", lambda: built[-1] if built else None, WAIT_S, builds=True
+            ) as turn:
+                waited.append(turn)
+
+        thread = threading.Thread(target=second)  # a thread that has a turn would not wait
+        thread.start()
+        thread.join()
+    assert waited[0].found == "built"
+    assert waited[0].waited_s < 4
     os.close(held)
 
 
@@ -89,14 +105,82 @@ def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
     os.close(held)
 
 
-def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The builder updates the time of its lock file repeatedly."""
-    monkeypatch.setattr(locks, "BEAT_S", 0.001)
-    beaten, utime = threading.Event(), os.utime
-    monkeypatch.setattr(locks.os, "utime", lambda fd: (utime(fd), beaten.set()))
+def test_builder_that_compiles_for_a_minute_is_not_replaced(tmp_path: Path) -> None:
+    """Its thread sets the time of the lock file each second; what it built is found by the process that waits."""
+    held, beats = stopped_builder(tmp_path), iter(range(1, 10**9))
+    time = Time(lambda: os.utime(held, ns=(0, int(time.now_s) * 10**9 + next(beats) // 10**9)))
 
+    look: Callable[[], str | None] = lambda: "built" if time.now_s > 1060 else None  # noqa: E731
+    with of_node(tmp_path, time).turn("key", look, WAIT_S, builds=True) as turn:
+        assert turn.found == "built"
+    os.close(held)
+
+
+def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builder updates the time of its lock file repeatedly, and its thread ends with the turn."""
+    monkeypatch.setattr(locks, "BEAT_S", 0.001)
+    beaten, before = threading.Semaphore(0), Folder.touch
+
+    def touch(folder: Folder, name: str, identity: tuple[int, int]) -> None:
+        before(folder, name, identity)
+        beaten.release()
+
+    monkeypatch.setattr(Folder, "touch", touch)
     with of_node(tmp_path, Time()).turn("key", lambda: None, WAIT_S, builds=True):
-        assert beaten.wait(60)
+        (thread,) = (each for each in threading.enumerate() if each.name == "numba_kcache-beat")
+        for _ in range(2):
+            assert beaten.acquire(timeout=60)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_process_that_met_a_stopped_builder_does_not_wait_for_the_next(tmp_path: Path) -> None:
+    """A hundred squatted locks cost a process one wait of five seconds, and builders with signs of life are waited
+    for."""
+    time = Time()
+    node, start_s = of_node(tmp_path, time), time.now_s
+    with ExitStack() as held:
+        for number in range(100):
+            fd = stopped_builder(tmp_path, f"key{number}")
+            held.callback(os.close, fd)
+            os.utime(fd, (0, 0))
+            with node.turn(f"key{number}", lambda: None, WAIT_S, builds=True) as turn:
+                assert turn.has_turn
+        assert time.now_s - start_s < SILENT_S + 0.2
+
+        held.callback(os.close, stopped_builder(tmp_path, "alive"))
+        alive = place_of(tmp_path) / "alive"
+        time.meanwhile = lambda: os.utime(alive)
+        look: Callable[[], str | None] = lambda: "built" if time.now_s > start_s + 60 else None  # noqa: E731
+        with node.turn("alive", look, WAIT_S, builds=True) as turn:
+            assert turn.found == "built"
+
+
+def test_nobody_waits_for_another_key(tmp_path: Path) -> None:
+    """As many stopped builders as there could be do not delay a process that needs another key."""
+    time = Time()
+    with ExitStack() as held:
+        for number in range(8):
+            held.callback(os.close, stopped_builder(tmp_path, f"key{number}"))
+        with of_node(tmp_path, time).turn("another", lambda: None, WAIT_S, builds=True) as turn:
+            assert turn.has_turn
+    assert time.now_s == 1000
+
+
+def test_thread_with_the_turn_of_a_key_waits_for_no_other_key(tmp_path: Path) -> None:
+    """Two processes that each build what the other needs would wait for each other."""
+    held, time = stopped_builder(tmp_path, "other"), Time()
+    node = of_node(tmp_path, time)
+
+    with (
+        node.turn("mine", lambda: None, WAIT_S, builds=True),
+        node.turn("other", lambda: None, WAIT_S, builds=True) as turn,
+    ):
+        assert not turn.has_turn
+        assert turn.waited_s == 0
+    with node.turn("other", lambda: None, WAIT_S, builds=True) as turn:
+        assert turn.waited_s > 0
+    os.close(held)
 
 
 def test_clock_of_the_system_means_nothing(tmp_path: Path) -> None:
@@ -126,16 +210,18 @@ def test_wait_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
-    """A hundred squatted locks cost a process no more than one such wait."""
-    time = Time()
+    """A hundred builders that never end, but show signs of life, cost a process no more than one such wait."""
+    time = Time(lambda: os.utime(place_of(tmp_path) / current[0], ns=(0, int(time.now_s * 1e9))))
     node, start = of_node(tmp_path, time), time.now_s
+    current = [""]
     with ExitStack() as held:
         for number in range(100):
-            held.callback(os.close, stopped_builder(tmp_path, f"key{number}"))
-            with node.turn(f"key{number}", lambda: None, WAIT_S, builds=True):
+            current[0] = f"key{number}"
+            held.callback(os.close, stopped_builder(tmp_path, current[0]))
+            with node.turn(current[0], lambda: None, WAIT_S, builds=True):
                 pass
 
-    assert time.now_s - start <= WAIT_S + 0.2
+    assert WAIT_S <= time.now_s - start <= WAIT_S + 0.2
 
 
 def test_waits_for_what_was_built_are_not_counted(tmp_path: Path) -> None:
@@ -144,7 +230,7 @@ def test_waits_for_what_was_built_are_not_counted(tmp_path: Path) -> None:
     node = of_node(tmp_path, time)
     for number in range(100):
         held, start = stopped_builder(tmp_path, f"key{number}"), time.now_s
-        look: Callable[[], str | None] = lambda start=start: "built" if time.now_s > start + 9 else None  # noqa: E731
+        look: Callable[[], str | None] = lambda start=start: "built" if time.now_s > start + 4 else None  # noqa: E731
         with node.turn(f"key{number}", look, WAIT_S, builds=True) as turn:
             assert turn.found == "built"
         os.close(held)
@@ -174,91 +260,126 @@ def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypa
     assert turn.waited_s == pytest.approx(WAIT_S, abs=1)
 
 
-def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child forked in a turn does not use locks that the parent's thread may have held, and ends the turn."""
-    made = list[threading.Event]()
-
-    class Noted(threading.Event):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    monkeypatch.setattr(threading, "Event", Noted)
+def test_child_that_is_forked_in_a_turn_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    """The child ends its copy of the context and begins turns of its own; the parent's lock file stays locked."""
     turns = KeyLocks(folder_of(tmp_path, "locks"))
     with ExitStack() as stack:
         stack.enter_context(turns.turn("key", lambda: None, WAIT_S, builds=True))
+        mine = (place_of(tmp_path) / "key").stat().st_ino
         pid = os.fork()
         if pid == 0:
-            signal.alarm(5)
-            made[0]._cond = threading.Condition(held := threading.Lock())  # type: ignore[attr-defined]
-            held.acquire()  # as that thread does for an instant in each wait
+            signal.alarm(20)
             stack.close()
-            os._exit(0)
+            with turns.turn("another", lambda: None, WAIT_S, builds=True) as turn:
+                is_right = turn.has_turn and (place_of(tmp_path) / "key").stat().st_ino == mine
+            os._exit(0 if is_right else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        other = os.open(place_of(tmp_path) / "key", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            try_flock(other)
+        os.close(other)
 
 
-def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Path) -> None:
-    """The process that it waits for may need the slot; it is released once."""
-    first, second = (of_node(tmp_path, Time()) for _ in range(2))
-    with first.slot(1) as is_had:
-        assert is_had
-        with second.slot(1) as is_had:
-            assert not is_had
-        first.release_slot()
-        with second.slot(1) as is_had:
-            assert is_had
-            first.release_slot()
-            with first.slot(1) as is_had:
-                assert not is_had
+def test_files_that_get_the_number_of_a_closed_lock_are_left_alone(tmp_path: Path) -> None:
+    """A build closes descriptors that it did not open and opens its own file, which gets the number: it is neither
+    written to, nor closed, nor locked, and the turn ends."""
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    turns = KeyLocks(folder_of(tmp_path, "locks"))
+    with suppress(ValueError), turns.turn("key", lambda: None, WAIT_S, builds=True):
+        (lock,) = open_locks()
+        opened = os.open(mine, os.O_RDWR)
+        os.dup2(opened, lock)
+        os.close(opened)
+        raise ValueError  # a failed build marks its lock file
+
+    assert os.fstat(lock).st_ino == mine.stat().st_ino
+    assert mine.read_bytes() == b"mine"
+    os.close(lock)
+    with turns.turn("key", lambda: None, WAIT_S, builds=True) as turn:
+        assert turn.has_turn
 
 
-def test_threads_of_a_process_share_a_place(tmp_path: Path) -> None:
-    """A build may wait for others that it has begun; the slot is free when the last one ends."""
-    own, other = (of_node(tmp_path, Time()) for _ in range(2))
-    ready, ended = threading.Event(), threading.Event()
-    had: list[bool] = []
+def open_locks() -> list[int]:
+    """The descriptors of this process that lead to the lock file, also to a removed one."""
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of the listing itself
+            if os.readlink(f"/proc/self/fd/{each}").removesuffix(" (deleted)").endswith("/locks/key"):
+                found.append(int(each))
+    return found
+
+
+class Interrupt(BaseException):
+    """Raised as by a signal handler."""
+
+
+def lines_run(work: Callable[[], object], interrupts_at: int) -> bool:
+    """Run `work`, and raise Interrupt at one of the lines that it runs of the modules of locks, counted from 0.
+
+    Returns:
+        True if it has no such line; its ValueError is then suppressed.
+    """
+    count, files = 0, (locks.__file__, waiting.__file__)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            count += 1
+            if count - 1 == interrupts_at:
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except ValueError:
+        pass
+    finally:
+        sys.settrace(before)
+    return count <= interrupts_at
+
+
+@pytest.mark.parametrize("state", ["free", "locked", "failing"])
+def test_handler_that_raises_at_any_line_leaves_no_turn_behind(tmp_path: Path, state: str) -> None:
+    """Ctrl-C at each line of taking and ending a turn: afterwards another process has the turn at once, no descriptor
+    is open, and no thread gives signs of life."""
+    (tmp_path / "v1").mkdir(mode=0o700)
+    node, others = KeyLocks(folder_of(tmp_path, "locks")), KeyLocks(folder_of(tmp_path, "locks"))
 
     def work() -> None:
-        with own.slot(1) as is_had:
-            had.append(is_had)
-            ready.set()
-            ended.wait(10)
+        look: Callable[[], str | None] = lambda: None  # noqa: E731
+        with node.turn("key", look, 0.01 if state == "locked" else WAIT_S, builds=True):
+            if state == "failing":
+                raise ValueError
 
-    thread = threading.Thread(target=work)
-    with own.slot(1):
-        thread.start()
-        assert ready.wait(10)
-    with other.slot(1) as is_had:
-        assert not is_had
-    ended.set()
-    thread.join()
-    with other.slot(1) as is_had:
-        assert is_had
-    assert had == [True]
+    def attempt(line: int) -> bool:
+        """Return True if `work` has fewer lines."""
+        held = stopped_builder(tmp_path) if state == "locked" else None
+        try:
+            return lines_run(work, line)
+        except Interrupt:
+            return False
+        finally:
+            if held is not None:
+                os.unlink(place_of(tmp_path) / "key")
+                os.close(held)
 
-
-def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
-    """The system releases its lock, and the file that stays blocks no process."""
-    child = os.fork()
-    if child == 0:
-        with of_node(tmp_path, Time()).slot(1) as is_had:
-            os.kill(os.getpid(), signal.SIGKILL if is_had else signal.SIGTERM)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    assert os.listdir(place_of(tmp_path))
-
-    with of_node(tmp_path, Time()).slot(1) as is_had:
-        assert is_had
-    assert not os.listdir(place_of(tmp_path))
-
-
-def test_everybody_has_a_place_where_there_are_no_locks(tmp_path: Path) -> None:
-    """Without locks compilers are not counted, and no process waits."""
-    (tmp_path / "v1").mkdir(mode=0o700)
-    (tmp_path / "v1" / "locks").write_text("no folder")
-    first, second = (KeyLocks(folder_of(tmp_path, "locks")) for _ in range(2))
-
-    with first.slot(1) as is_had, second.slot(1) as is_had_too:
-        assert is_had
-        assert is_had_too
+    attempt(-1)
+    number, is_over = 0, False
+    while not is_over:
+        is_over = attempt(number)
+        with others.turn("key", lambda: None, 0.0, builds=True) as turn:
+            assert turn.has_turn, f"line {number}"
+        with node.turn("key", lambda: None, 0.0, builds=True) as turn:
+            assert turn.has_turn, f"line {number}"
+        assert not node.turns
+        number += 1
+    assert number > 30
+    for each in threading.enumerate():
+        if each.name == "numba_kcache-beat":
+            each.join(10)
+            assert not each.is_alive()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store import missing
+from numba_kcache.store import MISSING
 from tests.support.compiling import EMPTY, in_python
 
 WITHOUT_POSIX = """
@@ -42,7 +42,7 @@ def test_without_posix_kernels_are_kept_in_memory_with_one_warning(tmp_path: Pat
 
     assert counts == "2 1 2 [] 0 2"
     assert len(warned) == 1
-    assert "no os.O_CLOEXEC on this system: kernels are kept in memory only" in warned[0]
+    assert "no os.O_CLOEXEC on this system: new kernels are kept in memory only" in warned[0]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,4 +83,4 @@ def test_store_keeps_files_without_a_linux_call(tmp_path: Path, lacks: str) -> N
 
 def test_this_system_lacks_nothing() -> None:
     """On Linux kernels are stored in files."""
-    assert missing() == ""
+    assert MISSING == ""

@@ -13,7 +13,7 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.settings import Settings, read_settings
-from numba_kcache.store import disk, fallback, tree
+from numba_kcache.store import disk
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, encode_entry
 from numba_kcache.store.origin import SignedTree
@@ -342,24 +342,6 @@ def test_directory_removed_meanwhile_is_made_and_marked_again(tmp_path: Path) ->
 
     assert store.get(key_of(2)) == small_entry(2)
     assert open_store(tmp_path / "local", demands=True).get(key_of(2)) is None
-
-
-def test_private_store_in_front_of_a_marked_directory_is_kept_apart_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A local copy that a cache without the demand made is not found by one with the demand."""
-    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
-    filled(tmp_path, tier := MemoryTier(), None)
-    Chain(open_store(tmp_path / "local"), [tier], Events()).get(key_of(1))
-    node = Chain(open_store(tmp_path / "local"), [tier], Events())
-    assert node.get(key_of(1)) == ENTRY_1
-    node.settle()
-    monkeypatch.setattr(tree, "is_network", lambda path, status: path == str(tmp_path / "local"))
-    assert open_store(tmp_path / "local").get(key_of(1)) == ENTRY_1
-    assert open_store(tmp_path / "local", demands=True).get(key_of(1)) is None
-    assert open_store(tmp_path / "local", demands=True).put(small_entry(7))
-
-    assert open_store(tmp_path / "local", demands=True).get(key_of(7)) == small_entry(7)
 
 
 @pytest.mark.parametrize("keys", [(), (("ci", bytes(32)),)], ids=["no trusted keys", "a trusted key"])

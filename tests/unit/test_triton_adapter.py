@@ -247,9 +247,9 @@ def test_compile_that_fails_lets_its_turn_go(keeps_manager: bool) -> None:
 
 
 def kept_files() -> list[Path]:
-    from numba_kcache.store import fallback
+    from numba_kcache.store import folders
 
-    return [path for path in Path(fallback.LOCAL_PARENT).rglob("*") if path.is_file() and "/kept/" in str(path)]
+    return [path for path in Path(folders.LOCAL_PARENT).rglob("*") if path.is_file() and "/kept/" in str(path)]
 
 
 def test_code_for_the_host_stays_on_its_machine() -> None:
@@ -344,7 +344,7 @@ def test_folder_that_another_process_reaps_before_it_is_locked_is_made_again(mon
 def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
     """The next process removes them at its end, or at its start if there are many; those of a live process stay."""
     script = (
-        "import sys, numba_kcache.store.fallback as f; f.LOCAL_PARENT = sys.argv[1]\n"
+        "import sys, numba_kcache.store.folders as f; f.LOCAL_PARENT = sys.argv[1]\n"
         "from numba_kcache.adapters import host_files\n"
         "host_files.LEFT_LIMIT = int(sys.argv[2])\n"
         "print(host_files.write_copy(host_files.new_folder(), 'a', b'x'), flush=True)\n"

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, Wanted, foreseen
+from ...engine.request import Request, Resolution, Wanted
 from ...engine.session import Session
 from ...errors import OptionError, UncacheableError
 from ...keys import Component, component
@@ -254,20 +254,6 @@ class PythonResolutions(Resolutions):
         self.dispatcher: Any = None
         self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
-        if self.definition.options.get("signature"):
-            foreseen[id(self)] = self
-
-    def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
-        """Functions that make the requests of the kernel's given signatures that are not resolved yet."""
-        choice, known = self.choose(target), self.known()
-        with self.definition.compiler_lock():
-            variants = self.definition.variants(None, ())
-        unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
-        return [functools.partial(self._wanted_now, choice, each) for each in unknown]
-
-    def _wanted_now(self, choice: Choice, variant: Variant) -> Wanted:
-        with self.definition.compiler_lock():
-            return self.wanted(choice, variant)
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""
@@ -277,7 +263,9 @@ class PythonResolutions(Resolutions):
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
-        request, is_counted = (wanted := self._wanted_now(choice, variant)).request, False
+        with self.definition.compiler_lock():
+            wanted = self.wanted(choice, variant)
+        request, is_counted = wanted.request, False
         if not request.uncacheable or self.compiles_uncached():
             try:
                 return self._warned(session.resolve(wanted))
