@@ -99,6 +99,9 @@ SCHEMA = 1
 CLEAR_LIMIT_BYTES = 2048
 """Encoded size up to which a component's value itself is recorded, for explanations."""
 
+COVERED = "covered by depends="
+"""The value of a component for an input that cannot be read, and that `depends=` represents."""
+
 _VEILED = frozenset(("environment", "depends"))
 """Components whose text may be a secret; so may be the text of a Numba kernel's components named `depends[...`."""
 

@@ -290,6 +290,17 @@ def variables(names: tuple[str, ...]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
+    """The values of all environment variables whose names start with one of these texts, by name; see `variables`."""
+    table = getattr(os.environ, "_data", None)
+    if type(table) is dict and table and type(next(iter(table))) is bytes:
+        encoded = tuple(map(os.fsencode, starts))
+        names = [os.fsdecode(each) for each in table if each.startswith(encoded)]
+    else:
+        names = [each for each in os.environ if each.startswith(starts)]
+    return {name: os.environ[name] for name in sorted(names)}
+
+
 _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..frontends.mlir import dialect as mlir
-from ..frontends.mlir.request import VARIABLES
 from ..frontends.python import Registration, Registrations
+from ..frontends.python.configuration import code_variables
 from ..frontends.python.value import Refused
 from ..keys import Plain
 from ..settings import variables
@@ -32,9 +32,11 @@ class Operators:
 
     packages = mlir.packages | {HOME}
     stateful = mlir.stateful
+    code_modules = mlir.code_modules
     python_function = staticmethod(mlir.python_function)
     jitted = staticmethod(mlir.jitted)
     external = staticmethod(mlir.external)
+    untyped = staticmethod(mlir.untyped)
 
     def intrinsic(self, value: Any) -> Registration | None:
         """The registration of a class of `gpu_struct`, with its layout, or else of an intrinsic."""
@@ -47,12 +49,12 @@ class Operators:
             raise Refused(str(refusal)) from None
         return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
 
-    def type_form(self, value: Any) -> Plain | None:
+    def type_form(self, value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
         """The form of a type, or of a device array in an operator's state, whose address is passed at each call."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
         if isinstance(value, type) or not is_device_array(value):
-            return mlir.type_form(value)
+            return mlir.type_form(value, extension)
         try:
             return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))
         except Unkeyed as refusal:
@@ -78,7 +80,7 @@ OPERATORS = Operators()
 
 def settings() -> Plain:
     """The compiler's settings, read from the environment, since the compiler usually is not loaded yet."""
-    return dict(variables(VARIABLES))
+    return {**code_variables({}), **variables(("LIBLLVM7", "NUMBA_OPT", "NUMBA_CUDA_DEBUGINFO"))}
 
 
 @contextlib.contextmanager
@@ -95,7 +97,7 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.mlir.compile import fresh_functions
+    from ..frontends.mlir.compile import fresh as fresh_functions
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
     with fresh_functions(others, chip):

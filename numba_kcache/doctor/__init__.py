@@ -41,13 +41,13 @@ _MOST_SKEW_S = 60.0
 
 _RANGES = {
     "cuda-bindings": ("12.9.1", "14"),
-    "numba-cuda": ("0.30", "0.31"),
+    "numba-cuda": ("0.30", ""),
     "numba": ("0.60", ""),
-    "numba-cuda-mlir": ("0.5.4", "0.7"),
+    "numba-cuda-mlir": ("0.5.4", ""),
     "cuda-core": ("0.6", "2"),
     "numpy": ("", "2.5"),
 }
-"""First version that works, and first one that does not; those of numpy are for numba-cuda."""
+"""First version that works, and first one that does not; that of numpy is for numba-cuda 0.30."""
 
 EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 """Optional compilers of Numba kernels, and the extra that installs each."""
@@ -159,7 +159,7 @@ def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
     for name, installed in found.items():
         first, beyond = _RANGES[name]
         users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
-        if name == "numpy" and "numba-cuda" not in users:
+        if name == "numpy" and not str(found["numba-cuda"]).startswith("0.30"):
             beyond = ""
         if installed is None and name in EXTRAS:
             advice = f"for kernels of {name}, pip install 'numba-kcache[{EXTRAS[name]}]'"

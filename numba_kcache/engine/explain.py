@@ -36,7 +36,7 @@ def explain(lookup: Lookup, wanted: Wanted) -> Explanation:
     if request.uncacheable:
         reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
         return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
-    found = _hit(lookup, wanted) or _miss(lookup, request)
+    found = (_hit(lookup, wanted) or _miss(lookup, request))._replace(covered=request.covered)
     mode = lookup.settings.mode
     if mode in ("off", "refresh", "verify"):
         reasons = (Reason(ReasonKind.MODE, new=mode), *found.reasons)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..keys import Component
+from ..keys import COVERED, Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
@@ -63,6 +63,11 @@ class Request(NamedTuple):
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
     loads_slowly: bool = False
     prepare: Callable[[], object] = str
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """Names of the inputs that cannot be read, and that `depends=` represents."""
+        return tuple(each.name for each in self.components if each.value == COVERED)
 
     @property
     def title(self) -> str:

@@ -53,6 +53,7 @@ class Explanation(NamedTuple):
         compiled_for: The reasons for which this process compiled it.
         entry: The entry itself, if it is stored.
         others: Other stored entries of the same kernel, each with the differences from it to this one.
+        covered: Names of the inputs that cannot be read, and that `depends=` represents.
     """
 
     kernel: str
@@ -65,6 +66,7 @@ class Explanation(NamedTuple):
     compiled_for: tuple[Reason, ...] = ()
     entry: Stored | None = None
     others: tuple[tuple[Stored, tuple[Reason, ...]], ...] = ()
+    covered: tuple[str, ...] = ()
 
     @property
     def is_hit(self) -> bool:
@@ -87,6 +89,8 @@ class Explanation(NamedTuple):
         lines = [f"{wanted}: {self.outcome}{f', from {self.source}' if self.source else ''}"]
         if self.key:
             lines.append(f"  key {self.key}")
+        if self.covered:
+            lines.append(f"  depends= represents: {', '.join(self.covered)}")
         if self.entry is not None:
             lines.append(f"  {_facts(self.entry)}")
         if self.nearest is not None:

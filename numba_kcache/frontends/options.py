@@ -39,7 +39,7 @@ class CommonOptions(TypedDict, total=False):
     arch: Arch | None
     kind: Kind | None
     cache: Cache | None
-    depends: Sequence[Any] | None
+    depends: Sequence[Any] | Mapping[Any, Any] | None
     strict: bool | None
     strided: bool | None
     keep_ptx: bool | None

@@ -371,7 +371,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: checked against the source; needed for
             the types of PTX.
-        depends: Plain values, or Paths of files, whose content enters the key.
+        depends: Plain values, or Paths of files, whose content enters the key; for a Numba kernel also a mapping.
         keep_ptx: Store the PTX with the cubin (True).
         strict, strided: Refuse to run uncached; accept arrays that are not contiguous (False).
         cooperative, cluster, max_dynamic_shared, carveout: Launch attributes, applied on every device.

@@ -39,6 +39,10 @@ def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
             request = kernel._request(target, variant)
             if request.uncacheable:
                 raise UncacheableError(f"cannot cache {request.label}", request.uncacheable)
+            if request.covered:
+                from ..observe.log import INFO, record
+
+                record(INFO, f"depends= of {request.label} represents: {', '.join(request.covered)}")
             found = kernel._exactly(target, variant)
             if found.uncacheable:
                 raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)

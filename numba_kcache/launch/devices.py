@@ -348,7 +348,7 @@ def _check_names(driver: Any, devices: Any) -> None:
     for owner, name in ((context, "create_module_image"), (module, "get_function"), (devices, "get_context")):
         if not callable(getattr(owner, name, None)):
             raise ToolchainMissingError(
-                "cannot use this numba-cuda", f"it has no {name}", "pip install 'numba-cuda>=0.30,<0.31'"
+                "cannot use this numba-cuda", f"it has no {name}", "pip install 'numba-cuda>=0.30'"
             )
 
 

@@ -17,7 +17,7 @@ from numba_kcache.explanation.diff import kind_of
 from numba_kcache.explanation.history import KINDS
 from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
-from numba_kcache.frontends.numba.request import component_kinds
+from numba_kcache.frontends.numba.dialect import component_kinds
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.source import OWN_OPTIONS
 from numba_kcache.keys import derive

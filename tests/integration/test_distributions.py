@@ -105,7 +105,7 @@ def test_index_page_has_what_it_shows(tree: Path) -> None:
     labels = {each.partition(",")[0] for each in shown.get_all("Project-URL", [])}
     assert labels >= {"Documentation", "Source", "Changelog", "Issues"}
     extras = set(shown.get_all("Provides-Extra", []))
-    assert extras == {"cu12", "cu13", "numba", "mlir", "object-store", "sign"}
+    assert extras == {"cu12", "cu13", "numba", "mlir", "object-store", "redis", "sign"}
     targets = re.findall(r"\]\(([^)#\s]+)", prose) + re.findall(r'(?:src|srcset|href)="([^"]+)"', prose)
     assert targets
     assert [each for each in targets if not each.startswith("https://")] == []

@@ -69,19 +69,36 @@ def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+def test_what_depends_represents_is_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By `compile` in the log, by `explain` as a field and in its text."""
+    kernels = KERNELS.replace("import helpers", "import helpers, functools\nheld = functools.partial(print)").replace(
+        "** power", "** power + held(1)"
+    )
+    kernel = numba_kernel(tmp_path, kernels=kernels, depends={"global held of kernels": 1})
+    with caplog.at_level("INFO", "numba_kcache"), pytest.raises(Exception, match="Untyped global name 'held'"):
+        kernel.compile()
+
+    assert "represents: global held of kernels" in caplog.text
+    assert kernel.explain().covered == ("global held of kernels",)
+    assert "depends= represents: global held of kernels" in str(kernel.explain())
+    assert numba_kernel(tmp_path, depends=[1]).explain().covered == ()
+
+
 def test_numba_kernel_names_signature_setting_and_dependency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is named alone; text in `depends`, which may be a secret, by its digest."""
     numba_kernel(tmp_path, depends=["hunter1"]).compile()
     other = numba_kernel(tmp_path, depends=["hunter1"]).explain(signature="void(float64[::1], float32[::1])")
     secret = numba_kernel(tmp_path, depends=["hunter2"]).explain()
-    monkeypatch.setenv("NUMBA_OPT", "1")
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
     setting = numba_kernel(tmp_path, depends=["hunter1"]).explain()
 
     arrays = "(array({}, 1d, C), array(float32, 1d, C))"
     assert told(other) == {
         (ReasonKind.SIGNATURE, "", arrays.format("float32"), arrays.format("float64"), ""),
     }  # fmt: skip
-    assert [(each.kind, each.name) for each in setting.reasons] == [(ReasonKind.ENVIRONMENT, "numba.config.OPT")]
+    assert [(each.kind, each.name) for each in setting.reasons] == [
+        (ReasonKind.ENVIRONMENT, "numba.config.BOUNDSCHECK")
+    ]
     assert [(each.kind, each.name) for each in secret.reasons] == [(ReasonKind.DEPENDS, "depends[0]")]
     assert "hunter" not in str(secret) + json.dumps(secret.to_dict())
     store = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]

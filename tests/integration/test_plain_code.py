@@ -45,11 +45,11 @@ WAYS = {
 
 
 class Spy:
-    """The names of programs that NVRTC was handed, and how often it compiled."""
+    """The names of programs that NVRTC was handed, and how often it compiled, or ran its front end alone."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
-        self.compiles = 0
+        self.compiles = self.front_ends = 0
 
 
 @contextmanager
@@ -61,9 +61,10 @@ def watched() -> Iterator[Spy]:
         seen.names.append(name)
         return create(source, name, *others)
 
-    def compiled(*arguments: Any) -> Any:
-        seen.compiles += 1
-        return run(*arguments)
+    def compiled(program: Any, count: int, flags: Any) -> Any:
+        is_whole = b"--fdevice-syntax-only" not in flags
+        seen.compiles, seen.front_ends = seen.compiles + is_whole, seen.front_ends + (not is_whole)
+        return run(program, count, flags)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvrtc, "nvrtcCreateProgram", created)
@@ -132,6 +133,10 @@ def made_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Ma
     return made
 
 
+NOT_SHOWN = ("macros", "kernels named by macros", "header", "types without names")
+"""Programs with kernels or variables that their text does not show: their types are asked of the front end."""
+
+
 def cases() -> Iterator[tuple[str, str]]:
     for name, program in PROGRAMS.items():
         old = STANDARDS[: STANDARDS.index(program.needs)]
@@ -156,6 +161,7 @@ def test_code_is_what_the_compilers_make_of_the_source(
     assert made.cubin == expected
     assert [made.ptx] == [each.rstrip(b"\0") for each in ptx] or way == "lto"
     assert spy.compiles == (2 if name == "private types" and way != "c++03" else 1)
+    assert bool(spy.front_ends) == (name in NOT_SHOWN and way != "c++03")
 
 
 def made_input(output: str, code: bytes) -> Any:

@@ -412,7 +412,9 @@ class Extension:
         calls.append(kind)
         return kind, value
 
-@cached_kernel(cache=cache, depends=[int(FACTOR)], extensions=[Extension()])
+EXTENSION = Extension()
+
+@cached_kernel(cache=cache, depends={FACTOR: int(FACTOR), EXTENSION: "1"}, extensions=[EXTENSION])
 def kernel(x, n):
     x[0] = FACTOR * n
 

@@ -109,6 +109,7 @@ value](settings.md).
 """
 _PLAIN = {
     "Arch": 'str | tuple[int, int] | list', "Kind": None, "Standard": None, "Cache": "KernelCache",
+    "Sequence[Any] | Mapping[Any, Any]": "list | dict",
     "Sequence[Any]": "list", "Sequence[str]": "list[str]", "Sequence[str | os.PathLike[str]]": "list[str | Path]",
     "Folder": "str | Path", "Size": "int | str", "os.PathLike[str]": "Path",
 }  # fmt: skip

@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from numba import cuda  # noqa: F401  (loads what is read)
+from numba import cuda
 from numba.cuda.core import config
 
-from numba_kcache.frontends.numba.request import CODE_SETTINGS, code_environment
+from numba_kcache import cached_kernel
+from numba_kcache.frontends.numba.dialect import code_environment
+from numba_kcache.frontends.python.configuration import code_variables
+from tests.support.compiling import in_python
 
 
-def digest() -> str:
-    return code_environment()[0].digest
+def digest(*, has_lines: bool = False) -> str:
+    return code_environment(has_lines=has_lines)[0].digest
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("NUMBA_OPT", "0"), ("NUMBA_OPT", "max"), ("NUMBA_FORCE_CUDA_CC", "8.0"), ("NUMBA_CUDA_DEBUGINFO", "1")],
+    [
+        ("NUMBA_FORCE_CUDA_CC", "8.0"),
+        ("NUMBA_CUDA_DEBUGINFO", "1"),
+        ("NUMBA_OF_THE_FUTURE", "1"),
+        ("LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS", "0"),
+        ("LLVMLITE_OF_THE_FUTURE", "1"),
+        ("NUMBA_DEBUG_JIT", "1"),
+    ],
 )
 def test_variable_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Numba's cache lacks these in its key, and serves an unoptimised or sm_80 kernel to a normal run."""
@@ -33,12 +44,16 @@ def test_variable_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str, val
     assert digest() == before
 
 
-@pytest.mark.parametrize("name", ["CUDA_ENABLE_NRT", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_DEBUG_POLY", "OPT"])
+@pytest.mark.parametrize(
+    "name", ["CUDA_ENABLE_NRT", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_DEBUG_POLY", "OF_THE_FUTURE"]
+)
 def test_value_set_by_the_program_changes_digest(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Settings made in Python, not in the environment, count as well."""
     before = digest()
 
-    monkeypatch.setattr(config, name, "/other" if "PATHS" in name else 1 - int(bool(getattr(config, name))))
+    monkeypatch.setattr(
+        config, name, "/other" if "PATHS" in name else 1 - int(bool(getattr(config, name, 0))), raising=False
+    )
 
     assert digest() != before
 
@@ -48,13 +63,13 @@ def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -
     asked for, so that code made elsewhere is found. What a program sets is requested."""
     from numba.cuda import debuginfo
 
-    before = code_environment()
+    before = code_environment(has_lines=False)
     assert [each.name for each in before] == ["numba settings", "numba toolkit"]
     other = not debuginfo.DEBUG_POLY_SUPPORTED
     monkeypatch.setattr(config, "CUDA_DEBUG_POLY", other)
-    set_by_program = code_environment()
+    set_by_program = code_environment(has_lines=False)
     monkeypatch.setattr(debuginfo, "DEBUG_POLY_SUPPORTED", other)
-    of_another_toolkit = code_environment()
+    of_another_toolkit = code_environment(has_lines=False)
 
     assert set_by_program[0] != before[0]
     assert set_by_program[1] == before[1]
@@ -72,18 +87,92 @@ def test_settings_that_only_print_keep_digest(monkeypatch: pytest.MonkeyPatch) -
     assert digest() == before
 
 
-def test_every_setting_is_one_of_numbas() -> None:
-    """A name that Numba no longer has would always be read as None."""
-    known = [name for name in CODE_SETTINGS if hasattr(config, name)]
+def test_level_of_optimisation_counts_where_the_code_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the decorator's option, and in line tables, which say whether the code is optimised: on or off."""
 
-    assert set(CODE_SETTINGS) - set(known) <= {"USE_LEGACY_TYPE_SYSTEM"}
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    def key(kernel: object) -> str:
+        return cached_kernel(kernel).key("sm_90", "void(float32[::1])")  # type: ignore[call-overload, no-any-return]
+
+    decorated = cuda.jit(body)
+    before, plain = key(decorated), key(body)
+    lines, without = digest(has_lines=True), digest()
+    monkeypatch.setattr(config, "OPT", 1)
+    assert (key(decorated), key(body), digest(has_lines=True)) == (before, plain, lines)
+    monkeypatch.setattr(config, "OPT", 0)
+    assert (key(decorated), digest()) == (before, without)
+    assert key(body) != plain
+    assert digest(has_lines=True) != lines
+
+
+def test_setting_that_llvmlite_read_when_it_was_loaded_counts() -> None:
+    """The variable is gone, and the setting is in force."""
+    script = (
+        "import os\nos.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS'] = {!r}\nfrom numba import cuda\n"
+        "del os.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS']\n"
+        "from numba_kcache.frontends.numba.dialect import code_environment as read\n"
+        "print(read(has_lines=False)[0].digest)"
+    )
+
+    assert in_python(script.format("0")) != in_python(script.format("1"))
+
+
+KEY = """
+from numba import cuda
+from numba_kcache import cached_kernel
+def kernel(x):
+    x[0] = 1
+print(cached_kernel(kernel).key("sm_90", "void(float32[::1])"))
+"""
+
+
+@pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
+def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
+    """They differ in cores, CPU, home and CUDA's folder, and in settings of this package."""
+    program = KEY.replace("from numba ", f"from {package} ")
+    (tmp_path / "include").mkdir()
+    other = {
+        "NUMBA_NUM_THREADS": "7", "NUMBA_CPU_NAME": "znver9", "NUMBA_CPU_FEATURES": "+avx", "HOME": str(tmp_path),
+        "CUDA_HOME": str(tmp_path), "CUDA_PATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path),
+        "NUMBA_ENABLE_AVX": "0", "NUMBA_KCACHE_LOG": "error", "NUMBA_THREADING_LAYER": "omp",
+    }  # fmt: skip
+
+    assert in_python(program, **other) == in_python(program)
+
+
+RELOADED = """
+import os
+from numba import cuda
+from numba_kcache.frontends.numba.dialect import code_environment as read
+before = read(has_lines=True)
+os.environ["NUMBA_SHOW_HELP"] = "0"
+assert read(has_lines=True) == before, (read(has_lines=True), before)
+"""
+
+
+@pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
+def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
+    """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""
+    in_python(RELOADED.replace("from numba ", f"from {package} ").replace("frontends.numba.",
+              "frontends.numba." if package == "numba" else "frontends.mlir."))  # fmt: skip
+
+
+def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither do those whose value a configuration has."""
+    monkeypatch.setenv("NUMBA_KCACHE_LOG", "info")
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
+
+    assert code_variables({"BOUNDSCHECK": 1}) == {}
+    assert code_variables({}) == {"NUMBA_BOUNDSCHECK": "1"}
 
 
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.frontends.numba.request import code_environment as read; import sys\n"
-        "assert read() == () and 'numba' not in sys.modules"
+        "from numba_kcache.frontends.numba.dialect import code_environment as read; import sys\n"
+        "assert read(has_lines=True) == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -40,14 +40,14 @@ def states(findings: Any) -> dict[str, str]:
         ("numpy", "2.4.99", FINE),
         ("numpy", "3.0.0rc1", WRONG),
         ("numba-cuda", "0.29.9", WRONG),
-        ("numba-cuda", "0.31.0", WRONG),
+        ("numba-cuda", "0.31.0", FINE),
         ("numba-cuda", "0.30.0", FINE),
         ("cuda-core", "2.0", WRONG),
         ("cuda-bindings", "12.8.0", WRONG),
         ("cuda-bindings", "12.9.1", FINE),
         ("numba", None, WRONG),
         ("numba-cuda-mlir", "0.5.3", WRONG),
-        ("numba-cuda-mlir", "0.7.0", WRONG),
+        ("numba-cuda-mlir", "0.7.0", FINE),
     ],
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:

@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a default of a callee": lambda space: setattr(space["scaled"].py_func, "__defaults__", (4.0,)),
     "a cell of the closure": lambda space: space["other"](),
     "a patched module": lambda space: setattr(space["math"], "fabs", space["math"].sqrt),
-    "a setting": lambda space: setattr(_config(), "OPT", 0),
+    "a setting": lambda space: setattr(_config(), "BOUNDSCHECK", 1),
 }
 
 
@@ -60,7 +60,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     import math
 
     monkeypatch.setattr(math, "fabs", math.fabs)
-    monkeypatch.setattr(_config(), "OPT", _config().OPT)
+    monkeypatch.setattr(_config(), "BOUNDSCHECK", _config().BOUNDSCHECK)
     space: dict[str, Any] = {"__name__": "app"}
     exec(SOURCE, space)
     return space

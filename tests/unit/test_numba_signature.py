@@ -13,13 +13,13 @@ from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.frontends.numba import dialect
-from numba_kcache.frontends.python.definition import signature_component
+from numba_kcache.frontends.python.arguments import signature_component
 from numba_kcache.frontends.python.function import Uncapturable
 from numba_kcache.keys import Component
 
 
 def digest(*kinds: Any) -> str:
-    found = signature_component(dialect.form_of_type, kinds)
+    found = signature_component(dialect, kinds)
     assert isinstance(found, Component), found
     return found.digest
 
@@ -76,34 +76,47 @@ def test_same_types_made_twice_keep_digest() -> None:
 
 def test_text_of_the_types_is_kept_for_explanations() -> None:
     """A reader of a difference sees what Numba would print."""
-    found = signature_component(dialect.form_of_type, (ARRAY, types.int32))
+    found = signature_component(dialect, (ARRAY, types.int32))
 
     assert isinstance(found, Component)
     assert found.value == ["array(float32, 1d, C)", "int32"]
 
 
-def test_types_of_extensions_and_of_this_process_are_refused() -> None:
-    """The lowering of such types cannot be read."""
+def test_types_of_this_process_are_refused() -> None:
+    """Their text is an address."""
+    kind = cuda.jit(lambda x: x, device=True)._numba_type_
 
-    class Extension(Type):
-        pass
-
-    for kind in (Extension("extension"), cuda.jit(lambda x: x, device=True)._numba_type_):
-        assert isinstance(signature_component(dialect.form_of_type, (types.int32, kind)), Uncapturable)
-        assert isinstance(signature_component(dialect.form_of_type, (types.Tuple((types.int32, kind)),)), Uncapturable)
+    assert isinstance(signature_component(dialect, (types.int32, kind)), Uncapturable)
+    assert isinstance(signature_component(dialect, (types.Tuple((types.int32, kind)),)), Uncapturable)
 
 
-def test_types_of_extensions_can_be_vouched_for() -> None:
-    """With `depends=`, extension types count by name; types known only by an address stay refused."""
+def extension(body: str = "pass", name: str = "extension", **state: Any) -> Any:
+    """A type that a program added."""
+    space: dict[str, Any] = {"Type": Type, "__name__": "app"}
+    exec(f"class Extension(Type):\n    {body}\n", space)
+    made = space["Extension"](name)
+    vars(made).update(state)
+    return made
 
-    class Extension(Type):
-        pass
 
-    one, other = (
-        signature_component(dialect.form_of_type, (Extension(name),), is_covered=True) for name in ("one", "other")
-    )
-    assert isinstance(one, Component)
-    assert isinstance(other, Component)
-    assert one.digest != other.digest
-    dispatcher = cuda.jit(lambda x: x, device=True)._numba_type_
-    assert isinstance(signature_component(dialect.form_of_type, (dispatcher,), is_covered=True), Uncapturable)
+@pytest.mark.parametrize("wrapped", [lambda kind: kind, types.Optional, lambda kind: types.UniTuple(kind, 2)])
+def test_type_of_an_extension_counts_by_class_and_state(wrapped: Any) -> None:
+    """The code of its class, its name, and what its instance holds; alone, optional or in a tuple."""
+    one = digest(wrapped(extension()))
+
+    assert digest(wrapped(extension())) == one
+    for other in (extension("bits = 1"), extension(name="other"), extension(bits=1), extension(bits=2)):
+        assert digest(wrapped(other)) != one
+    assert digest(wrapped(extension(bits=1))) != digest(wrapped(extension(bits=2)))
+
+
+def test_type_of_an_extension_that_cannot_be_read_is_refused_by_name() -> None:
+    """Unless `depends=` has a value for it."""
+    kind = extension(held=object())
+
+    found = signature_component(dialect, (kind,))
+    held = [signature_component(dialect, (kind,), depends={kind: number}) for number in (1, 2)]
+
+    assert isinstance(found, Uncapturable)
+    assert "class app.Extension: a builtins.object has no content" in found.reason
+    assert [type(each) for each in held] == [Component, Component]

@@ -57,6 +57,7 @@ class Toy:
 
     packages = frozenset({"toolkit"})
     stateful = frozenset({"toolkit.clock"})
+    code_modules = ("toolkit.compiler",)
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
         def made(functions: Any) -> list[Registration]:
@@ -81,10 +82,13 @@ class Toy:
     def external(self, value: Any) -> External | None:
         return value.declaration if type(value) is Declared else None
 
-    def type_form(self, value: Any) -> Any:
+    def type_form(self, value: Any, extension: Any) -> Any:
         if type(value) is Scalar and value.bits < 0:
             raise AlwaysRefused("it lives in this process alone")
         return ("toy type", value.bits) if type(value) is Scalar else None
+
+    def untyped(self, value: Any) -> str:
+        return ""
 
     def registrations(self) -> Registrations:
         return self._registered
@@ -193,11 +197,12 @@ def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
     process."""
     hooked = Decorated(ONE, {"hooks": [object()]})
     refused = fingerprint(hooked, Toy(), with_lines=False)
-    held = fingerprint(function(CALL, g=Scalar(-1)), Toy(), with_lines=False, depends=["1"])
+    held = fingerprint(function(CALL, g=Scalar(-1)), Toy(), with_lines=False, depends={"global g of f": "1"})
 
     assert isinstance(refused, Uncapturable)
-    assert refused.name.startswith("option hooks of ")
-    assert taken(hooked, depends=["1"]).digest
+    assert refused.name.startswith("options of ")
+    assert refused.name.endswith(", hooks")
+    assert taken(hooked, depends={refused.name: "1"}).digest
     assert isinstance(held, Uncapturable)
     assert held.reason == "it lives in this process alone"
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32, types
+from numba.cuda.extending import overload
 
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
@@ -54,6 +55,7 @@ def halved(x):
 """
 KERNELS = """
 from numba import cuda, float32, types
+from numba.cuda.extending import overload
 from deeper import halved
 import helpers, math
 N = 3
@@ -452,7 +454,7 @@ def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT + OTHER\n", space)
 
     def taken(depends: object) -> Fingerprint | Uncapturable:
-        return fingerprint(space["kernel"], numba_dialect, with_lines=False, depends=[depends])
+        return fingerprint(space["kernel"], numba_dialect, with_lines=False, depends={"global CULPRIT of app": depends})
 
     one, again, two = taken("version 1"), taken("version 1"), taken("version 2")
     if what in HELD:
@@ -481,7 +483,63 @@ def test_depends_stands_for_extensions_and_inner_imports() -> None:
         refused = fingerprint(kernel, numba_dialect, with_lines=False)
         assert isinstance(refused, Uncapturable)
         assert "depends=" in refused.reason
-        assert isinstance(fingerprint(kernel, numba_dialect, with_lines=False, depends=["1"]), Fingerprint)
+        assert isinstance(fingerprint(kernel, numba_dialect, with_lines=False, depends=["1"]), Uncapturable)
+        assert isinstance(
+            fingerprint(kernel, numba_dialect, with_lines=False, depends={refused.name: "1"}), Fingerprint
+        )
+
+
+def test_depends_covers_only_what_it_is_given_for() -> None:
+    """One unreadable object represented, another not: the kernel is refused, and names the other."""
+    space: dict[str, Any] = {"cuda": cuda, "A": np.ma.array([1]), "B": np.ma.array([2]), "__name__": "app"}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = A[0] + B[0]\n", space)
+
+    def taken(depends: Any) -> Fingerprint | Uncapturable:
+        return fingerprint(space["kernel"], numba_dialect, with_lines=False, depends=depends)
+
+    both, by_name, half = (
+        taken([1, 2]),
+        taken({"global A of app": 1, "global B of app": 2}),
+        taken({"global A of app": 1}),
+    )
+
+    assert isinstance(both, Uncapturable)
+    assert isinstance(by_name, Fingerprint)
+    assert isinstance(half, Uncapturable)
+    assert half.name == "global B of app"
+
+
+def test_depends_covers_an_object_by_identity() -> None:
+    """An equal object is not the one that it was given for."""
+    one, other = functools.partial(_plain, 1), functools.partial(_plain, 1)
+    space = {"cuda": cuda, "A": one, "__name__": "app"}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = A(0)\n", space)
+
+    def taken(depends: Any) -> Fingerprint | Uncapturable:
+        return fingerprint(space["kernel"], numba_dialect, with_lines=False, depends=depends)
+
+    assert isinstance(taken({other: 1}), Uncapturable)
+
+
+class _Setting:
+    n = 1
+
+
+def test_instance_of_a_class_of_the_program_is_refused_since_numba_cannot_compile_it() -> None:
+    """The message has Numba's reason, and does not speak of keys; typing code may read such an object."""
+    space: dict[str, Any] = {"cuda": cuda, "SETTING": _Setting(), "__name__": "app", "overload": overload}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = SETTING.n\n", space)
+    exec("def f(x): pass\n@overload(f)\ndef g(x):\n    n = SETTING.n\n    return lambda x: n\n", space)
+    exec("@cuda.jit\ndef typed(x):\n    x[0] = f(x)\n", space)
+
+    found, typed = (fingerprint(space[name], numba_dialect, with_lines=False) for name in ("kernel", "typed"))
+
+    assert isinstance(found, Uncapturable)
+    assert found.name == "global SETTING of app"
+    assert found.reason.startswith("the compiler cannot use it: Cannot determine Numba type of <class ")
+    assert "depends=" not in found.reason
+    assert isinstance(typed, Uncapturable)
+    assert "depends={'global SETTING of app': ...}" in typed.reason
 
 
 def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
@@ -495,7 +553,7 @@ def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> Non
     ]
 
     assert all(isinstance(each, Uncapturable) for each in refused)
-    assert refused[0].name.startswith("option extensions of ")
+    assert refused[0].name == f"options of {__name__}._plain, extensions"
 
 
 def test_depends_counts_values_functions_and_files(tmp_path: Path) -> None:

@@ -4,37 +4,28 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             program is compiled in its present state: a device function that was compiled before, for other globals or
             another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
             modified.
-Not here    The key (request), and private names (internals).
+Not here    The key (dialect), and private names (internals).
 Source      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ...errors import CompileError, UncacheableError
+from ...errors import UncacheableError
 from ...model import Target
-from ...model.artifact import Artifact, Entry, Parameter
-from ...model.cubin import read_cubin
+from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
-from ..python.compiled_code import forget_implementations, is_plain
+from ..python.compiled_code import attributes_of, entry_of, fresh_functions
 from ..python.function import Fingerprint, Uncapturable
 from ..python.warned import recorded, rows_of
 from . import dialect
 from .definition import MlirDefinition
 from .internals import PACKAGE, assumed_host, compiler, linker_parts
-
-_Freshness = tuple[str, str, int]
-_compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
-"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
-
-_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 _alive: list[Any] = []
 """Device arrays whose addresses are in code of this process, kept alive."""
@@ -98,16 +89,16 @@ def compile_kernel(
 
     Raises:
         UncacheableError: Its code depends on values of its arguments, or a callee's link input has callbacks.
-        CompileError: The linked cubin has no kernel.
+        CompileError: The linked cubin has no such kernel.
     """
     start, parts, types = time.perf_counter(), compiler(), tuple(types)
     generated = ptx_target or target
     options = dict(declared.targetoptions)
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
-    fresh = fresh_functions(device_functions, options["chip"])
+    anew = fresh(device_functions, options["chip"])
     linker_parts().cached_file_read.cache_clear()  # link inputs are read again
-    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), fresh:
+    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), anew:
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)
@@ -120,10 +111,13 @@ def compile_kernel(
         raise UncacheableError("cannot cache it", "what it links has callbacks to run when it is loaded")
     if metadata.get("_cudadevrt_linked") and not has_runtime:
         raise UncacheableError("cannot cache it", "CUDA's device runtime was linked, which is not in its key")
-    entry = _entry(metadata["cubin"], metadata["func_name"], declared.py_func.__name__)
+    entry = entry_of(metadata["cubin"], metadata["func_name"], declared.py_func.__name__)
     ptx = metadata.get("ptx") or ""
     extras = {"log": b"", **({"ptx": ptx.encode()} if keep_ptx else {})}
-    attributes = _attributes(metadata, options, types)
+    attributes = attributes_of(options, types, is_cooperative=metadata.get("use_cooperative"))
+    has_callbacks = metadata.get("setup_callbacks") or metadata.get("teardown_callbacks")
+    attributes["needs_setup"] = bool(has_callbacks or metadata.get("needs_nrt"))
+    attributes["needs_runtime"] = bool(metadata.get("needs_nrt"))
     if warned:
         attributes["warnings"] = rows_of(warned, declared.py_func)
     return Artifact("mlir", target, (entry,), metadata["cubin"], time.perf_counter() - start, attributes, extras)
@@ -136,27 +130,9 @@ def _foreign_callbacks(metadata: Mapping[str, Any], links: Iterable[Any]) -> lis
     return [each for each in found if each not in own and not str(each.__module__).startswith(f"{PACKAGE}.")]
 
 
-@contextlib.contextmanager
-def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
-    """Compile without code that was compiled earlier in this process for another target, other globals or other flags.
-
-    Args:
-        device_functions: As of `compile_kernel`.
-        chip: The target.
-    """
-    functions = tuple(device_functions)
-    implementations = []
-    for function, digest in functions:  # recorded again only after success: a failed compile leaves code, too
-        is_known = _compiled_as.pop(function, None) == (digest, chip, len(getattr(function, "overloads", ())))
-        if isinstance(function, FunctionType):
-            implementations += [] if is_known else [function]
-        elif not (is_known and is_plain((*function.overloads,), dialect.form_of_type)):
-            _forget_overloads(function)
-    has_operators = bool(dialect.registrations().of_all)
-    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=has_operators)
-    yield
-    for function, digest in functions:
-        _compiled_as[function] = digest, chip, len(getattr(function, "overloads", ()))
+def fresh(device_functions: Iterable[tuple[Any, str]], chip: str) -> AbstractContextManager[None]:
+    """Compile for a target without code that was compiled earlier; see `fresh_functions`."""
+    return fresh_functions(dialect, device_functions, chip, lambda function: function, _forget_overloads)
 
 
 def _forget_overloads(dispatcher: Any) -> None:
@@ -166,30 +142,3 @@ def _forget_overloads(dispatcher: Any) -> None:
     vars(dispatcher).pop("_device_dispatcher", None)
     for types, _result in given:
         dispatcher._compile_as_device_callee(types)
-
-
-def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
-    described = read_cubin(cubin)
-    named = [each for each in described.kernels if each.symbol == symbol] or described.kernels
-    if len(named) != 1:
-        raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
-    (kernel,) = named
-    parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
-    resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
-    return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
-
-
-def _attributes(metadata: Mapping[str, Any], options: Mapping[str, Any], types: Iterable[Any]) -> dict[str, Any]:
-    bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
-    has_callbacks = metadata.get("setup_callbacks") or metadata.get("teardown_callbacks")
-    return {
-        "cooperative": bool(metadata.get("use_cooperative")),
-        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
-        "debug": bool(options.get("debug")),
-        "lineinfo": bool(options.get("lineinfo")),
-        "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
-        "max_registers": options.get("max_registers"),
-        "needs_setup": bool(has_callbacks or metadata.get("needs_nrt")),
-        "needs_runtime": bool(metadata.get("needs_nrt")),
-        "signature": [str(each) for each in types],
-    }

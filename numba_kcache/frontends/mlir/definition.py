@@ -3,7 +3,7 @@
 Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
             their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
             and `cc=` mean the same as `arch=`, whatever device is present.
-Not here    The code shared with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
+Not here    The code shared with Numba's kernels (python.definition), settings (dialect), packing (arguments), compiling
             (compile), and the work of its own dispatcher (dispatcher).
 """
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
@@ -22,18 +22,14 @@ from ...launch import LaunchShape
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
-from ...model.artifact import Artifact
 from ..base import Variant
 from ..python.arguments import Signature
 from ..python.definition import PythonDefinition, PythonResolutions
 from ..python.numbas import Declared
-from . import dialect, request
+from . import dialect
 from .arguments import MlirLauncher, make_launcher, watch_context
 from .arrays import array_type_of
-from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
-
-if TYPE_CHECKING:
-    from ..python.function import Fingerprint, Uncapturable
+from .internals import CONFIG, EXPERIMENTAL, has_planners, surface
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
@@ -54,8 +50,8 @@ class MlirDefinition(PythonDefinition):
     """
 
     kind = "mlir"
+    room = __package__
     dialect = dialect
-    inputs = request
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
@@ -127,26 +123,7 @@ class MlirDefinition(PythonDefinition):
             self._annotated = tuple(found) if any(each is not None for each in found) else ()
         return self._annotated
 
-    def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of `signature=`."""
-        from .dispatcher import read_signatures
-
-        return read_signatures(given)
-
     # -- requests -----------------------------------------------------------------------------------
-
-    def build(
-        self,
-        found: Fingerprint | Uncapturable,
-        types: Any,
-        target: Target,
-        ptx_target: Target | None,
-        runtime_build: str | None,
-    ) -> Artifact:
-        """Compile the artifact of a request."""
-        from .compile import build
-
-        return build(self, found, types, target, ptx_target, runtime_build)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """numba-cuda-mlir's lock over compilation."""
@@ -164,16 +141,11 @@ class MlirDefinition(PythonDefinition):
             return None
         watch_context(loaded)
         types: Any = variant
-        names = self.function.__code__.co_varnames
-        labels = [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if more["debug"] else None
         return make_launcher(
             loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=labels, complete=self.complete, is_cast=self.is_bound or bool(self.annotated),
+            labels=self.labels(types, debug=more["debug"]), complete=self.complete,
+            is_cast=self.is_bound or bool(self.annotated),
         )  # fmt: skip
-
-    def by_value(self) -> Any:
-        """Make a definition that pickles its function by value."""
-        return _ByValue(self)
 
 
 def type_of(value: Any) -> Any:
@@ -222,20 +194,6 @@ def _asked_targets(thing: Any) -> tuple[Target, ...]:
         return (parse_target(tuple(options["cc"])),)
     chip = None if getattr(thing, "overloads", None) else options.get("chip")
     return (parse_target(chip),) if chip else ()
-
-
-class _ByValue:
-    """A picklable object that unpickles as a definition, without importing the function's file."""
-
-    def __init__(self, definition: MlirDefinition) -> None:
-        self._definition = definition
-
-    def __reduce__(self) -> Any:
-        return _load, (bytes(serializer().dumps(self._definition.thing)), self._definition.options)
-
-
-def _load(function: bytes, options: Mapping[str, Any]) -> MlirDefinition:
-    return MlirDefinition(serializer().loads(function), options)  # safe: from the parent process
 
 
 class MlirResolutions(PythonResolutions):

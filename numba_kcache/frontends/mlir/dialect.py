@@ -10,21 +10,31 @@ Not here    The functions shared with numba-cuda (python.numbas), and names of m
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
+import os
+import sys
 import textwrap
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.abc import InspectLoader
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...keys import Plain
+from ...keys import Component, Plain, component
 from ...model.linkable import callbacks_of, linkable_input
+from ...settings import variables
 from ..python import External, Jitted, numbas
 from ..python.code import code_form
+from ..python.configuration import code_settings
 from ..python.numbas import fixed_signatures, is_a, loaded, signature_read
-from ..python.value import OF_NUMPY, AlwaysRefused
-from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, LIBRARIES, NAMES
+from ..python.value import OF_NUMPY, AlwaysRefused, Refused
+from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, NAMES, OF_BINDINGS, has_planners
+from .link import linked_headers as linked_headers
+
+if TYPE_CHECKING:
+    from ...model.reason import ReasonKind
 
 packages = NAMES.packages
 
@@ -48,6 +58,8 @@ _OWN = ("numba_cuda_mlir.decorators",)
 python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
+untyped = partial(numbas.untyped, NAMES)
+code_modules = NAMES.code_modules
 registrations = partial(numbas.registrations, NAMES)
 registries = partial(numbas.registries, NAMES)
 
@@ -94,7 +106,7 @@ def _without_callbacks(item: Any) -> Any:
     return type(class_name, (_Linked,), {})(item)  # `linkable_input` tells the kind by the name of the class
 
 
-def type_form(value: Any) -> Plain | None:
+def type_form(value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
     """The form of a Numba type, a signature, or a class of MLIR's bindings (its name); None for other objects.
 
     Raises:
@@ -102,9 +114,9 @@ def type_form(value: Any) -> Plain | None:
     """
     kind = type(value)
     if kind.__module__ != BINDINGS or not isinstance(value, type):
-        return numbas.type_form(NAMES, value)
+        return numbas.type_form(NAMES, value, extension)
     home, content = value.__module__, vars(value).values()
-    is_own = home.startswith(LIBRARIES) and loaded(home, value.__qualname__) is value
+    is_own = home.startswith(OF_BINDINGS) and loaded(home, value.__qualname__) is value
     members = {type(getattr(each, "fget", each)) for each in content} - {property}
     is_native = FunctionType not in members and any(each.__module__ == BINDINGS for each in members)
     return ("class of MLIR", home, value.__qualname__) if is_own and is_native else None
@@ -129,6 +141,53 @@ def external(value: Any) -> External | None:
 def setting(name: str) -> Any:
     """The value of a setting; None while its module is not loaded."""
     return loaded(CONFIG, name)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
+"""The compiler libraries. NVRTC determines the toolkit's version, and compiles CUDA C++ link inputs."""
+
+DISTRIBUTIONS = ("numba-cuda-mlir", "numpy", "cuda-core")
+"""The packages that compile; MLIR and LLVM 7 are part of the first."""
+
+
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """Map each component of a numba-cuda-mlir kernel to its kind of reason. docs/keys.md has a row for each."""
+    from ...model.reason import ReasonKind
+    from ..python.reasons import KINDS
+
+    return {**KINDS, "argument types": ReasonKind.SIGNATURE, "numba settings": ReasonKind.ENVIRONMENT}
+
+
+def code_environment(*, has_lines: bool) -> tuple[Component, ...]:
+    """Read the settings by name; () while numba-cuda-mlir is not loaded.
+
+    Raises:
+        Refused: A planner is registered; or a setting names another LLVM, which cannot be read.
+    """
+    config = sys.modules.get(CONFIG)
+    if config is None:
+        return ()
+    if has_planners():
+        raise Refused("a whole-function planner is registered, which may rewrite any kernel")
+    llvm = variables(("LIBLLVM7",)).get("LIBLLVM7", "")
+    return (component("numba settings", {**code_settings(config), "LIBLLVM7": llvm and _build_of(llvm)}),)
+
+
+def _build_of(path: str) -> str:
+    try:
+        status = os.stat(path)
+        return _build_as(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError as error:
+        raise Refused(f"LIBLLVM7={path}: {error.strerror}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _build_as(path: str, _status: tuple[int, ...]) -> str:
+    from ...toolchain.build_id import build_of
+
+    return build_of(path)
 
 
 # -- text ---------------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError, LaunchError, NoDeviceError
 from ...launch import LaunchShape
-from ...launch.devices import bindings, check_interpreter, current_device, stream_handle
+from ...launch.devices import check_interpreter, current_device, stream_handle
 from ...model.artifact import Artifact
 from ..base import RunsUncached
 from ..python.arguments import Signature
-from ..python.signatures import read_signature_list
+from ..python.signatures import launch_watched, read_signature_list
 from .internals import assumed_host, compiler, has_another_compile, has_planners, surface
 
 if TYPE_CHECKING:
@@ -275,22 +275,9 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
     arguments = tuple(_as_its_own(each) for each in arguments)
     if resolutions.session().settings.debug_launches:
-        _launch_watched(configured, shape, handle or 0, arguments, definition.function)
+        launch_watched(configured, shape, handle or 0, arguments, definition.function)
     else:
         configured(*arguments)
-
-
-def _launch_watched(configured: Any, shape: LaunchShape, stream: int, arguments: Sequence[Any], function: Any) -> None:
-    from ...launch.debugging import watched
-
-    def queue() -> bool:
-        configured(*arguments)
-        return True
-
-    watched(
-        bindings(), stream, queue, kernel=function.__name__, shape=shape,
-        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
-    )  # fmt: skip
 
 
 def _as_its_own(value: Any) -> Any:

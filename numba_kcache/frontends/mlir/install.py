@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import KCacheError, OptionError
-from ..python.takeover import Takeover, give_back
+from ..python.takeover import CacheOfDispatcher, Takeover, give_back
 from .definition import MlirResolutions
 from .dispatcher import served, served_launch
 from .installed import InstalledDefinition, InstalledLaunches
@@ -29,35 +29,23 @@ _attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
 
 
-class DispatcherCache:
-    """The cache of a patched dispatcher, with numba-cuda-mlir's interface; it always reports a miss.
+class DispatcherCache(CacheOfDispatcher):
+    """The cache of a patched dispatcher; it always reports a miss.
 
     Args:
         launches: The launches of the dispatcher.
     """
 
     def __init__(self, launches: InstalledLaunches) -> None:
-        self.launches, self.resolutions = launches, launches.resolutions
-
-    @property
-    def cache_path(self) -> str | None:
-        """The directory of the cache."""
-        return self.resolutions.session().local.directory
+        super().__init__(launches.resolutions)
+        self.resolutions: MlirResolutions = launches.resolutions
+        self.launches = launches
 
     def load_overload(self, _sig: Any, _context: Any) -> None:
         """Return None: the replaced methods have looked into this cache already."""
 
-    def save_overload(self, _sig: Any, _data: Any) -> None:
-        """Do nothing: a kernel that numba-cuda-mlir compiled itself must not be stored."""
-
-    def enable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
-    def disable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
     def flush(self) -> None:
-        """Read the function again at the next launch; entries stay, since their keys cover their content."""
+        """Read the function again at the next launch."""
         self.launches.forget()
 
 

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import ToolchainMissingError
+from ..python.configuration import CODE_MODULES, registries_among
 from ..python.numbas import Names, Place, loaded
 
 PACKAGE = "numba_cuda_mlir"
@@ -31,8 +32,8 @@ CUDA = "numba_cuda_mlir.cuda"
 DISPATCHERS = "numba_cuda_mlir.descriptor"
 """The module of numba-cuda-mlir's dispatchers, which is loaded in every program that has one."""
 
-VERSIONS = ((0, 5, 4), (0, 7))
-"""Supported versions: the first one, up to but not including the second."""
+FIRST = (0, 5, 4)
+"""The first supported version; a later one is supported if it has every part."""
 
 SURFACE = {
     f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
@@ -80,11 +81,6 @@ DISPATCHER_METHODS = (
 )
 _DISPATCHER_NAMES = (*DISPATCHER_METHODS, "_can_reuse_overload", "_resolve_overload", "configure", "specialize")
 
-_REGISTRIES = frozenset((
-    "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
-))  # fmt: skip
-
-
 _HOLDERS = {
     "": "extending",
     "lowering": "builtins cmath cpython ctypes cuda cuda_vector_types datetime enum exotic_float half_precision"
@@ -115,16 +111,6 @@ def _registries(_modules_loaded: int) -> tuple[Place, ...]:
     return registries_among([start + name for start, names in starts for name in names.split()])
 
 
-def registries_among(modules: Iterable[str]) -> tuple[Place, ...]:
-    """List the registries in those of these modules that are loaded."""
-    found = []
-    for name in modules:
-        module = sys.modules.get(name)
-        if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
-            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
-    return tuple(sorted(found))
-
-
 NAMES = Names(
     packages=frozenset({PACKAGE, "numpy"}),
     home=HOME,
@@ -138,11 +124,28 @@ NAMES = Names(
     owned=PACKAGE,
     making=(f"{PACKAGE}.", "numpy", "abc", "builtins", "numbers", "enum"),
     generated=f"{PACKAGE}.",
+    code_modules=(
+        *(f"{HOME}.{name}" for name in CODE_MODULES),
+        *(
+            f"{PACKAGE}.{name}"
+            for name in (
+                "codegen",
+                "compiler",
+                "linker",
+                "lowering_registry",
+                "mlir_compiler",
+                "mlir_lowering",
+                "mlir_optimization",
+                "models",
+                "tools",
+            )
+        ),
+    ),
 )
 
 EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))
 IN_MLIR = f"{PACKAGE}.typing.externals", "ExternMLIRLibraryFunction"
-BINDINGS, LIBRARIES = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
+BINDINGS, OF_BINDINGS = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
 """The module of the metaclass of classes in MLIR's bindings, and the prefix of the names of their own modules."""
 
 CONFIG = f"{HOME}.core.config"
@@ -165,7 +168,7 @@ def surface() -> SimpleNamespace:
     found.cuda = import_module(CUDA)
     found.current_device = lambda: found.get_context().device
     numbers = tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
-    if not VERSIONS[0] <= numbers < VERSIONS[1]:
+    if numbers < FIRST:
         raise _unsuitable(f"it is of version {version}")
     lacking = [name for name in _DISPATCHER_NAMES if not hasattr(found.MLIRDispatcher, name)]
     if lacking:
@@ -202,7 +205,7 @@ def _gathered(table: Mapping[str, Iterable[str]]) -> SimpleNamespace:
 
 def _unsuitable(why: str) -> ToolchainMissingError:
     return ToolchainMissingError(
-        "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4,<0.7: numba-kcache[mlir]"
+        "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4: numba-kcache[mlir]"
     )
 
 
@@ -220,11 +223,6 @@ def linker_parts() -> SimpleNamespace:
     except (ImportError, AttributeError) as error:
         raise _unsuitable(str(error)) from error
     return found
-
-
-def serializer() -> Any:
-    """numba-cuda-mlir's module that pickles functions by value, with `dumps` and `loads`."""
-    return import_module(f"{HOME}.serialize")
 
 
 def has_planners() -> bool:

@@ -6,7 +6,7 @@ Promise     Any target on any machine: no device, driver or context is needed. T
 Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
             NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
             process, and links them as a set, in no order).
-Not here    The key (request). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
+Not here    The key (dialect). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ...errors import CompileError, UncacheableError
+from ...errors import UncacheableError
 from ...keys import sha256
 from ...model import NamedTuple, Target
-from ...model.artifact import Artifact, Entry, Parameter
-from ...model.cubin import read_cubin
+from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ..python.compiled_code import forget_implementations, is_plain
+from ..python.compiled_code import attributes_of, entry_of, fresh_functions
 from ..python.function import Fingerprint, Uncapturable
 from ..python.value import Trust
 from ..python.warned import recorded, rows_of
@@ -35,16 +34,9 @@ from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
 from .internals import assumed_device, internals
 from .link import DEVICE_RUNTIME, link_kernel
 
-_Freshness = tuple[str, tuple[int, int], int]
-_compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
-"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
-
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
 one item, so that it can be replaced."""
-
-
-_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 
 class NumbaBuild(NamedTuple):
@@ -137,16 +129,17 @@ def compile_numba(
     if ptx_target is not None:
         chosen["lto"] = False
     generated = ptx_target or target
-    with recorded(parts.global_compiler_lock) as warned, assumed_device(generated.cc):
-        _forget_stale(parts, generated.cc, chosen, device_functions := tuple(device_functions))
+    fresh = _fresh(parts, generated.cc, chosen, device_functions)
+    with recorded(parts.global_compiler_lock) as warned, assumed_device(generated.cc), fresh:
         result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
         cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated)
-        _remember(parts, generated.cc, chosen, device_functions)
-    entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
-    attributes = _attributes(parts, result, chosen, argument_types)
+    entry = entry_of(cubin, symbol, dispatcher.py_func.__name__)
+    attributes = attributes_of(chosen, argument_types, is_cooperative=result.library.use_cooperative)
+    if chosen["debug"]:
+        attributes["exceptions"] = _exception_table(result.call_helper)
     if warned:
         attributes["warnings"] = rows_of(warned, dispatcher.py_func)
     extras = {"log": log.encode(), **({"ptx": ptx.encode()} if keep_ptx else {})}
@@ -185,42 +178,20 @@ def _as_kernel(parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any]) -
     return str(kernel.name)
 
 
-def _forget_stale(
-    parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
-) -> None:
-    """Drop code that Numba compiled earlier in this process for another target, other globals or other flags.
-
-    The records of the last compile are removed here, and `_remember` writes them after success: so the next compile
-    drops what a failed one leaves. The code of functions under `@overload` and `@intrinsic` is always dropped: kernels
-    outside this package add some too, which this package cannot count.
-    """
-    implementations = []
-    for function, digest in functions:
-        on_device = _on_device(function)
-        if isinstance(on_device, FunctionType):
-            implementations.append(on_device)
-        elif on_device is not None:
-            known, overloads = _compiled_as.pop(on_device, None), on_device.overloads
-            is_known = known == (digest, cc, len(overloads))
-            if overloads and not (is_known and is_plain((*overloads,), dialect.form_of_type)):
-                _recompile(on_device)
-    has_operators = bool(dialect.registrations().of_all)
-    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=has_operators)
-    cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(dialect.packages)
-    known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
-    are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
-    if has_operators or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
-        cached.clear()
-
-
-def _remember(
-    parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
-) -> None:
-    for function, digest in functions:
-        on_device = _on_device(function)
-        if on_device is not None and not isinstance(on_device, FunctionType):
-            _compiled_as[on_device] = (digest, cc, len(on_device.overloads))
-    _internal_cache_state[0] = (_flags(cc, chosen), len(parts.cuda_target.target_context.cached_internal_func))
+@contextmanager
+def _fresh(
+    parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: Iterable[tuple[Any, str]]
+) -> Iterator[None]:
+    """Compile without code that Numba compiled earlier in this process: of device functions, and of its own functions
+    for other flags, or with operators that the program registered."""
+    with fresh_functions(dialect, functions, cc, _on_device, _recompile):
+        cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(dialect.packages)
+        known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
+        are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
+        if dialect.registrations().of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
+            cached.clear()
+        yield
+    _internal_cache_state[0] = (_flags(cc, chosen), len(cached))
 
 
 def _flags(cc: tuple[int, int], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -245,34 +216,6 @@ def _recompile(dispatcher: Any) -> None:
     if not dispatcher._can_compile:
         for types, result in before.items():
             dispatcher.compile_device(types, result.signature.return_type)
-
-
-def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
-    described = read_cubin(cubin)
-    for kernel in described.kernels:
-        if kernel.symbol == symbol:
-            parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
-            resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
-            return Entry(name, symbol, parameters, False, *resources, kernel.safe_threads)
-    raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
-
-
-def _attributes(
-    parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any], argument_types: Sequence[Any]
-) -> dict[str, Any]:
-    bounds, carveout = chosen["launch_bounds"], chosen["shared_memory_carveout"]
-    attributes: dict[str, Any] = {
-        "cooperative": bool(result.library.use_cooperative),
-        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
-        "debug": bool(chosen["debug"]),
-        "lineinfo": bool(chosen["lineinfo"]),
-        "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
-        "max_registers": chosen["max_registers"],
-        "signature": [str(each) for each in argument_types],
-    }
-    if chosen["debug"]:
-        attributes["exceptions"] = _exception_table(result.call_helper)
-    return attributes
 
 
 def _exception_table(call_helper: Any) -> list[Any] | None:

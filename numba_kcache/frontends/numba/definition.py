@@ -2,7 +2,7 @@
 
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
             itself.
-Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (request),
+Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (dialect),
             packing (arguments), and the work of Numba's own dispatcher: launches that no launcher supports, and
             attributes (dispatcher).
 """
@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...launch import LaunchShape
 from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
-from ...model import Target
-from ...model.artifact import Artifact
 from ..base import Variant
 from ..python.definition import OWN_OPTIONS, PythonDefinition, PythonResolutions
-from . import dialect, request
+from . import dialect
 from .arguments import make_numba_launcher, types_of
 from .dialect import Declared
-
-if TYPE_CHECKING:
-    from ..python.function import Fingerprint, Uncapturable
 
 __all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
 
@@ -55,8 +50,8 @@ class NumbaDefinition(PythonDefinition):
     """A Python function or a dispatcher of `cuda.jit` as a kernel."""
 
     kind = "numba"
+    room = __package__
     dialect = dialect
-    inputs = request
     device_runtime = "numba.cuda:cudadevrt"
     errors = "numba.cuda.core.errors"
     decorator_options = DECORATOR_OPTIONS
@@ -92,25 +87,6 @@ class NumbaDefinition(PythonDefinition):
                 return None
             raise _without_numba(problem) from problem
 
-    def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types of `signature=`."""
-        from .dispatcher import read_signatures
-
-        return read_signatures(given)
-
-    def build(
-        self,
-        found: Fingerprint | Uncapturable,
-        types: Any,
-        target: Target,
-        ptx_target: Target | None,
-        runtime_build: str | None,
-    ) -> Artifact:
-        """Compile the artifact of a request."""
-        from .compile import build
-
-        return build(self, found, types, target, ptx_target, runtime_build)
-
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
@@ -119,34 +95,10 @@ class NumbaDefinition(PythonDefinition):
         if needs_numba or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
             return None
         types: Any = variant
-        names = self.function.__code__.co_varnames
-        labels = [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if more["debug"] else None
         return make_numba_launcher(
             loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=labels,
+            labels=self.labels(types, debug=more["debug"]),
         )  # fmt: skip
-
-    def by_value(self) -> Any:
-        """Make a definition that pickles its function by value."""
-        return _ByValue(self)
-
-
-class _ByValue:
-    """A picklable object that unpickles as a definition, without importing the function's file."""
-
-    def __init__(self, definition: NumbaDefinition) -> None:
-        self._definition = definition
-
-    def __reduce__(self) -> Any:
-        from numba.cuda.serialize import dumps
-
-        return _load, (bytes(dumps(self._definition.thing)), self._definition.options)
-
-
-def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
-    from numba.cuda.serialize import loads  # safe: the bytes come from the parent process
-
-    return NumbaDefinition(loads(function), options)
 
 
 class NumbaResolutions(PythonResolutions):

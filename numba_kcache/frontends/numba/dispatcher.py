@@ -24,10 +24,11 @@ from typing import Any
 from ...errors import CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.devices import bindings, check_interpreter, current_device
+from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import CodeRefusedError, LoadedKernel
 from ..base import RunsUncached
-from ..python.signatures import read_signature_list
+from ..python.signatures import launch_watched, read_signature_list
+from ..python.takeover import CacheOfDispatcher
 from .definition import CompilerLock, NumbaResolutions
 from .overload import make_overload
 from .own import loaded_by_numba, numba_stream
@@ -41,7 +42,7 @@ NUMBAS_NAMES = frozenset((
 """Attributes of Numba's dispatcher that a kernel has with the same meaning."""
 
 
-class DispatcherCache:
+class DispatcherCache(CacheOfDispatcher):
     """The cache of one of Numba's dispatchers, with the interface of Numba's caches.
 
     Args:
@@ -51,7 +52,9 @@ class DispatcherCache:
     """
 
     def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
-        self.resolutions, self._dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
+        super().__init__(resolutions)
+        self.resolutions: NumbaResolutions = resolutions
+        self._dispatcher, self._is_numbas = dispatcher, is_numbas
 
     def load_overload(self, sig: Any, _context: Any) -> Any:
         """Return the complete kernel of a signature; None if Numba has to compile it."""
@@ -92,24 +95,6 @@ class DispatcherCache:
             loaded.prefer_shared(int(carveout))
         return loaded
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
-
-    @property
-    def cache_path(self) -> str | None:
-        """The directory of the cache."""
-        return self.resolutions.session().local.directory
-
-    def enable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
-    def disable(self) -> None:
-        """Do nothing: this cache cannot be switched per dispatcher."""
-
-    def flush(self) -> None:
-        """Read the function again at the next launch; entries stay, since their keys cover their content."""
-        self.resolutions.flush()
-
 
 def attribute(resolutions: NumbaResolutions, name: str) -> Any:
     """Read one of `NUMBAS_NAMES` from the dispatcher, which is first given every resolved signature."""
@@ -144,27 +129,12 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
         configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, wanted))
     try:
         if is_watched:
-            _launch_watched(configured, shape, stream, arguments, definition.function)
+            launch_watched(configured, shape, stream, arguments, definition.function)
         else:
             configured(*arguments)
     except NotImplementedError as error:  # a type that Numba can compile for but not launch with
         error.add_note(definition.note)
         raise
-
-
-def _launch_watched(
-    configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
-) -> None:
-    from ...launch.debugging import watched
-
-    def launch() -> bool:
-        configured(*arguments)
-        return True
-
-    watched(
-        bindings(), stream, launch, kernel=function.__name__, shape=shape,
-        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
-    )  # fmt: skip
 
 
 def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:

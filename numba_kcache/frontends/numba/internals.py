@@ -48,10 +48,6 @@ def internals() -> SimpleNamespace:
         ToolchainMissingError: Numba is absent, or of a version with other internals.
     """
     try:
-        import numpy
-
-        if not hasattr(numpy, "row_stack"):
-            raise ImportError(f"NumPy {numpy.__version__} lacks row_stack, which numba-cuda needs: use numpy<2.5")
         found = SimpleNamespace(
             config=import_module("numba.cuda.core.config"),
             types=import_module("numba.cuda.types"),
@@ -60,8 +56,10 @@ def internals() -> SimpleNamespace:
         for home, names in _NAMES.items():
             module = import_module(f"numba.cuda.{home}")
             vars(found).update({name: getattr(module, name) for name in names})
+        import_module("numba.cuda.np.arrayobj")  # numba-cuda 0.30 reads functions of NumPy that NumPy 2.5 has not
     except (ImportError, AttributeError) as error:
-        raise _unsuitable(str(error)) from error
+        use = ": use numpy<2.5" if "numpy" in str(error) else ""
+        raise _unsuitable(f"{error}{use}") from error
     lacking = _COMPILE_PARAMETERS - set(signature(found.compile_cuda).parameters)
     if lacking:
         raise _unsuitable(f"compile_cuda takes no {', '.join(sorted(lacking))}")

@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
+from ...errors import OptionError
+from ...keys import Component, Plain, digest_of
 from ...model import NamedTuple
+
+ABSENT = object()
+"""The value of an undefined name."""
+
+Edge = tuple[str, "int | str"]
+"""A name that is read, and the node of its value, or a text that identifies the value."""
+
+
+class Graph:
+    """Nodes by index: components[i] describes node i, and edges[i] are the names that it reads. kept[i] is the object
+    under which the compiler stores the node's compiled code, with its code object."""
+
+    def __init__(self) -> None:
+        self.components: list[Component] = []
+        self.edges: list[list[Edge]] = []
+        self.kept: dict[int, tuple[Any, CodeType]] = {}
+        self._labels: dict[str, int] = {}
+        self.has_lines = False  # whether any function has line tables
+
+    def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
+        """Add a node; a number is appended to a label that is in use."""
+        repeated = self._labels[label] = self._labels.get(label, 0) + 1
+        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
+        self.edges.append(edges if edges is not None else [])
+        return len(self.edges) - 1
+
+    def digest(self, start: int) -> str:
+        """The digest of all nodes reachable from `start`."""
+        numbers, order = {start: 0}, [start]
+        nodes: list[Plain] = []
+        for index in order:  # grows while it is walked
+            edges: list[Plain] = []
+            for name, goal in self.edges[index]:
+                if type(goal) is int:
+                    if goal not in numbers:
+                        numbers[goal] = len(order)
+                        order.append(goal)
+                    goal = numbers[goal]
+                edges += name, goal
+            nodes.append((self.components[index].encoded, edges))
+        return digest_of((sys.implementation.cache_tag, nodes))
 
 
 class Jitted(NamedTuple):
@@ -61,3 +106,24 @@ class Registrations(NamedTuple):
     of_value: Callable[[Any], Sequence[Registration]]
     of_attribute: dict[str, list[Registration]]
     of_all: list[Registration]
+
+
+class PythonFrontEnd:
+    """The front end for functions and dispatchers of one Numba.
+
+    Args:
+        kind: The kind of its artifacts.
+        definition: The class of its definitions.
+    """
+
+    def __init__(self, kind: str, definition: Callable[[Any, dict[str, Any]], Any]) -> None:
+        self.kinds, self._definition = (kind,), definition
+
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
+        """Define a kernel."""
+        if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
+            return self._definition(thing, dict(options))
+        if options.get("kind") in self.kinds:
+            why = f"it is a {type(thing).__name__}"
+            raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")
+        return None

@@ -1,4 +1,4 @@
-"""Pack the arguments of Numba kernels by their types: the code shared by the launchers of both Numbas.
+"""Key and pack the arguments of Numba kernels by their types: the code shared by both Numbas.
 
 Promise     A launch has the same parameter bytes as Numba's own. Arguments whose types are not exactly those that the
             kernel was compiled for are passed on before anything is queued (`OtherTypes`). A cubin whose parameters
@@ -10,15 +10,18 @@ Source      Numba types a Python int as int64, a float as float64, a complex as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
+from ...keys import Component, Plain, component
 from ...launch import Dim3
 from ...launch.arguments import CODES, Call
 from ...launch.launcher import Launcher
 from ...launch.typed import NumberSlot, OtherTypes
 from ...model.artifact import Parameter
+from .function import Depends, Uncapturable, type_digest
+from .value import Refused
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """Python's classes that Numba types like NumPy's."""
@@ -109,3 +112,21 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 def _half_bits(value: Any) -> tuple[Any, ...]:
     return (int(value.view("uint16")),)
+
+
+def signature_component(
+    dialect: Any, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
+) -> Component | Uncapturable:
+    """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
+    program added is read as a kernel is, with these arguments of `fingerprint`.
+    """
+
+    def extension(kind: Any) -> Plain:
+        return "type of an extension", type_digest(kind, dialect, with_lines=with_lines, depends=depends)
+
+    types = tuple(types)
+    try:
+        form = [dialect.form_of_type(each, extension) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])

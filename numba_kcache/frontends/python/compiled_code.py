@@ -1,17 +1,30 @@
-"""Find device code that an earlier compile in this process left behind, and that a later one must not use.
+"""Drop device code of earlier compiles in this process, and describe a compiled kernel: the code of both Numbas.
 
 Promise     Code of a device function or an implementation is used again only if all its argument types are plain: the
             type of a function, a class or an extension's type refers to an object of the program, on whose present
             state the code depends, and which the digest of the function itself does not cover.
-Not here    The digests with which each front end compares device functions (numba.compile, mlir.compile).
+            Of a device function it is used again only if it was compiled last under the same digest and for the same
+            target, and nothing else was compiled of it since.
+Not here    Making a device function's dispatcher compile again (numba.compile, mlir.compile).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from ...errors import CompileError
 from ...keys import Plain
+from ...model.artifact import Entry, Parameter
+from ...model.cubin import read_cubin
+
+_compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
+"""For each device function: the digest and target of its last compile, and the number of its overloads then."""
+
+_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 
@@ -59,3 +72,72 @@ def forget_implementations(
                     is_wanted = all_code or id(given) in wanted
                     if is_wanted or not is_plain(key if isinstance(key, tuple) else (key,), form_of_type):
                         kept.pop(key, None)
+
+
+@contextmanager
+def fresh_functions(
+    dialect: Any,
+    device_functions: Iterable[tuple[Any, str]],
+    target: object,
+    on_device: Callable[[Any], Any],
+    compile_again: Callable[[Any], None],
+) -> Iterator[None]:
+    """Compile without code that was compiled earlier for another target, other globals or other flags.
+
+    The records of the last compile are removed first, and written again after success: so the next compile drops what a
+    failed one leaves. The code of functions under `@overload` and `@intrinsic` is always dropped: kernels outside this
+    package add some too, which this package cannot count.
+
+    Args:
+        dialect: The dialect.
+        device_functions: As `Fingerprint.device_functions` returns them.
+        target: The target.
+        on_device: Returns the dispatcher or function that is compiled for the device; None if there is none yet.
+        compile_again: Drops the overloads of a dispatcher.
+    """
+    functions, implementations = tuple(device_functions), []
+    for function, digest in functions:
+        found = on_device(function)
+        if isinstance(found, FunctionType):
+            implementations.append(found)
+        elif found is not None:
+            is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
+            if not (is_known and is_plain((*found.overloads,), dialect.form_of_type)):
+                compile_again(found)
+    all_code = bool(dialect.registrations().of_all)
+    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=all_code)
+    yield
+    for function, digest in functions:
+        found = on_device(function)
+        if found is not None and not isinstance(found, FunctionType):
+            _compiled_as[found] = digest, target, len(found.overloads)
+
+
+def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:
+    """The kernel with this symbol in a linked cubin, or else its only one.
+
+    Raises:
+        CompileError: It is not there.
+    """
+    described = read_cubin(cubin)
+    named = [each for each in described.kernels if each.symbol == symbol] or described.kernels
+    if len(named) != 1:
+        raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
+    (kernel,) = named
+    parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
+    resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
+    return Entry(name, kernel.symbol, parameters, False, *resources, kernel.safe_threads)
+
+
+def attributes_of(options: Mapping[str, Any], types: Iterable[Any], *, is_cooperative: object) -> dict[str, Any]:
+    """The attributes that artifacts of both Numbas have."""
+    bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
+    return {
+        "cooperative": bool(is_cooperative),
+        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
+        "debug": bool(options.get("debug")),
+        "lineinfo": bool(options.get("lineinfo")),
+        "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
+        "max_registers": options.get("max_registers"),
+        "signature": [str(each) for each in types],
+    }

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, Wanted
 from ...engine.session import Session
 from ...errors import OptionError, UncacheableError
-from ...keys import Component, Plain, component
+from ...keys import Component, component
 from ...model import Choice, Target
 from ...model.artifact import Artifact
 from ...settings import NVRTC_VARIABLES, variables
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
-from .function import Fingerprint, Uncapturable, fingerprint
+from .arguments import signature_component
+from .function import Depends, Fingerprint, Uncapturable, fingerprint
 from .value import Refused
 
 if TYPE_CHECKING:
@@ -52,9 +54,9 @@ class PythonDefinition(Definition):
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         keep_ptx: Store the PTX with the cubin.
-        dialect: The `Dialect` of the compiler.
-        inputs: The front end's module `request`: `LIBRARIES` and `DISTRIBUTIONS` of `Request`, `code_environment` and
-            `linked_headers`, which may raise `Refused`, and `component_kinds`.
+        dialect: The compiler's module `dialect`: a `Dialect`, with `LIBRARIES` and `DISTRIBUTIONS` of `Request`,
+            `code_environment` and `linked_headers`, which may raise `Refused`, and `component_kinds`.
+        room: The compiler's package of this one, with the modules `compile` and `dispatcher`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
         errors: The compiler's module with classes of warnings.
         decorator_options: The options of `cuda.jit` for a kernel.
@@ -64,7 +66,7 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     dialect: Any
-    inputs: Any
+    room: str
     device_runtime: str
     errors: str
     decorator_options: tuple[str, ...]
@@ -83,7 +85,8 @@ class PythonDefinition(Definition):
             from ...launch.attributes import read_launch_options
 
             self.launch_options = read_launch_options(options, self.kind)
-        self.depends = tuple(options.get("depends") or ())
+        depends = options.get("depends") or ()
+        self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
         self._declared: Any = None
@@ -123,6 +126,12 @@ class PythonDefinition(Definition):
             self._declared = self.declare()
         return self._declared
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether its code has line tables or exceptions."""
+        options = self.declared.targetoptions
+        return bool(options.get("debug") or options.get("lineinfo"))
+
     # -- implemented by each front end --------------------------------------------------------------
 
     def declare(self) -> Any:
@@ -139,7 +148,7 @@ class PythonDefinition(Definition):
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
         """Read the argument types from the value of `signature=`."""
-        raise NotImplementedError
+        return tuple(self.part("dispatcher").read_signatures(given))
 
     def build(
         self,
@@ -150,7 +159,23 @@ class PythonDefinition(Definition):
         runtime_build: str | None,
     ) -> Artifact:
         """Compile the artifact of a request; `runtime_build` is the build of `device_runtime` in its key, or None."""
-        raise NotImplementedError
+        made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
+        return made
+
+    def part(self, name: str) -> Any:
+        """A module of the compiler's room."""
+        return import_module(f"{self.room}.{name}")
+
+    def by_value(self) -> Any:
+        """Make a definition that pickles its function by value."""
+        from .by_value import ByValue
+
+        return ByValue(self)
+
+    def labels(self, types: Sequence[Any], *, debug: bool) -> list[str] | None:
+        """Name and type of each argument, for launches that are waited for; None for others."""
+        names = self.function.__code__.co_varnames
+        return [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if debug else None
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
@@ -282,10 +307,8 @@ class PythonResolutions(Resolutions):
 
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
     """Fingerprint the kernel in its present state."""
-    declared = definition.declared
-    options = declared.targetoptions
-    with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(declared, definition.dialect, with_lines=with_lines, depends=definition.depends)
+    declared, lines = definition.declared, definition.has_lines
+    return fingerprint(declared, definition.dialect, with_lines=lines, depends=definition.depends)
 
 
 def kernel_request(
@@ -304,7 +327,7 @@ def kernel_request(
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
     """
-    inputs = definition.inputs
+    dialect = definition.dialect
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
     def build(toolchain: Toolchain) -> Artifact:
@@ -315,26 +338,25 @@ def kernel_request(
         label=definition.label,
         target=target,
         components=(),
-        libraries=(*inputs.LIBRARIES, *filter(None, (runtime,))),
-        distributions=inputs.DISTRIBUTIONS,
+        libraries=(*dialect.LIBRARIES, *filter(None, (runtime,))),
+        distributions=dialect.DISTRIBUTIONS,
         build=build,
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=inputs.component_kinds,
+        kinds=dialect.component_kinds,
         loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
-    signature = signature_component(definition.dialect.form_of_type, types, is_covered=bool(definition.depends))
+    lines, depends = definition.has_lines, definition.depends
+    signature = signature_component(dialect, types, with_lines=lines, depends=depends)
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = inputs.code_environment()  # the settings that the compile is about to use
-        options = definition.declared.targetoptions
-        has_lines = bool(options.get("debug") or options.get("lineinfo"))
-        headers = inputs.linked_headers(found.links, has_lines=has_lines)
+        environment = dialect.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
+        headers = dialect.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (
@@ -362,21 +384,3 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
     old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific
-
-
-def signature_component(
-    form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_covered: bool = False
-) -> Component | Uncapturable:
-    """Make the component of the argument types, in order; its recorded value is their text.
-
-    Args:
-        form_of_type: The dialect's function for the form of a type.
-        types: Numba types.
-        is_covered: Whether `depends=` covers the code of an extension's types.
-    """
-    types = tuple(types)
-    try:
-        form = [form_of_type(each, is_covered) for each in types]
-    except Refused as refusal:
-        return Uncapturable(str(refusal), "argument types")
-    return component("argument types", form)._replace(value=[str(each) for each in types])

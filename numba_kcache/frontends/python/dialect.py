@@ -7,6 +7,7 @@ Not here    Reading other values (value) and following names (function), which a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...keys import Plain
@@ -29,6 +30,10 @@ class Dialect(Protocol):
     def stateful(self) -> frozenset[str]:
         """Modules of these packages, and objects in them, whose results depend on more than their arguments."""
 
+    @property
+    def code_modules(self) -> tuple[str, ...]:
+        """Modules of the compiler whose functions decide about code."""
+
     def python_function(self, value: Any) -> Any:
         """The function under the front end's decorator; None for other objects."""
 
@@ -41,8 +46,12 @@ class Dialect(Protocol):
     def external(self, value: Any) -> External | None:
         """The declaration of an external function; None for other objects."""
 
-    def type_form(self, value: Any) -> Plain | None:
-        """One of the compiler's types as plain values; None for other objects."""
+    def type_form(self, value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
+        """One of the compiler's types as plain values; None for other objects. `extension` makes the form of a type
+        that a program added."""
+
+    def untyped(self, value: Any) -> str:
+        """The reason why device code cannot read an object of a program's class; "" if it can."""
 
     def registrations(self) -> Registrations:
         """Implementations that the program has registered so far, without the compiler's own."""

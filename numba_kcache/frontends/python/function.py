@@ -18,27 +18,27 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterable
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...keys import Component, Plain, digest_of, encode, sha256
+from ...keys import COVERED, Component, Plain, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
+from . import ABSENT, Edge, Graph
 from .code import Read, read_code, words_in
-from .value import COVERED, SPECIAL, AlwaysRefused, Refused, Trust, covered_form, name_of, shown, state_of, value_form
+from .configuration import replaced
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Jitted
     from .dialect import Dialect
 
-Edge = tuple[str, "int | str"]
-"""A name that is read, and the node of its value, or a text that identifies the value."""
-
-_REMEDY = " (depends= takes values and files that represent it)"
-
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
+
+Depends = Iterable[Any] | Mapping[Any, Any]
+"""The option `depends=`: values and files; or a mapping of objects that cannot be read to what represents them."""
 
 COOPERATIVE = "needs a cooperative launch"
 """Name of the edge that marks a declared function which synchronises the grid."""
@@ -46,49 +46,12 @@ COOPERATIVE = "needs a cooperative launch"
 _MISLEADING = {"__wrapped__", "__signature__"}
 """Attributes with which `inspect.signature` describes other parameters than a function has."""
 
-_ABSENT = object()
-"""Used as the value of an undefined name."""
-
 
 class Uncapturable(NamedTuple):
     """The reason why a kernel cannot be keyed, and the name of the offending function or value."""
 
     reason: str
     name: str
-
-
-class Graph:
-    """Nodes by index: components[i] describes node i, and edges[i] are the names that it reads. kept[i] is the object
-    under which the compiler stores the node's compiled code, with its code object."""
-
-    def __init__(self) -> None:
-        self.components: list[Component] = []
-        self.edges: list[list[Edge]] = []
-        self.kept: dict[int, tuple[Any, CodeType]] = {}
-        self._labels: dict[str, int] = {}
-
-    def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
-        """Add a node; a number is appended to a label that is in use."""
-        repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
-        self.edges.append(edges if edges is not None else [])
-        return len(self.edges) - 1
-
-    def digest(self, start: int) -> str:
-        """The digest of all nodes reachable from `start`."""
-        numbers, order = {start: 0}, [start]
-        nodes: list[Plain] = []
-        for index in order:  # grows while it is walked
-            edges: list[Plain] = []
-            for name, goal in self.edges[index]:
-                if type(goal) is int:
-                    if goal not in numbers:
-                        numbers[goal] = len(order)
-                        order.append(goal)
-                    goal = numbers[goal]
-                edges += name, goal
-            nodes.append((self.components[index].encoded, edges))
-        return digest_of((sys.implementation.cache_tag, nodes))
 
 
 class Fingerprint(NamedTuple):
@@ -130,12 +93,8 @@ class Fingerprint(NamedTuple):
         return found
 
 
-class _Cannot(Exception):
-    """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
-
-
 def fingerprint(
-    function: Any, dialect: Dialect, *, with_lines: bool, depends: Iterable[Any] = ()
+    function: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()
 ) -> Fingerprint | Uncapturable:
     """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
@@ -145,18 +104,21 @@ def fingerprint(
         with_lines: Whether file and lines count, as they do if line tables or exceptions are compiled in.
             For functions whose own options request lines, they always count.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
-            the function's own) whose content counts; if any is given, values that cannot be read are accepted.
+            the function's own) whose content counts. As a mapping, each represents its key: a value that cannot be
+            read, or the name by which such a value was refused.
     """
-    depends, plain = tuple(depends), _undecorated(function, dialect)
+    plain = _undecorated(function, dialect)
     try:
-        reader = Reader(dialect, with_lines, is_covered=bool(depends))
+        reader = Reader(dialect, with_lines, depends)
         reader.add_function(function)
-        reader.add_depends(plain, depends)
-        if reader.words:
-            from .objects import add_special
+        reader.add_depends(plain)
+        patches = replaced(dialect.code_modules, reader.trust)
+        if reader.words or patches:
+            from .objects import add_patches, add_special
 
+            add_patches(reader, patches)
             add_special(reader)
-    except _Cannot as refusal:
+    except RefusedByName as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
@@ -164,13 +126,33 @@ def fingerprint(
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
 
+def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()) -> str:
+    """Digest of an argument's type that a program added, with everything registered for its class; or `Refused`."""
+    reader = Reader(dialect, with_lines, depends)
+    label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
+    start = reader.add(label, "argument", None)
+    try:
+        reader.edge(start, "type", reader.add_value(kind, label))
+        if reader.words:
+            from .objects import add_special
+
+            add_special(reader)
+    except RefusedByName as refusal:
+        raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
+    except Exception as error:  # a program's class may raise anything; a launch must not fail by it
+        raise Refused(f"reading it raised {type(error).__name__}: {error}") from None
+    return reader.graph.digest(start)
+
+
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, dialect: Dialect, with_lines: bool, *, is_covered: bool) -> None:
+    def __init__(self, dialect: Dialect, with_lines: bool, depends: Depends = ()) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
-        self._with_lines, self._is_covered = with_lines, is_covered
+        self._with_lines, self._depends = with_lines, depends
+        self.is_patch = False  # whether a function is read that replaces one of the compiler's
+        self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
         self.registrations = dialect.registrations()
@@ -183,15 +165,16 @@ class Reader:
         function = _undecorated(value, self.dialect)
         name = name_of(function)
         if type(function) is not FunctionType:
-            raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        word = "kernel" if not self.functions else "function" if function is value else "device function"
+            raise RefusedByName(f"it is a {type(function).__qualname__}, not a Python function", name)
+        word = "kernel" if not self.graph.edges else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.functions)
+            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.graph.edges)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
+            self.graph.has_lines |= lines
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
-            raise _Cannot(str(error), name) from None
+            raise RefusedByName(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
         self.words |= {*reading.words, *(b"." for _ in vars(function))}  # "." tells that a function has attributes
@@ -202,15 +185,19 @@ class Reader:
             self._add_options(index, jitted, name)
             self._add_links(index, jitted.links, name)
         self._add_parameters(index, function, None if jitted is None else jitted.pysig, name)
+        before, self._is_compiled = self._is_compiled, jitted is not None
         self._add_reads(index, function, reading.reads, name)
+        self._is_compiled = before
         if self.registrations.of_attribute or self.registrations.of_all:
             from .objects import add_implied
 
             add_implied(self, index, code)
         return index
 
-    def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
-        for position, each in enumerate(depends):
+    def add_depends(self, function: Any) -> None:
+        """Add the values and files of `depends=`."""
+        depends = self._depends
+        for position, each in enumerate(depends.values() if isinstance(depends, Mapping) else depends):
             label = f"depends[{position}]"
             if not isinstance(each, (str, os.PathLike)):
                 self.edge(0, label, self.add_value(each, label))
@@ -220,7 +207,7 @@ class Reader:
             try:
                 form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
             except Refused as refusal:
-                raise _Cannot(str(refusal), label) from None
+                raise RefusedByName(str(refusal), label) from None
             named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # any other text may be a secret
             self.edge(0, label, self.add(named, form, None))
 
@@ -234,9 +221,9 @@ class Reader:
 
     def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
         for option, objects in jitted.opaque.items():
-            if not self._is_covered:
-                raise _Cannot(f"its {option} are objects of this process{_REMEDY}", f"option {option} of {name}")
-            jitted.options[option] = [covered_form(each) for each in objects]
+            label = f"options of {name}, {option}"
+            for each in objects:
+                self.edge(index, option, self.refused(Refused("it is an object of this process"), label, each))
         self.edge(index, "options", self.add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
@@ -273,18 +260,18 @@ class Reader:
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
             namespace = function.__globals__
-            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, _ABSENT)
-            if value is _ABSENT:
-                value = vars(builtins).get(where, _ABSENT)
+            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, ABSENT)
+            if value is ABSENT:
+                value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
-                    raise _Cannot("its __builtins__ are not those of Python", name)
+                    raise RefusedByName("its __builtins__ are not those of Python", name)
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
                 break
             at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes a new __dict__
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
-            home, value = owner, getattr(value, attribute, _ABSENT)
-        if value is _ABSENT:
+            home, value = owner, self.trust.attribute(value, attribute)
+        if value is ABSENT:
             return "undefined"
         goal = self.values.get((at, where))
         if goal is None:
@@ -312,13 +299,17 @@ class Reader:
         found = getattr(value, attribute, None)
         return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
-    def refused(self, refusal: Refused, label: str, form: Plain = COVERED) -> int:
-        """Add a node for a value that cannot be captured if `depends=` covers it; raise `_Cannot` otherwise."""
+    def refused(self, refusal: Refused, label: str, value: Any = ABSENT) -> int:
+        """Add a node for a value that cannot be captured if `depends=` covers it; raise `RefusedByName` otherwise."""
         if isinstance(refusal, AlwaysRefused):
-            raise _Cannot(str(refusal), label)
-        if not self._is_covered:
-            raise _Cannot(f"{refusal}{_REMEDY}", label)
-        return self.add(label, form, COVERED)
+            raise RefusedByName(str(refusal), label)
+        covered = self._depends if isinstance(self._depends, Mapping) else ()
+        if not any(each is value or (type(each) is str and each == label) for each in covered):
+            raise RefusedByName(
+                f"{refusal} (depends={{{label!r}: ...}} takes a value or file that represents it)", label
+            )
+        kind = "" if value is ABSENT else f"{type(value).__module__}.{type(value).__qualname__}"
+        return self.add(label, (COVERED, kind), COVERED)
 
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for an object pinned by a version its name."""
@@ -333,16 +324,19 @@ class Reader:
             state = state_of(pinned, self.dialect.stateful)
             return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
         if self._is_function(value):
-            return self.add_function(value)
+            return (self.is_patch and self.trust.original(value)) or self.add_function(value)
         edges: list[Edge] = []
 
         def other_form(inner: Any) -> Plain | None:
-            return self._other_form(inner, edges)
+            return self.other_form(inner, edges)
 
         try:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
-            return self.refused(refusal, label, covered_form(value))
+            is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
+            if is_programs and (why := self.dialect.untyped(value)):
+                raise RefusedByName(f"the compiler cannot use it: {why}", label) from None
+            return self.refused(refusal, label, value)
         self.alive.append(value)
         return self.add(label, form, clear, edges)
 
@@ -350,8 +344,14 @@ class Reader:
         kind = type(value)
         return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
 
-    def _other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
+    def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of a function or compiler object inside a value; its code is added to the edges."""
+
+        def extension(kind: Any) -> Plain:
+            from .objects import extension_form
+
+            return extension_form(self, kind, edges)
+
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
             if state := state_of(pinned, self.dialect.stateful):
@@ -359,7 +359,7 @@ class Reader:
             return "pinned", pinned
         definition = self.dialect.intrinsic(value)
         if definition is None and isinstance(value, type):
-            form = self.dialect.type_form(value)
+            form = self.dialect.type_form(value, extension)
             if form is not None:
                 return form
         if definition is not None or isinstance(value, type):
@@ -373,7 +373,7 @@ class Reader:
             return "function", type(value).__qualname__, len(edges) - 1
         external = self.dialect.external(value)
         if external is None:
-            return self.dialect.type_form(value)
+            return self.dialect.type_form(value, extension)
         node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
@@ -394,4 +394,4 @@ def _content(function: FunctionType, name: str) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return _ABSENT
+        return ABSENT

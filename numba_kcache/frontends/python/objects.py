@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
 from .code import all_names, all_words, code_form
-from .value import SPECIAL, AlwaysRefused, Refused, name_of, state_of
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, name_of, state_of, value_form
 
 if TYPE_CHECKING:
     from . import Registration
@@ -62,8 +62,12 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if node_key not in reader.values:
         node = reader.values[node_key] = reader.add(label, name, name)
-        for word in sorted(all_words(code) & vars(module).keys()):
-            value, inner = vars(module)[word], f"global {word} of {name}"
+        words, known = all_words(code), vars(module)
+        for word in words:
+            if isinstance(known.get(word, module), ModuleType):
+                reader.trust.loads(module, word)
+        for word in sorted(words & known.keys()):
+            value, inner = known[word], f"global {word} of {name}"
             is_module = isinstance(value, ModuleType)
             goal = add_module(reader, code, value, inner) if is_module else reader.add_value(value, inner)
             reader.edge(node, word, goal)
@@ -119,6 +123,22 @@ def add_class(reader: Reader, value: type) -> int:
     return node
 
 
+def extension_form(reader: Reader, kind: Any, edges: list[Any]) -> Plain:
+    """The form of a type that a program added to the compiler: the state of the instance, and the code of its class
+    with everything that is registered for the class, as edges."""
+    of = type(kind)
+    if any("__slots__" in vars(each) for each in of.__mro__ if reader.trust.name_of(each) is None):
+        raise Refused(f"the type {kind} keeps its state in __slots__")
+    label = f"class {of.__module__}.{of.__qualname__}"
+    edges.append((f"type {len(edges)}", add_class(reader, of)))
+    registered = reader.registrations.of_value(of)
+    if registered:
+        edges.append((f"type {len(edges)}", add_overloads(reader, of, registered, None, label)))
+    state = {name: each for name, each in vars(kind).items() if name != "_code"}  # a number of this process
+    form = value_form(state, reader.trust, lambda inner: reader.other_form(inner, edges))
+    return "type of an extension", len(edges), str(kind), form
+
+
 def _parts(item: Any) -> tuple[Any, ...]:
     """List the functions in an item of a class body (property, classmethod, ...)."""
     if isinstance(item, (staticmethod, classmethod)):
@@ -128,6 +148,19 @@ def _parts(item: Any) -> tuple[Any, ...]:
     if isinstance(item, functools.cached_property):
         return (item.func,)
     return ("slot",) if isinstance(item, (MemberDescriptorType, GetSetDescriptorType)) else (item,)
+
+
+def add_patches(reader: Reader, patches: Iterable[tuple[str, FunctionType]]) -> None:
+    """Add functions of the compiler that the program replaced; device functions have them too."""
+    for name, function in patches:
+        try:
+            reader.is_patch = True
+            node = reader.add_function(function)
+            reader.is_patch = False
+        except RefusedByName as refusal:
+            raise RefusedByName(f"in place of {name}: {refusal.args[0]}", refusal.args[1]) from None
+        for index in (0, *filter(None, reader.graph.kept)):
+            reader.edge(index, f"in place of {name}", node)
 
 
 def add_special(reader: Reader) -> None:

@@ -27,7 +27,7 @@ def describe(items: Iterable[tuple[str, Any]]) -> Registrations:
         for attribute, registration in _DESCRIBED[kind](item):
             if attribute is not None:
                 made.of_attribute.setdefault(attribute, []).append(registration)
-            elif kind != "typing globals":  # the template is in "typing functions" as well
+            else:
                 made.of_all.append(registration)
     return made
 

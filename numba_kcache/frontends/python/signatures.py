@@ -1,11 +1,13 @@
-"""Read the option `signature=`: a signature as `cuda.jit` takes it, or a list of these."""
+"""Read the option `signature=`, and launch through a Numba's own dispatcher in debug mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 from ...errors import OptionError
+from ...launch import LaunchShape
 
 
 def read_signature_list(
@@ -33,3 +35,20 @@ def read_signature_list(
             raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
         found.append(tuple(arguments))
     return tuple(found)
+
+
+def launch_watched(
+    configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
+) -> None:
+    """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
+    from ...launch.debugging import watched
+    from ...launch.devices import bindings
+
+    def queue() -> bool:
+        configured(*arguments)
+        return True
+
+    watched(
+        bindings(), stream, queue, kernel=function.__name__, shape=shape,
+        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
+    )  # fmt: skip

@@ -40,6 +40,35 @@ def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: Mutab
     caches.clear()
 
 
+class CacheOfDispatcher:
+    """The cache of one of a Numba's dispatchers, with the interface of its caches.
+
+    Args:
+        resolutions: Resolutions of the dispatcher's function and options.
+    """
+
+    def __init__(self, resolutions: Any) -> None:
+        self.resolutions = resolutions
+
+    @property
+    def cache_path(self) -> str | None:
+        """The directory of the cache."""
+        found: str | None = self.resolutions.session().local.directory
+        return found
+
+    def save_overload(self, _sig: Any, _data: Any) -> None:
+        """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
+
+    def enable(self) -> None:
+        """Do nothing: this cache cannot be switched per dispatcher."""
+
+    disable = enable
+
+    def flush(self) -> None:
+        """Read the function again at the next launch; entries stay, since their keys cover their content."""
+        self.resolutions.flush()
+
+
 class Takeover:
     """Patch one compiler's dispatchers, now or when it is imported.
 

@@ -15,10 +15,12 @@ import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from ...keys import Plain, sha256
+from . import ABSENT
 from .code import scalar_form
 
 OtherForm = Callable[[Any], "Plain | None"]
@@ -55,8 +57,6 @@ SPECIAL = frozenset(
 """Special attributes, by which a function or class describes itself. They do not affect its own code, but other code
 may read them: that of the kernel, or functions that run while the kernel is typed (`@overload`, `@intrinsic`)."""
 
-COVERED = "covered by depends="
-
 REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 """Types whose `repr` is different for different values, also between these types."""
 
@@ -67,6 +67,10 @@ class Refused(Exception):
 
 class AlwaysRefused(Refused):
     """A value that `depends=` cannot cover either: mostly, the code would contain an address of this process."""
+
+
+class RefusedByName(Exception):
+    """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
 
 
 class Trust(dict[str, bool]):
@@ -107,6 +111,34 @@ class Trust(dict[str, bool]):
             found = origin.startswith(self._folders)
         self[name] = found
         return found
+
+    def original(self, value: Any) -> str:
+        """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""
+        for others."""
+        if type(value) is not FunctionType or value.__closure__ or not self.has_file(value.__code__.co_filename):
+            return ""
+        return f"{name_of(value)} of line {value.__code__.co_firstlineno}"
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        """An attribute of a module or another object; `ABSENT` if it has none."""
+        found = getattr(owner, name, ABSENT)
+        if isinstance(owner, ModuleType) and (found is ABSENT or isinstance(found, ModuleType)):
+            return vars(owner).get(name, found) if self.loads(owner, name) else found
+        return found
+
+    def loads(self, package: ModuleType, name: str) -> bool:
+        """Import a submodule of a pinned package, and check whether it was absent.
+
+        A compile may import it: it then becomes an attribute of the package, in place of another module of that name.
+        """
+        own = f"{package.__name__}.{name}"
+        if own in sys.modules or not hasattr(package, "__path__") or self.name_of(package) is None:
+            return False
+        try:
+            import_module(own)
+        except ImportError:
+            return False
+        return True
 
     def has_file(self, path: str) -> bool:
         """Check whether code of this file belongs to the interpreter or the packages."""
@@ -263,11 +295,6 @@ def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -
         parameters = constructor.__code__.co_varnames, constructor.__defaults__  # these decide the meaning of a call
         return "namedtuple class", value.__name__, fields, forms(parameters)
     return None
-
-
-def covered_form(value: Any) -> Plain:
-    """The form of a value that cannot be captured and that `depends=` covers: the name of its type."""
-    return COVERED, f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _refusal(value: Any) -> Refused:

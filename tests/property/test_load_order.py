@@ -1,0 +1,54 @@
+"""The reading of a Numba kernel depends on the program alone, and never on what is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiling import ROOT
+from tests.support.device_functions import COMMON, COMPILED, KEYS, NAMES, OWN
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = ("numba", "numba_cuda_mlir")
+STATES = ("compiled", "loaded", "imported", "reversed")
+
+
+def printed(program: str, package: str, state: str, directory: Path, given: str = "", **environment: str) -> Any:
+    """Run a program in a fresh process; return what it prints, from JSON."""
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, package, state, str(directory)],
+        input=given, capture_output=True, text=True, check=False, timeout=300,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_device_function_has_one_key_in_any_process(tmp_path: Path, package: str) -> None:
+    """Fresh, after another kernel was compiled, after it was loaded, with all of Numba imported, in reversed order."""
+    names = json.dumps(printed(NAMES, package, "fresh", tmp_path))
+    first = printed(KEYS, package, "fresh", tmp_path, names)
+
+    assert sum(len(each) == 64 for each in first.values()) > 1000, "most names have a key"
+    for state in STATES:
+        found = printed(KEYS, package, state, tmp_path, names)
+        assert [text for text in first if found[text] != first[text]] == [], state
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("state", ["fresh", "imported", "reversed"])
+def test_corpus_hits_in_the_second_process(tmp_path: Path, package: str, state: str) -> None:
+    """fp16, bf16, libdevice, groups, atomics, shuffles, vectors, random: compiled once, found in any order."""
+    kernels = len(COMMON | OWN[package])
+
+    assert printed(COMPILED, package, "fresh", tmp_path) == [0, kernels]
+    assert printed(COMPILED, package, state, tmp_path) == [kernels, 0]
