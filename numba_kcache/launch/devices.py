@@ -396,6 +396,12 @@ def stream_handle(stream: Any) -> int:
     )  # fmt: skip
 
 
+def is_capturing(driver: Any, handle: int) -> bool:
+    """Check whether a stream is being captured."""
+    status, capturing = driver.cuStreamIsCapturing(handle)
+    return not status and bool(capturing)
+
+
 def stream_identity(handle: int) -> int:
     """A number that two handles have in common exactly if they name the same stream."""
     return 0 if handle == LEGACY_DEFAULT else handle

@@ -33,7 +33,16 @@ from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
 from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, limits_of
-from .devices import CurrentDevice, bindings, check_interpreter, context_id, current_device, device_attribute, done
+from .devices import (
+    CurrentDevice,
+    bindings,
+    check_interpreter,
+    context_id,
+    current_device,
+    device_attribute,
+    done,
+    is_capturing,
+)
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -323,8 +332,7 @@ class LoadedModule:
 
     def is_capturing(self, handle: int) -> bool:
         """Check whether a stream is being captured."""
-        status, capturing = self.driver.cuStreamIsCapturing(handle)
-        return not status and bool(capturing)
+        return is_capturing(self.driver, handle)
 
     @property
     def waits(self) -> Any:

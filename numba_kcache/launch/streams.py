@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from .devices import DISABLE_TIMING, bindings, done
+from .devices import DISABLE_TIMING, bindings, done, is_capturing
 
 _HINT = "launch on the stream that produces the arguments"
 
@@ -31,12 +31,6 @@ HELD_LIMIT = 4096
 
 _held: deque[tuple[int, Sequence[object]]] = deque()
 """Borrowed objects, oldest first, each with the event after which they may be freed."""
-
-
-def is_capturing(driver: Any, handle: int) -> bool:
-    """Check whether a stream is being captured."""
-    status, capturing = driver.cuStreamIsCapturing(handle)
-    return not status and bool(capturing)
 
 
 def _free(driver: Any) -> None:

@@ -32,7 +32,7 @@ from .arguments import (
     orders_of,
     others,
 )
-from .devices import bindings, context_id, current_device, stream_handle
+from .devices import bindings, context_id, current_device, is_capturing, stream_handle
 
 
 class OtherTypes(Exception):
@@ -166,7 +166,7 @@ def around(launch: Callable[[Any], object], stream: Any, arguments: Sequence[Any
     Raises:
         LaunchError: The driver refused.
     """
-    from .streams import is_capturing, waits_in
+    from .streams import waits_in
 
     exporters = [each for each in arguments if is_exported(each)]
     try:

@@ -17,9 +17,10 @@ import numpy as np
 
 from numba_kcache.launch import Launch, LaunchShape, devices
 from numba_kcache.launch.arguments import Call
+from numba_kcache.launch.devices import is_capturing
 from numba_kcache.launch.launcher import Launcher
 from numba_kcache.launch.recognition import recognise
-from numba_kcache.launch.streams import StreamWaits, is_capturing
+from numba_kcache.launch.streams import StreamWaits
 from numba_kcache.model.artifact import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)

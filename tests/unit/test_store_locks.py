@@ -19,26 +19,9 @@ from numba_kcache.store import locks, try_flock
 from numba_kcache.store.folders import Folder
 from numba_kcache.store.locks import SILENT_S, KeyLocks
 from tests.support.stores import folder_of
+from tests.support.tiers import Time
 
 WAIT_S = 120.0
-
-
-class Time:
-    """A monotonic clock that a pause moves on.
-
-    Attributes:
-        meanwhile: Called in each pause.
-    """
-
-    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.now_s, self.meanwhile = 1000.0, meanwhile
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pause(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.meanwhile()
 
 
 def place_of(directory: Path) -> Path:
