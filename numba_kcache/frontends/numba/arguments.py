@@ -24,7 +24,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import CODES, NUMPY_NAMES, Memory, Slot, Unfit, is_c_contiguous, memory_of
+from ...launch.arguments import (
+    CODES,
+    NUMPY_NAMES,
+    Memory,
+    Slot,
+    Unfit,
+    element_of_dtype,
+    is_c_contiguous,
+    is_exported,
+    is_immutable,
+    memory_of,
+)
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...launch.typed import ArraySlot
@@ -54,10 +65,13 @@ def types_of(arguments: Sequence[Any]) -> Signature:
 
 
 def _type_of_others(value: Any) -> Any:
-    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us; None for all others.
+    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us, or of JAX, for which numba-cuda 0.30.4
+    raises: it exports the array to the stream -1, which JAX 0.11 takes for a handle. None for all others.
 
-    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`.
+    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
+    if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
+        return _array_type(element, value.ndim, "C", True)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:
