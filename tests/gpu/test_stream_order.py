@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import subprocess
 import sys
@@ -288,10 +287,7 @@ def test_jax_arrays_are_inputs_and_are_kept(launch: Any, cache: KernelCache, req
         pytest.skip("this JAX has no CUDA")
     cupy: Any = pytest.importorskip("cupy")
     if request.node.callspec.params["launch"] == "installed":
-        try:
-            importlib.import_module("numba.cuda.typing.typeof").typeof(jax.numpy.zeros(1))
-        except jax.errors.JaxRuntimeError:
-            pytest.skip("this Numba has no type for an array of this JAX")
+        pytest.skip("numba-cuda 0.30.4 itself exports the array to the stream -1; JAX 0.11 raises, or ends the process")
     matrix = jax.numpy.ones((2048, 2048))
     busy = jax.jit(lambda m, value: ((m @ m @ m) * 0 + value).ravel()[:N])
     wrong = 0

@@ -66,7 +66,8 @@ def types_of(arguments: Sequence[Any]) -> Signature:
 
 def _type_of_others(value: Any) -> Any:
     """The type of an array of CuPy or PyTorch, for which Numba takes 100 us, or of JAX, for which numba-cuda 0.30.4
-    raises: it exports the array to the stream -1, which JAX 0.11 takes for a handle. None for all others.
+    exports the array to the stream -1, which JAX 0.11 takes for a handle: it raises, or ends the process. None for all
+    others.
 
     As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
