@@ -25,8 +25,10 @@ from ..headers import HeadersRead
 from ..headers.observer import begin_observing, end_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
+from ..toolchain.loaded import load_compilers, mapped_handle
 
 _LABEL = "cuda.core program"
+_LIBRARIES = ("nvrtc", "nvJitLink")
 _MISSED_LIMIT = 256
 
 
@@ -46,7 +48,6 @@ class Programs:
         self._cache = cache
         self._missed: dict[bytes, float] = {}
         self._pending = threading.local()
-        self._compilers: tuple[Session | None, Any] = (None, None)
 
     def __getitem__(self, key: bytes | str) -> bytes:
         """The code of a key.
@@ -121,12 +122,12 @@ class Programs:
 
     def _components(self, key: bytes) -> dict[str, Any]:
         session = self._session()
-        owner, compilers = self._compilers
-        if owner is not session:  # computed once: the compiler is loaded before a program is looked up
-            builds = session.toolchain.identify(("nvrtc", "nvJitLink"), ())
-            compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
-            self._compilers = session, compilers
-        return {"compilers": compilers, _LABEL: key}
+        load_compilers(each for each in _LIBRARIES if mapped_handle(each))  # those that cuda.core calls
+        builds = session.toolchain.identify(_LIBRARIES, ())
+        return {
+            "compilers": ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else "",
+            _LABEL: key,
+        }
 
 
 def _search() -> HeaderSearch:

@@ -14,7 +14,7 @@ import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
-from ..toolchain import RECORD_KEY, Identified, Record, Toolchain
+from ..toolchain import RECORD_KEY, Identified, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -143,7 +143,7 @@ class Lookup:
         """List the components that name the request's compilers.
 
         With `looks=False`, with which each look-up begins, no compiler is searched for: the components come from the
-        record, if that is still true of the libraries that are loaded and installed now; otherwise None is returned.
+        record, if that is still true of the libraries that are installed now; otherwise None is returned.
         """
         makers = request.libraries, request.distributions
         if makers == ((), ()):
@@ -352,7 +352,7 @@ class Lookup:
         self._compilers.clear()
         self._absent.clear()
 
-    def _save_record(self, name: str, record: Record) -> None:
+    def _save_record(self, name: str, record: Mapping[str, Any]) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
             self.local.add_variant(name, {"key": RECORD_KEY, "record": record})
 

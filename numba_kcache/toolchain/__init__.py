@@ -1,20 +1,19 @@
-"""Find the compiler libraries and headers that this process would use, and identify the build of each.
+"""Identify the build of each compiler that this process would use, by a record of the machine's compilers.
 
 Promise     A library is identified by its GNU build-id (its content's digest if it has none), never by `nvrtcVersion`,
-            which has only major.minor. A library mapped into this process, or a package imported, is the one
-            identified; so after a compile the identity is that of the compiler that ran. Otherwise it is the one to be
-            loaded. It is taken from a stored record as long as the device, inode, size, mtime and ctime of each file,
-            and the folders of installed packages, are unchanged; each call checks that, and loads nothing.
-Method      A recorded identity costs a few stats, and a search for libraries that are mapped. Where the record is
-            outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
-Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), mapped
+            which has only major.minor. Until this process calls a compiler, the identity is that of the installed one,
+            whatever others have mapped; from then on that of the library that was called, read from memory. So an entry
+            is stored under the compiler that made it, and a hit is code of the compiler in its key.
+Method      `Record` holds each library's identity as long as the device, inode, size, mtime and ctime of its file, and
+            the folders of installed packages, are unchanged; each call checks that by a few stats, and loads nothing.
+            Where the record is outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
+Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), called
             libraries (loaded), versions and contents of packages (packages).
 Source      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
@@ -26,15 +25,10 @@ from ..keys import digest_of
 from ..model import NamedTuple
 from ..settings import toolchain_surroundings
 
-Record = dict[str, Any]
 Identified = tuple[dict[str, str | None], dict[str, str | None]]
 
-SOUGHT = {
-    "nvrtc": ("nvrtcVersion", "libnvrtc.so.13", "libnvrtc.so.12"),
-    "nvJitLink": ("nvJitLinkVersion", "libnvJitLink.so.13", "libnvJitLink.so.12"),
-    "nvvm": ("nvvmVersion", "libnvvm.so.4", "libnvvm.so"),
-}
-"""For each library one of its functions, and the file names by which cuda.pathfinder finds a mapped one, in order."""
+called = set[str]()
+"""Libraries that this process has called, or is about to call: `loaded.load_compilers` adds them."""
 
 PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
@@ -42,6 +36,22 @@ PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core
 RECORD_KEY = "toolchain"  # key of the variant that holds a record, in the manifest of the record's name
 _BEGAN_NS = time.time_ns()
 """Time at which this module was imported: a package whose files changed later may have been imported before that."""
+
+
+class Record(NamedTuple):
+    """The compilers of one installation of Python, as a process found them; it is stored as JSON.
+
+    Args:
+        watch: The identities of the folders of installed packages when it was made.
+        libraries: Path, build and identity (`file_identities`) of each library's file.
+        versions: Version, folder and metadata's file of each distribution, and that file's identity.
+        folders: Lists of header folders; under "" those of the toolkit.
+    """
+
+    watch: list[list[int]]
+    libraries: dict[str, list[Any]]
+    versions: dict[str, list[Any]]
+    folders: dict[str, list[str]]
 
 
 class Library(NamedTuple):
@@ -64,7 +74,9 @@ class Toolchain:
         is_dirty: An identity was found that is not on record; `settle` saves it.
     """
 
-    def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
+    def __init__(
+        self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, dict[str, Any]], None]
+    ) -> None:
         self.load, self.save_record = load, save
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
@@ -80,23 +92,22 @@ class Toolchain:
         Without `looks` nothing is searched for: the result is None if any of them is not on record."""
         with self._lock:
             record = self._remembered(is_checked=True)
-            rows = [record["libraries"].get(name) for name in libraries]
-            known = [record["versions"].get(name) for name in distributions]
-            files = [row and row[0] for row in rows] + [row and row[2] for row in known]
+            rows = [record.libraries.get(name) for name in libraries]
+            known = [record.versions.get(name) for name in distributions]
+            files: list[Any] = [row and row[0] for row in rows] + [row and row[2] for row in known]
             found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
-            here = mapped(libraries)
             builds: dict[str, str | None] = {}
             versions: dict[str, str | None] = {}
             self._is_identifying, self._listed = True, {}
             try:
                 for name, row in zip(libraries, rows, strict=True):
-                    if row is not None and row[2:] == found[name] and name not in here:
+                    if row is not None and row[2:] == found[name] and name not in called:
                         builds[name] = row[1]
-                        continue
-                    if not looks and name not in here:
+                    elif looks or name in called:
+                        library = self._library(name, row)
+                        builds[name] = library.build if library else None
+                    else:
                         return None
-                    library = self._library(name, row)
-                    builds[name] = library.build if library else None
                 for name, row in zip(distributions, known, strict=True):
                     if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                         versions[name] = self._imported(name)
@@ -120,7 +131,7 @@ class Toolchain:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
         self._lock, self._is_identifying, self.is_dirty = threading.RLock(), False, False
 
-    def load_record(self, name: str) -> Record | None:
+    def load_record(self, name: str) -> dict[str, Any] | None:
         """Load the record saved under a name."""
         for each in self.load(name):
             if each.get("key") == RECORD_KEY and isinstance(record := each.get("record"), dict):
@@ -134,7 +145,7 @@ class Toolchain:
         Without `saves`, a new identity is stored by the next call that saves, or by `settle`.
         """
         with self._lock:
-            row = self._remembered(is_checked=True)["libraries"].get(name)
+            row = self._remembered(is_checked=True).libraries.get(name)
             before, self._is_identifying = self._is_identifying, not saves
             try:
                 return self._library(name, row)
@@ -142,15 +153,19 @@ class Toolchain:
                 self._is_identifying = before
 
     def _library(self, name: str, row: list[Any] | None) -> Library | None:
-        if mapped((name,)):
+        if name in called:
             from .loaded import loaded_library
 
-            self._has_loaded = True
-            loaded = loaded_library(name, self.library)
-            return loaded and Library(name, *loaded)
+            ran = loaded_library(name)
+            if ran is not None:
+                self._has_loaded = True
+                if name == "nvrtc-builtins" and row is not None and os.path.realpath(row[0]) != ran[0]:
+                    self._record_builtins(ran[0])
+                return Library(name, *ran)
         from .build_id import build_of
+        from .locating import locate
 
-        path = row[0] if row is not None and os.path.exists(row[0]) else _locate(name, self.library)
+        path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
         if not path or not identity:
             return None
@@ -158,6 +173,16 @@ class Toolchain:
             row = [path, build_of(path), *identity]
             self._keep("libraries", name, row)
         return Library(name, path, row[1], tuple(identity))
+
+    def _record_builtins(self, path: str) -> None:
+        """Record the builtins that the installed NVRTC opened elsewhere than beside it, as by LD_LIBRARY_PATH."""
+        from .build_id import build_of
+        from .loaded import loaded_library
+
+        row, ran = self._remembered().libraries.get("nvrtc"), loaded_library("nvrtc")
+        (identity,) = file_identities([path])
+        if row and ran and identity and os.path.realpath(row[0]) == ran[0]:
+            self._keep("libraries", "nvrtc-builtins", [path, build_of(path), *identity])
 
     def version(self, distribution: str) -> str | None:
         """Return the version of a distribution: the imported one, else the installed one; None if absent."""
@@ -212,12 +237,6 @@ class Toolchain:
         except (ImportError, RuntimeError):  # no NVRTC: stored code of another compiler may still be found
             return ()
 
-    def header_trees(self) -> tuple[str, ...]:
-        """List the roots of the toolkit's header trees."""
-        from .locating import topmost
-
-        return tuple(topmost(self.include_dirs()))
-
     def forget(self) -> None:
         """Read the record again at the next call."""
         with self._lock:
@@ -229,23 +248,21 @@ class Toolchain:
         if record is None:
             self._folders, found_by = toolchain_surroundings()
             self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
-            record = self.load_record(self._name)
-            if record is None or not _is_sound(record):
-                record = {"watch": [], **{table: {} for table in _TABLES}}
+            record = _sound_record(self.load_record(self._name)) or Record([], {}, {}, {})
             self._facts = None
         elif not is_checked:
             return record
         watched = file_identities(self._folders)
-        if record["watch"] != watched:
+        if record.watch != watched:
             self._facts = self._facts or _facts(record)
-            record = {**record, "watch": watched, "libraries": {}, "versions": {}, "folders": {}}
+            record = Record(watched, {}, {}, {})
         self._record = record
         return record
 
     def _known(self, table: str, name: str, find: Callable[[], Any], *, is_fresh: bool = False) -> Any:
         """Take a value from the record, or find and record it; absent and empty values are not recorded."""
         with self._lock:
-            known = self._remembered()[table].get(name)
+            known = getattr(self._remembered(), table).get(name)
             found = find() if known is None or is_fresh else known
             if found and found != known:
                 self._keep(table, name, found, saves=False)
@@ -255,7 +272,7 @@ class Toolchain:
         """Put a row into the record, and save it now or leave that to `settle`."""
         record = self._remembered()
         self._facts = self._facts or _facts(record)
-        record[table][name] = row
+        getattr(record, table)[name] = row
         self.is_dirty = True
         if saves:
             self._save()
@@ -273,7 +290,7 @@ class Toolchain:
         facts = _facts(record)
         if self._has_loaded or facts != self._facts:
             self.is_dirty, self._facts = False, facts
-            self.save_record(self._name, record)
+            self.save_record(self._name, record._asdict())
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None}
@@ -282,19 +299,21 @@ _TABLES = {"libraries": 2, "versions": 3, "folders": None}
 
 def _facts(record: Record) -> dict[str, dict[str, Any]]:
     """The values of a record, without the identities of files."""
-    return {table: {name: row[:end] for name, row in record[table].items()} for table, end in _TABLES.items()}
+    return {table: {name: row[:end] for name, row in getattr(record, table).items()} for table, end in _TABLES.items()}
 
 
-def _is_sound(record: Record) -> bool:
-    """Check whether a record has the shape of one: it may be of another version, or forged."""
+def _sound_record(stored: dict[str, Any] | None) -> Record | None:
+    """Make a record of a stored value; None if it does not have the shape of one: it may be forged."""
     try:
-        lists = [record["watch"], *(row for table in _TABLES for row in record[table].values())]
-        texts = [text for row in record["libraries"].values() for text in (row[0], row[1])]
-        texts += [text for row in record["versions"].values() for text in (row[0] or "", row[1], row[2])]
-        texts += [text for row in record["folders"].values() for text in row]
-        return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
+        record = Record(**stored or {})
+        lists = [record.watch, *(row for table in _TABLES for row in getattr(record, table).values())]
+        texts = [text for row in record.libraries.values() for text in (row[0], row[1])]
+        texts += [text for row in record.versions.values() for text in (row[0] or "", row[1], row[2])]
+        texts += [text for row in record.folders.values() for text in row]
+        is_sound = all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
+        return record if is_sound else None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
-        return False
+        return None
 
 
 def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
@@ -311,86 +330,6 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
         fields = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns] if found else []
         identities.append(fields)
     return identities
-
-
-def mapped(names: Sequence[str]) -> list[str]:
-    """List those of the libraries that are mapped into this process, where the bindings find them. Loads nothing."""
-    import _ctypes  # a launch imports this module anyway
-
-    loads()
-    found: list[str] = []
-    for name in names:
-        if name == "libdevice":
-            numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
-            found += [name] if getattr(numbas, "_cache_", None) is not None else []
-        sought = "nvrtc" if name == "nvrtc-builtins" else name  # the builtins are part of NVRTC
-        if sought in found or (sought != name and name in _seen):
-            found.append(name)
-        if sys.platform == "win32" or sought in _absent or {sought, name} & {*found} or sought not in SOUGHT:
-            continue
-        for soname in ("", *(SOUGHT[sought][1:] if sought in _seen else ())):
-            try:
-                if soname:
-                    _ctypes.dlclose(_ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD))
-                else:  # the global scope
-                    _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_LAZY), SOUGHT[sought][0])  # type: ignore[arg-type]
-                found.append(name)
-                break
-            except OSError:
-                pass
-        else:
-            _absent.add(sought)
-    return found
-
-
-_absent: set[str] = set()
-"""Libraries that were not mapped when `loads` last returned a new number."""
-
-_seen = set[str]() if sys.platform == "linux" else set(SOUGHT)
-"""Libraries whose name is in the file name or SONAME of a loaded file. Only these are opened by name: for any other
-library, the dynamic linker would search its path for a file."""
-
-_newest: list[int] = [0]
-"""The number that `loads` returned last, and the address of the `struct link_map` of the last object loaded. That
-object is kept loaded, so that `l_next` can be read."""
-
-
-def loads() -> int:
-    """Return a number that grows if this process has loaded a library since the last call."""
-    if sys.platform == "linux" and _newest[1:] and not ctypes.c_void_p.from_address(_newest[1] + 24).value:
-        return _newest[0]
-    _absent.clear()
-    _newest[0] += 1
-    if sys.platform != "linux":
-        return _newest[0]
-    import _ctypes
-
-    word, text = ctypes.c_void_p.from_address, ctypes.c_char_p.from_address
-    at, following = 0, (_newest[1:] or [_ctypes.dlopen(None, os.RTLD_LAZY)])[0]  # type: ignore[arg-type]
-    while following:
-        at, name, following = following, text(following + 8).value or b"", word(following + 24).value or 0
-        if b".cpython-" in name or b".abi3.so" in name or b"/libcuda.so" in name or b"/" not in name:
-            continue
-        if not (b"-packages/" in name or b"libs/lib" in name or b"/lib/lib" in name or name.startswith(_SYSTEM)):
-            from .build_id import soname_of
-
-            name += soname_of(name)
-        _seen.update([each for each in (*SOUGHT, "nvrtc-builtins") if each.encode() in name])
-    try:
-        _newest[1:] = [_ctypes.dlopen(os.fsdecode(text(at + 8).value or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)]
-    except OSError:
-        _newest[1:] = []
-    return _newest[0]
-
-
-_SYSTEM = *(os.fsencode(each) + b"/" for each in {sys.base_prefix, sys.prefix}), b"/lib/", b"/lib64/", b"/usr/lib"
-"""Folders in which the name of a library's file is its SONAME, as in those of packages and of bundled libraries."""
-
-
-def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
-    from .locating import locate
-
-    return locate(name, library)
 
 
 def installed_include_dirs(nvrtc: str = "") -> list[str]:

@@ -1,8 +1,8 @@
-"""Identify the build of a library by the GNU build-id in its ELF notes, and read its SONAME and RPATH.
+"""Identify the build of a library by the GNU build-id in its ELF notes.
 
 Promise     A file has one identity at any path: its build-id, or its content's digest if it has none. Nothing is
             loaded. A mapped library is read from memory, since its file may have been replaced.
-Source      ELF gABI "Note Section", "Program Header", "Sections", "Dynamic Section".
+Source      ELF gABI "Note Section", "Program Header", "Sections".
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 
-_PT_DYNAMIC, _PT_NOTE, _SHT_NOTE, _NT_GNU_BUILD_ID = 2, 4, 7, 3
-_DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 5, 14, 15, 29
+_PT_NOTE, _SHT_NOTE, _NT_GNU_BUILD_ID = 4, 7, 3
 _MAX_NOTES_BYTES = 1 << 16
 
 _Read = Callable[[int, int], bytes]
@@ -55,43 +54,6 @@ def build_at(address: int, path: str) -> str:
     if _is_mapped_from(path, address):
         return build_of(path)
     return f"unknown:{os.urandom(16).hex()}"  # the file is gone: a random identity is never a hit
-
-
-def soname_of(path: bytes) -> bytes:
-    """Return the SONAME of the library that is loaded under this path; b"" for none."""
-    import _ctypes
-    import ctypes
-
-    number = ctypes.c_uint64.from_address
-    try:
-        held = _ctypes.dlopen(os.fsdecode(path), os.RTLD_LAZY | os.RTLD_NOLOAD)  # so that no other thread unmaps it
-    except OSError:
-        return b""
-    base, entry, found = number(held).value, number(held + 16).value, dict[int, int]()  # of its struct link_map
-    while tag := number(entry).value:
-        found[tag], entry = number(entry + 8).value, entry + 16
-    table = found.get(_DT_STRTAB, 0)  # glibc adds the base, other linkers do not
-    name = ctypes.string_at(table + (base if table < base else 0) + found[_DT_SONAME]) if _DT_SONAME in found else b""
-    _ctypes.dlclose(held)
-    return name
-
-
-def has_rpath(path: str) -> bool:
-    """Check whether the dynamic linker searches a library's DT_RPATH before LD_LIBRARY_PATH: not with a DT_RUNPATH.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    tags = set[int]()
-    with open(path, "rb") as file:
-        head = file.read(64)
-        if head[:6] == b"\x7fELF\x02\x01" and len(head) == 64:
-            file.seek(struct.unpack_from("<Q", head, 32)[0])
-            for kind, _flags, offset, _address, _pa, size, *_ in _whole("<IIQQQQQQ", file.read(56 * head[56])):
-                if kind == _PT_DYNAMIC:
-                    file.seek(offset)
-                    tags.update(tag for tag, _value in _whole("<QQ", file.read(size)))
-    return _DT_RPATH in tags and _DT_RUNPATH not in tags
 
 
 def _whole(form: str, table: bytes) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Identify the compiler libraries mapped into this process by the functions that the CUDA bindings call; load them.
+"""Load the compiler libraries, and identify them by the functions that this process calls.
 
 Promise     A library is the one whose code runs when the bindings call it, also if a process has two NVRTCs. Its
             build is read from memory. Only `begin_loading` and `load_compilers` load anything.
@@ -6,7 +6,7 @@ Method      The bindings look a function up in the global scope of the process, 
             cuda.pathfinder gives them, which prefers one that is mapped under a known name. Once they have their
             function pointers they keep them, so these are read; before that, the same places are searched. dladdr finds
             the library of an address. NVRTC opens its builtins by name: they are the library mapped under that name.
-Not here    Compilers that are not in the process (Toolchain, which looks into its record and on disk).
+Not here    Compilers that this process has not called (Toolchain, which looks into its record and on disk).
 Source      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first); cuda-pathfinder 1.9,
             `check_if_already_loaded_from_elsewhere`; dladdr(3), dlinfo(3), dlopen(3).
 """
@@ -24,12 +24,19 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..keys import sha256
-from ..settings import variables
-from . import SOUGHT, loads, mapped
-from .build_id import build_at, build_of, has_rpath
+from . import called
+from .build_id import build_at, build_of
+from .locating import builtins_of
 
 if TYPE_CHECKING:
     from . import Library
+
+SOUGHT = {
+    "nvrtc": ("nvrtcVersion", "libnvrtc.so.13", "libnvrtc.so.12"),
+    "nvJitLink": ("nvJitLinkVersion", "libnvJitLink.so.13", "libnvJitLink.so.12"),
+    "nvvm": ("nvvmVersion", "libnvvm.so.4", "libnvvm.so"),
+}
+"""For each library one of its functions, and the file names by which cuda.pathfinder finds a mapped one, in order."""
 
 _LOAD = {"nvrtc": "nvrtcVersion", "nvJitLink": "version", "nvvm": "version"}
 """For each library, a function of its bindings whose call loads it."""
@@ -58,7 +65,7 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
         names: The libraries that will be loaded.
         library: Returns path and build of a library, by name.
     """
-    if "nvrtc" not in names or mapped(("nvrtc",)):
+    if "nvrtc" not in names or mapped_handle("nvrtc"):
         return
     found = library("nvrtc")
     if found is not None:
@@ -77,44 +84,30 @@ def load_compilers(names: Iterable[str]) -> None:
     while _mapping:
         _mapping.pop().join()
     for name in names:
-        if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped((name,)):
-            continue  # NVRTC is called without the bindings (nvrtc_calls)
-        if name in _LOAD:
-            try:
+        if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped_handle(name):
+            called.add(name)  # it is called without the bindings (nvrtc_calls)
+        elif name in _LOAD:
+            with contextlib.suppress(Exception):  # its type depends on the bindings' version; a use reports the error
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
-            except Exception:  # its type depends on the bindings' version; the library's first use reports the error
-                continue
+                called.add(name)
+    called.update(["nvrtc-builtins"] if "nvrtc" in called else [], ["libdevice"] if "nvvm" in called else [])
 
 
-def loaded_library(name: str, library: Callable[[str], Library | None]) -> tuple[str, str] | None:
-    """Return path and build of a library that is in this process; None if it is not.
+def loaded_library(name: str) -> tuple[str, str] | None:
+    """Return path and build of a library that this process calls; None if it is not there.
 
     Args:
         name: As for `Toolchain.library`.
-        library: Identifies a library by its name. NVRTC's builtins may be in the process before NVRTC itself is: then
-            it is called with `"nvrtc"`.
     """
     if name == "libdevice":
         return _libdevice()
     address = _function("nvrtc" if name == "nvrtc-builtins" else name)
     if not address:
-        nvrtc = library("nvrtc") if name == "nvrtc-builtins" else None
-        expected = nvrtc and builtins_of(nvrtc.path)
-        return _opened(os.path.basename(expected), nvrtc.path) if nvrtc and expected else None
-    state, known = (loads(), address), _known.get(name)
-    if known is not None and known[0] == state:
-        return known[1]
-    found = _builtins(address) if name == "nvrtc-builtins" else _library_of(address)
-    if found[1].startswith("build-id:"):
-        _known[name] = state, found
-    return found
+        return None
+    return _builtins(address) if name == "nvrtc-builtins" else _library_of(address)
 
 
-_known: dict[str, tuple[tuple[int, int], tuple[str, str]]] = {}
-"""Path and build of a library by its name, with the state for which they are valid: `loads()` and the address of the
-function that the bindings call."""
-
-
+@functools.cache  # a library that was called stays mapped
 def _library_of(address: int) -> tuple[str, str]:
     """Return path and build of the library that contains a function."""
     path, base = _place_of(address)
@@ -132,13 +125,7 @@ def _place_of(address: int) -> tuple[str, int]:
     """Return the path of the library that contains a function, and the address at which the library is mapped."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    return _real(found.path or b"", found.base), found.base or 0
-
-
-@functools.cache
-def _real(path: bytes, _base: int | None) -> str:
-    """The real path of a mapped library, resolved at the first call for its address."""
-    return os.path.realpath(os.fsdecode(path))
+    return os.path.realpath(os.fsdecode(found.path or b"")), found.base or 0
 
 
 def _function(name: str) -> int:
@@ -153,82 +140,57 @@ def _function(name: str) -> int:
         except Exception:  # older bindings have no such function, others raise various errors without the library
             pass
     handle = mapped_handle(name)
-    if not handle:
-        return 0
-    try:
-        return _ctypes.dlsym(handle, symbol)
-    finally:
-        _ctypes.dlclose(handle)
+    return _ctypes.dlsym(handle, symbol) if handle else 0
+
+
+_handles = dict[str, int]()
 
 
 def mapped_handle(name: str) -> int:
-    """Open the library that the bindings would find mapped in this process; the caller closes it. 0 for none."""
+    """Open the library that the bindings would find mapped in this process, once and for all; 0 for none."""
     symbol, *sonames = SOUGHT[name]
-    for soname in (None, *sonames):
-        try:
+    for soname in (None, *sonames) if name not in _handles else ():
+        with contextlib.suppress(OSError):
             mode = os.RTLD_LAZY | (os.RTLD_NOLOAD if soname else 0)
             handle = _ctypes.dlopen(soname, mode)  # type: ignore[arg-type]  # None is the global scope
-        except OSError:
-            continue
-        try:
             _ctypes.dlsym(handle, symbol)
-            return handle
-        except OSError:
-            _ctypes.dlclose(handle)
-    return 0
+            _handles[name] = handle
+            break
+    return _handles.get(name, 0)
+
+
+@functools.cache
+def _builtins_name(address: int) -> str:
+    """The name by which an NVRTC opens its builtins; `address` is its nvrtcVersion."""
+    version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    version(ctypes.addressof(major), ctypes.addressof(minor))
+    return f"libnvrtc-builtins.so.{major.value}.{minor.value}"
 
 
 def _builtins(address: int) -> tuple[str, str]:
     """Find the builtins that an NVRTC has opened, or else those that it will open; `address` is its nvrtcVersion."""
-    version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    version(ctypes.addressof(major), ctypes.addressof(minor))
-    soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
-    return _opened(soname, _place_of(address)[0])
-
-
-def builtins_of(nvrtc: str, name: str = "") -> str | None:
-    """Find the builtins that an NVRTC loads: in LD_LIBRARY_PATH unless it has a DT_RPATH, then in its own folder.
-
-    Args:
-        nvrtc: The path of NVRTC.
-        name: The builtins' file name; "" if unknown: of several files, the one that NVRTC's file names is returned.
-    """
-    folders = [os.path.dirname(os.path.realpath(nvrtc))]
+    soname = _builtins_name(address)
     try:
-        if (searched := variables(("LD_LIBRARY_PATH",))) and not has_rpath(nvrtc):
-            folders = [*filter(os.path.isdir, searched["LD_LIBRARY_PATH"].split(os.pathsep)), *folders]
-        found = [(each, folder) for folder in folders for each in os.listdir(folder) if each == name or not name]
-        found = [pair for pair in found if pair[0].startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
-        if len(dict(found)) > 1:
-            with open(nvrtc, "rb") as file:
-                content = file.read()
-            known = [pair for pair in found if pair[0].encode() + b"\0" in content]
-            found = known or [pair for pair in found if pair[0] == max(found)[0]]
-    except (OSError, ValueError):
-        return None
-    return os.path.join(found[0][1], found[0][0]) if found else None
-
-
-def _opened(soname: str, nvrtc: str) -> tuple[str, str]:
-    """Find the builtins that are mapped under this name, or else those that this NVRTC will map."""
-    try:
-        handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
+        handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)  # stays open, so that the name stays theirs
     except OSError:
-        expected = builtins_of(nvrtc, soname)
+        expected = builtins_of(_library_of(address)[0], soname)
         if expected:
             return expected, build_of(expected)
         try:
             handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # by the name that NVRTC will use
         except OSError:
             return "", "absent"  # not None, which means no compiler: NVRTC itself reports missing builtins
-    try:
-        mapped = ctypes.POINTER(_LinkMap)()
-        ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))
-        path = _real(mapped.contents.path or b"", mapped.contents.base)
-        return path, build_at(mapped.contents.base or 0, path)
-    finally:
-        _ctypes.dlclose(handle)
+    return _opened(handle)
+
+
+@functools.cache
+def _opened(handle: int) -> tuple[str, str]:
+    """Return path and build of the library with this handle."""
+    mapped = ctypes.POINTER(_LinkMap)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))
+    path = os.path.realpath(os.fsdecode(mapped.contents.path or b""))
+    return path, build_at(mapped.contents.base or 0, path)
 
 
 def _libdevice() -> tuple[str, str] | None:

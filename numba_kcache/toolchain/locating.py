@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import ToolchainMissingError
@@ -29,13 +29,31 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
         library: Identifies another library by its name: NVRTC, if its builtins are to be found.
     """
     if name == "nvrtc-builtins":
-        from .loaded import builtins_of
-
         nvrtc = library("nvrtc")
         return builtins_of(nvrtc.path) if nvrtc else None
     if ":" in name:
         return _static_library(*name.split(":"))
     return (name == "libdevice" and _numbas_libdevice()) or on_disk(name) or loaded_path(name)
+
+
+def builtins_of(nvrtc: str, name: str = "") -> str | None:
+    """Find the builtins beside an NVRTC.
+
+    Args:
+        nvrtc: The path of NVRTC.
+        name: The builtins' file name; "" if unknown: of several files, the one that NVRTC's file names is returned.
+    """
+    folder = os.path.dirname(os.path.realpath(nvrtc))
+    try:
+        found = [each for each in os.listdir(folder) if each == name or not name]
+        found = [each for each in found if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+        if len(found) > 1:
+            with open(nvrtc, "rb") as file:
+                content = file.read()
+            found = [each for each in found if each.encode() + b"\0" in content] or [max(found)]
+    except OSError:
+        return None
+    return os.path.join(folder, found[0]) if found else None
 
 
 def _numbas_libdevice() -> str:
@@ -94,15 +112,6 @@ def header_folders(nvrtc: str) -> list[str]:
         bundled = os.path.join(found[1], "cccl")
         found[0] = bundled if os.path.isdir(bundled) else None
     return [os.path.realpath(path) for path in found if path]
-
-
-def topmost(folders: Sequence[str]) -> list[str]:
-    """List the folders that are not inside another one of them."""
-    return [
-        each
-        for each in dict.fromkeys(folders)
-        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
-    ]
 
 
 def _without_process(name: str, nvrtc: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The compilers of a key are those that are in the process: mapped libraries and imported packages, from anywhere."""
+"""The compilers of a key are those that ran, or on a look-up the installed ones, whatever others have mapped."""
 
 from __future__ import annotations
 
@@ -50,33 +50,51 @@ def run(
 
 
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
-def test_nvrtc_that_is_loaded_already_invalidates_key(tmp_path: Path, other: Path, mode: str) -> None:
-    """Another package has loaded its NVRTC, which then compiles; a process with either NVRTC gets no code of the
-    other."""
+def test_code_is_stored_under_the_nvrtc_that_made_it(tmp_path: Path, other: Path, mode: str) -> None:
+    """Another package has loaded its NVRTC, which then compiles; a process without it gets no code of it, in any
+    order."""
     load = f"ctypes.CDLL({str(other)!r}, ctypes.{mode})"
-    clean = run(tmp_path)
     foreign = run(tmp_path, before=load)
+    clean = run(tmp_path)
 
     assert foreign[0] != clean[0]
-    assert foreign[1:] == (1, 0)
-    assert run(tmp_path) == (clean[0], 0, 1)
+    assert foreign[1:] == clean[1:] == (1, 0)
+
+
+def test_nvrtc_that_another_package_has_mapped_keeps_key(tmp_path: Path, other: Path) -> None:
+    """A look-up uses the installed compilers until the process compiles: what else is mapped decides no hit."""
+    clean = run(tmp_path)
+
+    assert run(tmp_path, before=f"ctypes.CDLL({str(other)!r})") == (clean[0], 0, 1)
+
+
+def test_code_of_a_mapped_nvrtc_is_found_before_it_is_compiled_again(tmp_path: Path, other: Path) -> None:
+    """What the installed compilers did not make is looked up under the mapped ones that are about to run."""
+    load = f"ctypes.CDLL({str(other)!r})"
+    foreign = run(tmp_path, before=load)
+
     assert run(tmp_path, before=load) == (foreign[0], 0, 1)
 
 
-def test_code_of_a_loaded_nvrtc_is_never_a_clean_process_s(tmp_path: Path, other: Path) -> None:
-    """The other order: the cache is filled first with the other NVRTC loaded, which leaves no record of it."""
-    foreign = run(tmp_path, before=f"ctypes.CDLL({str(other)!r})")
+def test_nvrtc_that_a_process_called_is_that_of_its_later_look_ups(tmp_path: Path, other: Path) -> None:
+    """After a compile the running NVRTC is known: later kernels are looked up under it at once."""
+    load, first = f"ctypes.CDLL({str(other)!r})", "use('__global__ void zero() {}')"
+    clean = run(tmp_path)
+    mixed = run(tmp_path, before=load, middle=first)
 
-    assert run(tmp_path)[1:] == (1, 0)
-    assert run(tmp_path, before=f"ctypes.CDLL({str(other)!r})") == (foreign[0], 0, 1)
+    assert mixed[0] != clean[0]
+    assert mixed[1:] == (2, 0)
+    assert run(tmp_path, before=load, middle=first)[1:] == (0, 2)
 
 
-def test_nvrtc_that_is_loaded_between_two_kernels_invalidates_key(tmp_path: Path, other: Path) -> None:
+def test_nvrtc_that_is_loaded_between_two_kernels_makes_and_keys_the_second(tmp_path: Path, other: Path) -> None:
     """The first kernel is a hit, so no NVRTC is in the process until the program loads the other one."""
     first = "use('__global__ void zero() {}')"
-    run(tmp_path, middle=first)
+    run(tmp_path, middle=f"{first}; sys.exit(print('[0,0,0]'))")
+    foreign = run(tmp_path, middle=f"{first}; ctypes.CDLL({str(other)!r})")
 
-    assert run(tmp_path, middle=f"{first}; ctypes.CDLL({str(other)!r})")[1:] == (1, 1)
+    assert foreign[1:] == (1, 1)
+    assert run(tmp_path)[1:] == (1, 0)
 
 
 def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Path, other: Path) -> None:
@@ -88,52 +106,49 @@ def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Pat
 
 
 @pytest.mark.parametrize("nvrtc", ["from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()", ""])
-def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path, nvrtc: str) -> None:
+def test_builtins_that_are_mapped_under_the_name_are_those_of_the_key(tmp_path: Path, nvrtc: str) -> None:
     """NVRTC opens its builtins by name, and gets the library mapped under that name, be it mapped before or after
     NVRTC."""
     builtins = copy_of("nvrtc-builtins", tmp_path / "other")
     load = f"{nvrtc}; ctypes.CDLL({str(builtins)!r})".removeprefix("; ")
-    clean = run(tmp_path / "cache")
     foreign = run(tmp_path / "cache", before=load)
 
     assert foreign[1:] == (1, 0)
-    assert run(tmp_path / "cache") == (clean[0], 0, 1)
     assert run(tmp_path / "cache", before=load) == (foreign[0], 0, 1)
+    assert run(tmp_path / "clean")[0] != foreign[0]
 
 
-def test_builtins_of_the_library_path_invalidate_key_where_nvrtc_prefers_them(tmp_path: Path) -> None:
+def test_builtins_of_the_library_path_are_those_of_the_key_where_nvrtc_prefers_them(tmp_path: Path) -> None:
     """Some wheels have an NVRTC with a DT_RUNPATH, and the loader searches LD_LIBRARY_PATH before that."""
     other, builtins = copy_of("nvrtc", tmp_path, beside="nvrtc-builtins"), copy_of("nvrtc-builtins", tmp_path / "path")
     with_runpath(other)
     load = f"ctypes.CDLL({str(other)!r})"
-    clean = run(tmp_path / "cache", before=load)
     foreign = run(tmp_path / "cache", before=load, LD_LIBRARY_PATH=str(builtins.parent))
 
     assert foreign[1:] == (1, 0)
-    assert run(tmp_path / "cache", before=load) == (clean[0], 0, 1)
-    assert run(tmp_path / "cache", before=load, LD_LIBRARY_PATH=str(builtins.parent)) == (foreign[0], 0, 1)
+    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])
 def test_library_of_the_loader_s_variables_counts_by_its_build(tmp_path: Path, other: Path, variable: str) -> None:
     """LD_PRELOAD maps another NVRTC; LD_LIBRARY_PATH does not where the installed one is found first."""
-    clean = run(tmp_path)
     value = str(other) if variable == "LD_PRELOAD" else str(other.parent)
     found = run(tmp_path, **{variable: value})
 
-    assert (found[0] != clean[0]) is (variable == "LD_PRELOAD")
-    assert run(tmp_path) == (clean[0], 0, 1)
+    assert run(tmp_path)[1:] == ((1, 0) if variable == "LD_PRELOAD" else (0, 1))
+    assert found[1:] == (1, 0)
 
 
-def test_linker_that_is_loaded_already_invalidates_key(tmp_path: Path) -> None:
+def test_code_is_stored_under_the_linker_that_made_it(tmp_path: Path) -> None:
     """The linker's build counts where it takes part, and nowhere else."""
     linker = copy_of("nvJitLink", tmp_path / "other")
     load, lto = f"ctypes.CDLL({str(linker)!r})", {"lto": True}
-    plain, linked = run(tmp_path / "cache"), run(tmp_path / "cache", options=lto)
+    plain, foreign = run(tmp_path / "cache"), run(tmp_path / "cache", before=load, options=lto)
 
-    assert run(tmp_path / "cache", before=load, options=lto)[1:] == (1, 0)
-    assert run(tmp_path / "cache", options=lto) == (linked[0], 0, 1)
+    assert run(tmp_path / "cache", options=lto)[1:] == (1, 0)
+    assert run(tmp_path / "cache", before=load, options=lto)[1:] == (0, 1)
     assert run(tmp_path / "cache", before=load) == (plain[0], 0, 1)
+    assert foreign[1:] == (1, 0)
 
 
 def test_library_whose_file_was_replaced_counts_as_it_is_mapped(tmp_path: Path) -> None:

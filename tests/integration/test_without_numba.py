@@ -68,7 +68,7 @@ print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") i
 
 
 @pytest.mark.slow
-def test_warm_start_beside_a_mapped_nvrtc_imports_no_bindings_and_two_modules_more(tmp_path: Path) -> None:
+def test_warm_start_beside_a_mapped_nvrtc_imports_no_bindings_and_no_module_more(tmp_path: Path) -> None:
     """CuPy's programs are like this: NVRTC is mapped, and driver and NVRTC are called without the bindings."""
     program = f"""
 import ctypes, sys
@@ -94,9 +94,8 @@ print("cuda.bindings" in sys.modules, info("process").hits, *sorted(imported))
     bindings, hits, *imported = run(program, env=env).stdout.split()
 
     listed = (Path(__file__).parents[1] / "data/warm_modules.txt").read_text().split("# Numba")[0].split()
-    more = {"numba_kcache.toolchain.build_id", "numba_kcache.toolchain.loaded"}
     assert (bindings, hits) == ("False", "1")
-    assert set(imported) - set(listed) == more
+    assert set(imported) <= set(listed)
 
 
 @pytest.mark.slow

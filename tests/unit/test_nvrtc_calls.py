@@ -58,9 +58,9 @@ cached_kernel('extern "C" __global__ void k(int *x) { *x = 1; }', arch="sm_90").
 print(info("process").compiles, any(name.startswith("cuda.bindings") for name in sys.modules))
 import cuda.bindings.nvrtc
 from numba_kcache.toolchain.loaded import loaded_library
-before = loaded_library("nvrtc", None)
+before = loaded_library("nvrtc")
 cuda.bindings.nvrtc.nvrtcVersion()
-print(loaded_library("nvrtc", None) == before)
+print(loaded_library("nvrtc") == before)
 """
 
 
