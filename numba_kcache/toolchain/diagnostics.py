@@ -2,10 +2,10 @@
 
 Promise     A position names a line of the user's file only where the source was found in that file; otherwise it
             stays a line of the source.
-Method      Each line of the source is searched for in the file; each match votes for the offset between the two. A line
-            gets the offset with most votes among its matches; a line without a match, that of its neighbours. This
-            works for plain, raw, indented, dedented, concatenated and formatted strings alike (a placeholder matches
-            any text, of several lines too), and needs no parsing of Python.
+Method      The lines of the source are aligned with those of the file, as a diff does: first from the definition on.
+            Quotes, braces and escapes are compared in one spelling, so this works for plain, raw, indented, dedented,
+            concatenated and formatted strings, and needs no parsing of Python. Lines between two that are aligned
+            follow these if equally many are between them in the file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..model import NamedTuple
 from ..model.request import Origin
 
 _SHORT = 3
-"""Length up to which a line (`}`, `);`) matches in too many places to vote."""
+"""Length up to which a line (`}`, `);`) is in too many places to show one."""
 
 _LONG = 12
-"""Length from which a line with a single match is placed even if no other line votes for its offset."""
+"""Length from which a line counts twice: other lines must have the same distance from their places in the file."""
 
-_PLACEHOLDER = r"(\{\{|\}\}|\{[^{}]*\})"
-_QUOTES = r"^.*?(?:'''|\"\"\")|(?:'''|\"\"\").*$"
+_BEFORE = r"(?:.*[=(,+\s])?[rRfFuU]{0,2}"
+"""The text of Python before a string literal."""
+
+_LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1[\s),+]*"
+"""A line with one string literal of Python: its quote, and its content."""
+
 _INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
 _MOST_HEADERS = 2000
 MAX_LOG_BYTES = 1 << 20
@@ -38,131 +41,62 @@ _COLUMNS = 160
 """Columns at which long lines of a compiler are folded."""
 
 
-class _Overlay:
-    """The mapping from lines of a source to lines of the file that defines it. Lines count from 0.
-
-    Attributes:
-        place_of: The line of the file for each line of the source, if known.
-    """
-
-    def __init__(self, source: str, origin: Origin) -> None:
-        self._file = _index_of(tuple(linecache.getlines(origin.path)) if origin.path else ())
-        self._defined_at = max(origin.line - 1, 0)
-        lines = [line.strip() for line in source.splitlines()]
-        self._wanted = [index for index, line in enumerate(lines) if line]
-        shown = self._lines_showing({lines[index] for index in self._wanted})
-        offsets = {index: [place - index for place in shown[lines[index]]] for index in self._wanted}
-        self._all_votes = Counter(each for found in offsets.values() for each in found)
-        long_lines = [index for index in self._wanted if len(lines[index]) > _SHORT]
-        self._votes = Counter(each for index in long_lines for each in offsets[index])
-        enough = min(2, len(long_lines))
-        self.place_of: dict[int, int] = {}
-        for index in self._wanted:
-            likely = [each for each in offsets[index] if self._votes[each] >= enough]
-            if not likely and len(lines[index]) >= _LONG and len(offsets[index]) == 1:
-                likely = offsets[index]  # no other line votes for this offset, but the line matches nowhere else
-            if likely:
-                self.place_of[index] = index + max(likely, key=self._likelihood)
-        self._fill()
-
-    def _likelihood(self, offset: int) -> tuple[bool, int, bool, int]:
-        is_after_definition = offset >= self._defined_at
-        votes = self._votes[offset]
-        return (
-            is_after_definition and self._all_votes[offset] * 2 >= len(self._wanted),
-            votes,
-            is_after_definition,
-            -offset,
-        )
-
-    def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
-        """Lines of the file that contain each text: alone on a line, beside quotes, or through placeholders."""
-        _lines, alone, quoted, formatted = self._file
-
-        def lines_of(text: str) -> set[int]:
-            found = alone.get(text, set())
-            if len(text) <= _SHORT:
-                return found
-            beside = {index for index, line in quoted if text in line}
-            likely = formatted.get(text[:_SHORT], []) + formatted.get("", [])
-            return found | beside | {index for index, template in likely if template.fullmatch(text)}
-
-        return {text: sorted(lines_of(text)) for text in texts}
-
-    def _fill(self) -> None:
-        """Place lines without a match between their neighbours, if these are adjacent in the file as well."""
-        known = sorted(self.place_of)
-        for before, after in pairwise(known):
-            if self.place_of[after] - self.place_of[before] == after - before:
-                for index in range(before + 1, after):
-                    self.place_of[index] = self.place_of[before] + index - before
-
-    def first_line(self) -> int | None:
-        """The line of the file for the source's first line, by the offset of at least half of all lines."""
-        likely = [each for each in self._all_votes if each >= self._defined_at and self._fits(each)]
-        best = max(likely, key=lambda each: (self._all_votes[each], -each), default=None)
-        return None if best is None or self._all_votes[best] * 2 < len(self._wanted) else best
-
-    def _fits(self, offset: int) -> bool:
-        return offset + self._wanted[0] < self._file.lines
+def _places(source: str, origin: Origin) -> dict[int, int]:
+    """The line of the user's file for each line of the source that it shows; both count from 0."""
+    lines = [_spelled(line) for line in source.splitlines()]
+    file = linecache.getlines(origin.path) if origin.path else []
+    found, enough = dict[int, int](), sum(map(bool, lines)) / 2
+    for start in (max(origin.line - 1, 0), 0):
+        shown = [(text, place) for place in range(start, len(file)) for text in _content(file[place])]
+        pairs = _aligned(lines, [text for text, _place in shown])
+        found = max(found, {index: shown[at][1] for index, at in pairs.items()}, key=len)
+        if len(found) >= enough:
+            break
+    return found
 
 
-class _Index(NamedTuple):
-    """The lines of a file, for `_Overlay`: their number, and where each text is, alone, quoted or formatted."""
+def _aligned(lines: Sequence[str], shown: Sequence[str]) -> dict[int, int]:
+    from difflib import SequenceMatcher  # here: not needed if a compile succeeds
 
-    lines: int
-    alone: dict[str, set[int]]
-    quoted: list[tuple[int, str]]
-    formatted: dict[str, list[tuple[int, re.Pattern[str]]]]
-
-
-@functools.lru_cache(maxsize=1)  # of one file: its sources are mostly compiled in turn; its lines are the key
-def _index_of(lines: tuple[str, ...]) -> _Index:
-    alone: dict[str, set[int]] = {}
-    quoted: list[tuple[int, str]] = []
-    formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
-    for index, line in enumerate(map(str.strip, lines)):
-        alone.setdefault(line, set()).add(index)
-        if "'" in line or '"' in line:
-            quoted.append((index, re.sub(r"\\(['\"])", r"\1", line)))
-        start, template = _template(line)
-        if isinstance(template, str):
-            alone.setdefault(template, set()).add(index)
-        elif template is not None:
-            formatted.setdefault(start, []).append((index, template))
-    return _Index(len(lines), alone, quoted, formatted)
+    blocks = SequenceMatcher(None, lines, shown).get_matching_blocks()
+    pairs = {each.a + at: each.b + at for each in blocks for at in range(each.size) if lines[each.a + at]}
+    weights = {index: (len(lines[index]) > _SHORT) + (len(lines[index]) >= _LONG) for index in pairs}
+    anchors = Counter(place - index for index, place in pairs.items() for _ in range(weights[index]))
+    enough = min(2, sum(len(line) > _SHORT for line in lines))
+    pairs = {index: place for index, place in pairs.items() if anchors[place - index] >= enough}
+    for before, after in pairwise(sorted(pairs)):
+        if pairs[after] - pairs[before] == after - before:
+            pairs |= {index: pairs[before] + index - before for index in range(before + 1, after)}
+    return pairs
 
 
-def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
-    """Interpret a line of a string literal: `{{` as `{`, two backslashes as one, `{n}` as any text.
+@functools.lru_cache(maxsize=1 << 13)  # the sources of one file are mostly compiled in turn
+def _content(line: str) -> list[str]:
+    """The lines of a source that a line of the file shows: one, or those in a string literal."""
+    before, quotes, after = re.sub(r"'''", '"""', line).strip().partition('"""')
+    if quotes and after and re.fullmatch(_BEFORE, before):
+        before = after.partition('"""')[0]
+    literal = re.fullmatch(_LITERAL, before)
+    return [_spelled(each) for each in (literal[2].split("\\n") if literal else [before])]
 
-    Returns:
-        The known start of the text; and the text itself if there is no placeholder, a pattern if there is one, None
-        if the line stands for itself or its pattern is too short to match.
-    """
-    if "{" not in line and "}" not in line and "\\" not in line:
-        return "", None
-    parts = re.split(_PLACEHOLDER, re.sub(_QUOTES, "", line).strip().replace("\\\\", "\\"))
-    texts = [
-        part[0] if part in ("{{", "}}") else part if number % 2 == 0 else None for number, part in enumerate(parts)
-    ]
-    if None not in texts:
-        return "", "".join(filter(None, texts))
-    if sum(len(text or "") for text in texts) <= _SHORT:
-        return "", None
-    start = texts[0] or ""
-    pattern = re.compile("".join(".*" if text is None else re.escape(text) for text in texts))
-    return start[:_SHORT] if len(start) >= _SHORT else "", pattern
+
+def _spelled(line: str) -> str:
+    """A line with one brace for two and without escapes, as in a formatted string and in its text."""
+    line = line.strip()
+    for written, meant in (("{{", "{"), ("}}", "}"), ("\\\\", "\\"), ('\\"', '"'), ("\\'", "'")):
+        line = line.replace(written, meant)
+    return line
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None if no file contains it."""
+    """The line of `origin.path` that holds the first line of `source`; None unless it shows at least half of them."""
     if origin.is_whole_file:
         return 1
-    if origin.is_cell:
-        return None
-    found = _Overlay(source, origin).first_line()
-    return None if found is None else found + 1
+    places = {} if origin.is_cell else _places(source, origin)
+    wanted = sum(bool(line.strip()) for line in source.splitlines())
+    for offset, count in Counter(place - index for index, place in places.items()).most_common(1):
+        return offset + 1 if count * 2 >= wanted and offset >= origin.line - 1 else None
+    return None
 
 
 def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
@@ -232,7 +166,7 @@ def _user_lines(source: str, origin: Origin) -> dict[int, int]:
     """The line of the user's file for each line of the source, if known; both are counted from 1."""
     if origin.is_whole_file:
         return {number: number for number in range(1, source.count("\n") + 3)}
-    return {index + 1: place + 1 for index, place in _Overlay(source, origin).place_of.items()}
+    return {index + 1: place + 1 for index, place in _places(source, origin).items()}
 
 
 def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:

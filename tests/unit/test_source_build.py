@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.errors import CompileError, LinkError, OptionError
+from numba_kcache import KernelCache, cached_kernel, cached_module
+from numba_kcache.errors import CompileError, KCacheError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model.cubin import is_cubin, read_cubin
@@ -581,3 +581,42 @@ def test_link_and_compile_flags_of_every_option() -> None:
             "--std=c++20"} <= set(source_build.nvrtc_flags(asked, ()))  # fmt: skip
     assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo", "-g"]
     assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}
+
+
+# -- a source that fails -----------------------------------------------------------------------------------------
+
+TOO_MUCH = "__shared__ char a[1 << 20]; a[threadIdx.x] = 1; *x = a[threadIdx.x + 1];"
+WRONG = {
+    "in the source": 'extern "C" __global__ void k(float *x) { *x = nowhere; }',
+    "in a header": '#include "wrong.h"\nextern "C" __global__ void k(float *x) { *x = 1; }',
+    "in a missing header": '#include "missing.h"\nextern "C" __global__ void k(float *x) { *x = 1; }',
+    "in the source, beside a type without a name": 'struct { int a; } static v; extern "C" __global__ void k(float *x)'
+    " { *x = nowhere; }",
+    "in the assembler": f'extern "C" __global__ void k(char *x) {{ {TOO_MUCH} }}',
+    "in the assembler, after a type without a name": "typedef struct { int a; } *Unnamed;\n__device__ Unnamed v;\n"
+    f'extern "C" __global__ void k(char *x) {{ v = 0; {TOO_MUCH} }}',
+    "in an instance": "template<class T> __global__ void k(T *x) { *x = T::nowhere; }",
+}
+
+
+@pytest.mark.parametrize("is_module", [False, True], ids=["kernel", "module"])
+@pytest.mark.parametrize("place", WRONG)
+def test_failing_source_runs_nvrtc_at_most_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, is_module: bool
+) -> None:
+    """Large headers take seconds each time: it runs with the questions about types, and without them if these may be at
+    fault."""
+    runs = list[str]()
+    real = source_build.run_nvrtc
+    monkeypatch.setattr(source_build, "run_nvrtc", lambda text, *given: runs.append(text) or real(text, *given))
+    (tmp_path / "wrong.h").write_text("int f( { }\n")
+    options: dict[str, Any] = {"include_dirs": [tmp_path], "arch": "sm_90", "cache": KernelCache(tmp_path / "cache")}
+    name = "k<float>" if "instance" in place else "k"
+    thing: Any = cached_kernel(WRONG[place], name=name, **options)
+    if is_module:
+        thing = cached_module(WRONG[place], **options, **({"names": [name]} if "<" in name else {}))
+
+    with pytest.raises(KCacheError):
+        thing.compile()
+
+    assert 1 <= len(runs) <= 2

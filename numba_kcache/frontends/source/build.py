@@ -183,7 +183,8 @@ def compile_asking(
     current = probe
     while not result.ok:
         of_source, of_probe = _faults(result.log)
-        if not current.expressions or (of_source and not of_probe):
+        is_asked_again = current is not probe and not (OWN in result.log or _NAME_MAP in result.log)
+        if not current.expressions or (of_source and not of_probe) or is_asked_again:
             from .refusals import refused
 
             raise refused(request, program_name(request), result.log, toolkit_dirs or installed_include_dirs())
