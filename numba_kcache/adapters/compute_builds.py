@@ -2,7 +2,8 @@
 
 Promise     A hit was built from the same arguments by the same cuda-cccl, NVRTC and nvJitLink for the same compute
             capability. Algorithms without a key, and entries that cannot be read or loaded, are built by cuda.compute.
-            An operator is read again after its compile: if it changed, the result is used and not stored.
+            An operator is read again after its compile: if it changed, the result is used and not stored. The headers
+            that NVRTC read are compared at each look-up.
 Method      An entry for each compute capability has two files: the algorithm without its code, as cuda.compute
             serialises it, and the code. Each of several capabilities is built by itself, as if it were the only one, so
             that each entry is a hit for any device of that capability.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.built import find_or_build
 from ..engine.session import Session
 from ..errors import FrozenCacheError
+from ..headers.roots import HeaderSearch
 from ..keys import Plain
 from ..model import NO_TARGET, Event, EventKind, trouble
 from ..toolchain.build_id import build_of
@@ -159,6 +161,7 @@ class _Entry:
         components = self._components()
         libraries = (*_LIBRARIES, "nvvm") if "python" in components else _LIBRARIES
         options: dict[str, Any] = {"label": self._label, "depends": (), "meta": None, "caller": ""}
+        options["headers"] = HeaderSearch((), (), toolkit=("cuda.compute", _header_folders))
         build = functools.partial(self._build, components)
         try:
             found = find_or_build(self._session, components, build, **options, makers=(libraries, ()))
@@ -201,9 +204,7 @@ class _Entry:
             _OBJECT: _serialised_without_code(instance),
             _CODE: leaf.build_results.serialize_build_result(capability),
         }
-        from cuda.cccl import get_include_paths
-
-        if self._components() != components or str(get_include_paths().cuda) != _toolkit_headers():
+        if self._components() != components:
             raise _Changed
         return self.files
 
@@ -265,7 +266,7 @@ def _take(instance: Any, entries: Sequence[_Entry], device: int | None) -> None:
 
 @functools.cache
 def _cccl() -> Plain:
-    """Version and builds of the imported cuda.compute, and of the toolkit's headers that it compiles with."""
+    """Version and builds of the imported cuda.compute."""
     import cuda.cccl
     import cuda.core
     from cuda.compute import _bindings
@@ -273,20 +274,14 @@ def _cccl() -> Plain:
     extension = _bindings.bindings_module.__file__
     folder = os.path.join(os.path.dirname(extension), "cccl")
     files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
-    toolkit = os.path.join(_toolkit_headers(), "cuda_fp16.h")
-    headers = build_of(toolkit) if os.path.exists(toolkit) else ""
-    return [cuda.cccl.__version__, *map(build_of, files), headers, package_digest("cuda.cccl"), cuda.core.__version__]
+    return [cuda.cccl.__version__, *map(build_of, files), package_digest("cuda.cccl"), cuda.core.__version__]
 
 
-def _toolkit_headers() -> str:
-    """The folder of the toolkit's headers that cuda.compute will use, found faster than by cuda.compute's own search.
+def _header_folders() -> list[str]:
+    """List the folders in which cuda.compute searches for headers: those of CCCL, and of the toolkit."""
+    from cuda.cccl import get_include_paths
 
-    A build is stored only if cuda.compute's `get_include_paths` returns the same folder.
-    """
-    from cuda.cccl.headers import include_paths
-
-    find = getattr(include_paths, "find_nvidia_header_directory", None)
-    return str(include_paths.get_include_paths().cuda if find is None else find("cudart"))
+    return list(dict.fromkeys(str(each) for each in get_include_paths().as_tuple() if each))
 
 
 @functools.cache

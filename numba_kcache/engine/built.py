@@ -72,7 +72,16 @@ class Built(NamedTuple):
 
 
 def find_or_build(
-    session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str, makers: Makers = ()
+    session: Session,
+    given: Any,
+    build: Build,
+    *,
+    label: str,
+    depends: Any,
+    meta: Any,
+    caller: str,
+    makers: Makers = (),
+    headers: HeaderSearch | None = None,
 ) -> Built:
     """Implement `KernelCache.get_or_build`.
 
@@ -82,13 +91,17 @@ def find_or_build(
         build, label, depends, meta: As in `KernelCache.get_or_build`.
         caller: The calling file; relative paths of `depends` refer to its folder.
         makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
+        headers: Where its compiler searches for headers; None if it reads none.
     """
     paths, contents = _contents(depends, caller) if depends else ((), [])
-    known = _known(session, _digest_of(given, contents))
+    known = _known(session, _digest_of(given, contents)) if headers is None else None
     if known is not None:
         return known
     values = _values_of(given)
-    found = session.resolve(only(_request(values, build, label, paths, contents, meta, makers=makers)))
+    request = _request(values, build, label, paths, contents, meta, makers=makers)._replace(headers=headers)
+    found = session.resolve(only(request))
+    if headers is not None:
+        return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
     # computed from the copy that was keyed: another thread may change the mapping
     return _answered(session, found, _digest_of(values, contents))
 

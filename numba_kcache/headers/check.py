@@ -225,22 +225,25 @@ def toolkit_now(
         inodes: Device and inode of each file are added.
         read: Digests of what a compile has just read; None to read it.
     """
-    places = [(place, roots.path(place)) for place in known.places]
-    folders = [(folder, roots.path(folder)) for folder in known.absent]
-    stats: list[FileStat | None] = []
+    within = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
+    places = [(place, within[place.root] + place.rest) for place in known.places]
+    folders = [(folder, within[folder.root] + folder.rest) for folder in known.absent]
+    rows, newest_ns = list[tuple[int, ...]](), 0
     for place, path in places + folders:
         try:
-            found_ = os.stat(path)
-            stats.append(stat_of(found_))
-            if not modes.S_ISDIR(found_.st_mode):
-                inodes[place] = found_.st_dev, found_.st_ino
+            stat = os.stat(path)
         except (OSError, ValueError):
-            stats.append(None)
-    found = digest_of([list(each or ()) for each in stats])
+            rows.append(())
+            continue
+        rows.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino))
+        newest_ns = max(newest_ns, stat.st_ctime_ns)
+        if not modes.S_ISDIR(stat.st_mode):
+            inodes[place] = stat.st_dev, stat.st_ino
+    found = digest(repr(rows).encode())
     if known.stat and found == known.stat:
         return known
     # the type of filesystem is not checked: no program writes to a toolkit's headers through a mapping
-    is_settled_ = all(each is None or each.ctime_ns + SETTLED_AFTER_NS <= now_ns for each in stats)
+    is_settled_ = newest_ns + SETTLED_AFTER_NS <= now_ns
     answers: list[Sequence[str | int]] = []
     for place, path in places:
         answers.append([*place, (read or {}).get(place) or _answer_of(path)])

@@ -119,14 +119,14 @@ def copy(built: Path, tmp_path: Path) -> Path:
 
 def test_other_process_is_served_each_compute_capability(built: Path) -> None:
     """Code is served for one target or a list in any order and spelling; another target is a miss. Nothing is
-    decompressed."""
+    decompressed. Each call is a look-up, since headers may have changed."""
     program = """
 say(is_served(lambda: transform(OpKind.NEGATE, capability=80)),
     is_served(lambda: transform(OpKind.NEGATE, capability=["9.0", (8, 0)])),
     "zstandard" in sys.modules,
     is_served(lambda: transform(OpKind.NEGATE, capability=86)))
 """
-    assert frozen(built, program) == [0, 2, 0, True, True, False, False]
+    assert frozen(built, program) == [0, 3, 0, True, True, False, False]
 
 
 def test_device_is_served_what_was_built_ahead(built: Path) -> None:
@@ -152,7 +152,7 @@ thread.join()
 say(made[0] is made[1], made[2] is made[0], made[2].build_results is made[0].build_results,
     made[0]._bound_build_result is not None)
 """
-    assert frozen(built, program) == [0, 1, 0, True, False, True, True]
+    assert frozen(built, program) == [0, 2, 0, True, False, True, True]
 
 
 def test_what_decides_code_is_in_the_key(built: Path) -> None:
@@ -175,6 +175,36 @@ cuda.cccl.__version__ += ".1"
 say(*asked, is_served(lambda: transform(OpKind.NEGATE)))
 """
     assert frozen(built, program)[3:] == [True, False, False, False, False, False, False]
+
+
+OTHER_TOOLKIT = """
+from cuda.cccl.headers import include_paths
+include_paths.find_nvidia_header_directory = lambda name: Path({folder!r})
+include_paths.get_include_paths.cache_clear()
+transform(OpKind.NEGATE)
+say()
+"""
+
+
+def test_any_header_that_nvrtc_read_is_in_the_key(tmp_path: Path) -> None:
+    """Also one that cuda.compute's own headers include, far from the names that are known to it."""
+    from numba_kcache.toolchain import installed_include_dirs
+
+    folder, installed = tmp_path / "toolkit", Path(installed_include_dirs()[-1])
+    folder.mkdir()
+    for each in installed.iterdir():
+        (folder / each.name).symlink_to(each)
+    program, cache = "from pathlib import Path" + OTHER_TOOLKIT.format(folder=str(folder)), tmp_path / "cache"
+    assert [run(cache, program)[:2] for _ in range(2)] == [[1, 0], [0, 1]]
+
+    edited = folder / "cuda_fp8.hpp"
+    text = edited.read_text()
+    edited.unlink()
+    edited.write_text(f"{text}\n// edited\n")
+
+    assert [run(cache, program)[:2] for _ in range(2)] == [[1, 0], [0, 1]]
+    (folder / "not_read.h").write_text("")
+    assert run(cache, program)[:2] == [0, 1]
 
 
 def test_every_algorithm_is_led_through_the_cache(tmp_path: Path) -> None:
