@@ -43,9 +43,9 @@ class GetOr:
         returns. Otherwise, for a device of another kind, or for a Numba kernel without `signature`, that happens at
         the first launch, as with `cached_kernel`. The same source, name and options give the same object, from any
         thread: a call before each launch costs one look-up in a dictionary, and a program can warm up by calling this
-        for all its sources. At least the 1024 kernels used last are kept. A file is read at each call: once it is
-        edited, it is another source. Other inputs (headers, files of `depends`) are read when the kernel is resolved,
-        as for a decorated one; after `clear()` it is resolved again.
+        for all its sources. At least the 1024 kernels used last are kept. A file is read at each call: once it or one
+        of its headers is edited, it is another source. Other inputs (headers of a text, files of `depends`) are read
+        when the kernel is resolved, as for a decorated one; after `clear()` it is resolved again.
 
         Args:
             source: A source as `cached_kernel` takes it.
@@ -68,6 +68,9 @@ class GetOr:
             kernel: Kernel = kernels[call]
             if len(kernels) > CROWDED:
                 kernels.move_to_end(call)
+            if hasattr(source, "__fspath__") and not kernel._resolutions.are_current():
+                kernels.drop(kernel)
+                raise KeyError(call)
         except (KeyError, TypeError):  # new, dropped by another thread, or with a source that is not hashable
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)

@@ -176,7 +176,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
     session.refused.discard(key)
     if session.settings.mode in STORING:
         publish(session, request, actual, headers, artifact, key)
-    return Resolution(artifact, key, "compiled")
+    return Resolution(artifact, key, "compiled", row=headers.variant)
 
 
 def _compare(session: Session, request: Request, key: str, artifact: Any) -> None:

@@ -222,7 +222,7 @@ class Lookup:
             for key, variant in self.keys(candidate):
                 artifact = self.memory.get(key)
                 if artifact is not None:
-                    return self._hit(request, key, artifact, "memory", 0.0)
+                    return self._hit(request, key, artifact, "memory", 0.0, variant)
                 artifact = None if key in self.refused else self._read(key, tier)
                 if artifact is None:
                     continue
@@ -233,7 +233,7 @@ class Lookup:
                     source, family = "tier", family_of(candidate.components)
                     variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
                     tier.keep_variant(family, variant)
-                return self._hit(request, key, artifact, source, time.perf_counter() - start)
+                return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
         return None
 
     def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
@@ -253,6 +253,14 @@ class Lookup:
         except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
             why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
             self.events.emit(trouble("manifest", why))
+
+    def has_changed_headers(self, request: Request, row: Mapping[str, Any]) -> bool:
+        """Check whether a header differs from when the artifact with this row was found or compiled."""
+        from ..headers.lookup import is_unchanged
+        from ..headers.roots import HeaderSearch
+
+        search = request.headers
+        return isinstance(search, HeaderSearch) and not is_unchanged(row, search.roots(self.toolchain))
 
     def _variants(self, candidate: Candidate) -> Sequence[Variant]:
         family, tier = family_of(candidate.components), candidate.tier
@@ -283,14 +291,16 @@ class Lookup:
                 yield found.key, found.renewed or found.variant
                 return
 
-    def _hit(self, request: Request, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
+    def _hit(
+        self, request: Request, key: str, artifact: Artifact, source: str, seconds: float, row: Variant | None
+    ) -> Resolution:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:
             self.toolchain.settle()
         fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
         times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.events.emit(Event(EventKind.HIT, {**fields, **times}))
-        return Resolution(artifact, key, source, is_stored=source != "memory")
+        return Resolution(artifact, key, source, is_stored=source != "memory", row=row or {})
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
         try:

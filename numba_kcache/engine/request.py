@@ -9,7 +9,7 @@ Not here    Making one for a kind of kernel (frontends.source.request, frontends
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..keys import COVERED, Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
@@ -119,6 +119,7 @@ class Resolution(NamedTuple):
         uncacheable: Reason why it cannot be cached; "" if it can.
         is_stored: Whether it came from a store.
         name: Where it has no key, a name that is unique in this process.
+        row: Its row in the kernel's index, if it depends on headers; else it has no transcript.
     """
 
     artifact: Artifact
@@ -127,3 +128,4 @@ class Resolution(NamedTuple):
     uncacheable: str = ""
     is_stored: bool = False
     name: str = ""
+    row: Mapping[str, Any] = {}

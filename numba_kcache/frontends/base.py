@@ -362,6 +362,11 @@ class Resolutions:
         """
         return self.session().find(self.request(target, ptx_target, variant)) is not None
 
+    def are_current(self) -> bool:
+        """Check whether the headers of all resolutions are as they were."""
+        rows = [(name, each.row) for name, each in self.known().items() if "transcript" in each.row]
+        return not any(self.session().has_changed_headers(self.request(*name), row) for name, row in rows)
+
     def known(self) -> dict[tuple[Target, Target | None, Variant], Resolution]:
         """A copy of the resolutions so far."""
         return dict(self.resolved)

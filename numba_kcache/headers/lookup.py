@@ -76,14 +76,8 @@ def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any
             row = read_row(stored)
         except ValueError:
             continue
-        if not all(is_there_still(each, roots) for each in row.paths):
-            continue
-        is_in = (
-            row.transcript.own > len(roots.own) and not roots.working
-        )  # a forced header was in the working directory
-        where = roots.with_working() if is_in else roots
-        outcome = check_transcript(row.transcript, where, now_ns=now_ns, any_compiler=any_compiler)
-        if isinstance(outcome, Match):
+        outcome = _checked(row, roots, now_ns, any_compiler=any_compiler)
+        if outcome is not None:
             key = row.key
             if row.digests == request:
                 key = derive((*components, *transcript_components(row.transcript, row.paths)))
@@ -92,6 +86,21 @@ def find_key(index: Index, components: Sequence[Component], roots: Roots, *, any
                 renewed = {**stored, "transcript": transcript_to_json(outcome.refreshed)}
             return Found(key, renewed, dict(stored))
     return Found(None)
+
+
+def is_unchanged(stored: Mapping[str, Any], roots: Roots) -> bool:
+    """Check whether the headers of a row are as they were."""
+    return _checked(read_row(stored), roots, time.time_ns()) is not None
+
+
+def _checked(row: Row, roots: Roots, now_ns: int, *, any_compiler: bool = False) -> Match | None:
+    """Compare the headers of a row; None if one differs, or is elsewhere and the code contains its path."""
+    if not all(is_there_still(each, roots) for each in row.paths):
+        return None
+    if row.transcript.own > len(roots.own) and not roots.working:
+        roots = roots.with_working()  # a forced header was in the working directory
+    outcome = check_transcript(row.transcript, roots, now_ns=now_ns, any_compiler=any_compiler)
+    return outcome if isinstance(outcome, Match) else None
 
 
 def read_row(stored: Mapping[str, Any]) -> Row:

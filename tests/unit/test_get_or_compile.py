@@ -298,3 +298,30 @@ def test_edited_file_is_another_source(cache: KernelCache, tmp_path: Path) -> No
 
     assert cubins[0] == cubins[2] != cubins[1]
     assert counts(cache)[0] == 2
+
+
+@pytest.mark.parametrize("mode", ["readwrite", "off"])
+def test_file_whose_header_was_edited_is_another_source(tmp_path: Path, mode: Any) -> None:
+    """A repeated call sees an edit of a header, and a header that appears before it, in the same process; a kernel that
+    was returned before keeps its code."""
+    cache, path, header = KernelCache(tmp_path / "cache", mode=mode), tmp_path / "k.cu", tmp_path / "far" / "value.h"
+    path.write_text('#include "value.h"\nextern "C" __global__ void k(int *o) { *o = VALUE; }')
+    header.parent.mkdir()
+
+    def kernel() -> Any:
+        found = cache.get_or_compile(path, arch="sm_90", include_dirs=["far"])
+        assert cache.get_or_compile(path, arch="sm_90", include_dirs=["far"]) is found
+        return found
+
+    kernels = []
+    for value in (1, 2, 1):
+        header.write_text(f"#define VALUE {value}")
+        kernels.append(kernel())
+    (tmp_path / "value.h").write_text("#define VALUE 3")
+    kernels.append(kernel())
+    cubins = [each.cubin("sm_90") for each in kernels]
+
+    assert cubins[0] == cubins[2] != cubins[1]
+    assert cubins[3] not in cubins[:3]
+    if mode == "readwrite":
+        assert counts(cache)[0] == 3
