@@ -264,6 +264,37 @@ def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path
         assert code(tmp_path / "cache", options) == (first[0], 0)
 
 
+@pytest.mark.parametrize(
+    "mention", ["// made at __DATE__\n", "#ifdef NEVER\n__device__ const char *t = __TIME__;\n#endif\n"]
+)
+@pytest.mark.parametrize("place", ["source", "header"])
+def test_lazy_module_that_merely_mentions_the_clock_is_cached(tmp_path: Path, mention: str, place: str) -> None:
+    """Its LTO-IR is the same with other words in their place, so the time is in no branch that is taken."""
+    (tmp_path / "value.h").write_text(f"{mention if place == 'header' else ''}#define VALUE 1\n")
+    text = (mention if place == "source" else "") + '#include "value.h"\n' + KERNEL
+    counts = []
+    for _ in range(2):
+        cache = KernelCache(tmp_path / "cache")
+        cached_module(text, lazy=True, include_dirs=[tmp_path], arch="sm_90", cache=cache)["k"].compile()
+        counts.append((cache.info("process").compiles, cache.info("process").hits))
+
+    assert counts == [(2, 0), (0, 2)]
+
+
+@pytest.mark.filterwarnings("ignore:.*is not cached")
+def test_lazy_module_that_uses_the_clock_is_not_stored(tmp_path: Path) -> None:
+    """The time is in the LTO-IR of a header's function."""
+    (tmp_path / "value.h").write_text("#define VALUE __TIME__[*out]\n")
+    cache = KernelCache(tmp_path / "cache")
+    module = cached_module(
+        '#include "value.h"\n' + KERNEL, lazy=True, include_dirs=[tmp_path], arch="sm_90", cache=cache
+    )
+
+    with pytest.raises(UncacheableError, match="its module .* cannot be cached"):
+        module["k"].compile()
+    assert cache.info().entries == 0
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is not cached")
 @pytest.mark.parametrize("options", [{}, {"lineinfo": True}])
