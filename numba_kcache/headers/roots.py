@@ -86,7 +86,7 @@ class HeaderSearch(NamedTuple):
 
     Args:
         texts: The texts, and the values of macros.
-        folders: The user's folders, in order.
+        folders: The user's folders as NVRTC searches them: in order, with repetitions.
         toolkit: Record name and finder of the toolkit's folders; None for NVRTC's own.
         forced: Names given to `-include`, which are searched for in the working directory first.
         is_working: Whether other names may refer to the working directory.

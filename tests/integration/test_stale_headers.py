@@ -290,7 +290,7 @@ def test_lazy_module_that_uses_the_clock_is_not_stored(tmp_path: Path) -> None:
         '#include "value.h"\n' + KERNEL, lazy=True, include_dirs=[tmp_path], arch="sm_90", cache=cache
     )
 
-    with pytest.raises(UncacheableError, match="its module .* cannot be cached"):
+    with pytest.raises(UncacheableError, match=r"its module .* cannot be cached"):
         module["k"].compile()
     assert cache.info().entries == 0
 

@@ -38,7 +38,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSear
     from ...headers.roots import HeaderSearch
 
     extra = filter(None, str(loaded(CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
-    folders = tuple(dict.fromkeys(map(os.path.abspath, extra)))
+    folders = tuple(map(os.path.abspath, extra))
     toolkit = ("mlir_include_dirs", toolkit_dirs)
     codes = tuple(each.data for each in texts)
     return HeaderSearch(codes, folders, toolkit, is_working=True, has_lines=has_lines, is_edited=False)
