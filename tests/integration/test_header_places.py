@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
+from tests.support.compiling import in_python
 
 SOURCE = '#include <sub/value.h>\nextern "C" __global__ void k(long *out) { *out = value(); }\n'
 PLACES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -86,3 +87,50 @@ def test_lines_of_the_python_file_count_nowhere_without_line_tables(tmp_path: Pa
         found.append(cache.info("process").compiles)
 
     assert found == [1, 0]
+
+
+NOT_PLAIN = """
+import os, sys
+from pathlib import Path
+from numba_kcache import CompileError, KernelCache, cached_kernel
+from numba_kcache.errors import UncacheableError
+kind, root = sys.argv[1], Path(sys.argv[2])
+path = root / "value.h"
+def compiled(**options):
+    cache = KernelCache(root / "cache")
+    kernel = cached_kernel(root / "k.cu", arch="sm_90", cache=cache, **options)
+    try:
+        return kernel.cubin(), cache.info("process").compiles, cache.info().entries
+    except CompileError as error:
+        return "value.h" in str(error), cache.info("process").compiles, cache.info().entries
+(root / "k.cu").write_text('#include "value.h"\\n#ifndef VALUE\\n#define VALUE 0\\n#endif\\n'
+    'extern "C" __global__ void k(long *out) { *out = VALUE; }\\n')
+path.write_text("")
+empty = compiled()[0]
+path.write_text("#define VALUE 1\\n")
+known = compiled()
+assert known[0] != empty and compiled() == (known[0], 0, 2)
+path.unlink()
+if kind == "fifo":
+    os.mkfifo(path)
+elif kind.startswith("/dev"):
+    path.symlink_to(kind)
+elif kind == "4 GB":
+    path.write_text("#define VALUE 1\\n")
+    os.truncate(path, 4 << 30)
+else:
+    path.mkdir()
+import warnings
+warnings.simplefilter("ignore")
+for _ in range(2):
+    code, _compiles, entries = compiled()
+    print("error" if code is True else code, entries)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "/dev/null", "4 GB", "a folder"])
+def test_header_that_became_no_plain_file_is_an_error_in_time(tmp_path: Path, kind: str) -> None:
+    """Nothing waits for the other end of a FIFO or reads a device to its end, no stored code of the file that was there
+    is served, and nothing is stored."""
+    assert in_python(NOT_PLAIN, kind, str(tmp_path)).splitlines() == ["error 2"] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,7 +19,7 @@ from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.options import compile_options
 from numba_kcache.model.request import LinkInput, ModuleEntries, Origin, SourceRequest
 from numba_kcache.toolchain.nvjitlink import link
-from tests.support.compiling import EMPTY, build, toolkit_dirs
+from tests.support.compiling import EMPTY, build, in_python, toolkit_dirs
 from tests.support.plain_programs import PROGRAMS, Program
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20")
@@ -207,6 +208,37 @@ def test_types_are_told_in_the_compile(name: str, way: str, made_by: Callable[[s
 def test_programs_have_enough_kernels() -> None:
     """There are at least 150, and each way to write a kernel is among them."""
     assert sum(program.kernels for program in PROGRAMS.values()) >= 150
+
+
+CORPUS = """
+import hashlib, json, sys
+from pathlib import Path
+from numba_kcache import cached_module, info
+from tests.support.plain_programs import PROGRAMS
+codes = {}
+for name, program in PROGRAMS.items():
+    options = {"names": program.instances} if program.instances else {}
+    module = cached_module(program.source, arch="sm_90", include_dirs=[sys.argv[1]], **options)
+    codes[name] = [hashlib.sha256(module[each].cubin("sm_90")).hexdigest() for each in module]
+counts = info("process")
+print(json.dumps([counts.compiles, counts.misses, counts.hits, codes]))
+"""
+
+
+@pytest.mark.slow
+def test_every_kernel_hits_in_a_second_process(tmp_path: Path) -> None:
+    """150 kernels of all programs: the second process compiles nothing, and gets the same code."""
+    for program in PROGRAMS.values():
+        for name, text in program.headers.items():
+            (tmp_path / name).write_text(text)
+    first, second = (
+        json.loads(in_python(CORPUS, str(tmp_path), NUMBA_KCACHE_DIR=str(tmp_path / "cache"))) for _ in range(2)
+    )
+
+    assert first[:2] == [len(PROGRAMS), len(PROGRAMS)]
+    assert second[:3] == [0, 0, len(PROGRAMS)]
+    assert first[3] == second[3]
+    assert sum(map(len, first[3].values())) >= 150
 
 
 @pytest.mark.parametrize("name", ["saxpy", "ns::k<float>", None])
