@@ -101,7 +101,7 @@ class Lookup:
         self.store: Store = self.local
         self.chain: Chain | None = None
         self.tiers: Sequence[CheckedTier] = ()
-        self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
+        self.toolchain = Toolchain(self.local.get_manifest, self._save_record, self._header_folder)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
         self._lock = threading.RLock()
@@ -255,12 +255,11 @@ class Lookup:
             self.events.emit(trouble("manifest", why))
 
     def has_changed_headers(self, request: Request, row: Mapping[str, Any]) -> bool:
-        """Check whether a header differs from when the artifact with this row was found or compiled."""
+        """Check whether a header of a request differs from when the artifact with this row was found or compiled."""
         from ..headers.lookup import is_unchanged
-        from ..headers.roots import HeaderSearch
 
-        search = request.headers
-        return isinstance(search, HeaderSearch) and not is_unchanged(row, search.roots(self.toolchain))
+        search: Any = request.headers
+        return not is_unchanged(row, search.roots(self.toolchain))
 
     def _variants(self, candidate: Candidate) -> Sequence[Variant]:
         family, tier = family_of(candidate.components), candidate.tier
@@ -365,6 +364,10 @@ class Lookup:
     def _save_record(self, name: str, record: Mapping[str, Any]) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
             self.local.add_variant(name, {"key": RECORD_KEY, "record": record})
+
+    def _header_folder(self) -> str:
+        """The folder for the headers that NVRTC holds itself; "" if nothing is stored, or others may write there."""
+        return self.local.private_folder("headers") if self.settings.mode in STORING else ""
 
     def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
         """Emit an event about a request."""

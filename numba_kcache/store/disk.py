@@ -13,6 +13,7 @@ Not here    Deriving keys, and keeping artifacts in memory (engine.lookup).
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,19 @@ class DiskStore(Store):
     def after_fork(self) -> None:
         """Replace the lock that another thread of the parent may have held."""
         self.opening = threading.RLock()
+
+    def private_folder(self, name: str) -> str:
+        """Make a folder beside the tree; "" if other users may write there, or nothing is written."""
+        if self.readonly or self.tree.shared:
+            return ""
+        try:
+            os.close(self.tree.open_root(makes=True))
+            path = os.path.join(self.tree.root, name) if self.tree.is_private else ""
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        except OSError:
+            return ""
+        return path
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
@@ -336,7 +350,8 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         directory: Directory of the store; None if no home directory is known.
         emit: Takes the events of the store.
     """
-    limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
+    left_bytes = settings.max_size_bytes - _bytes_of_headers(directory or "")
+    limits: dict[str, Any] = {"max_size_bytes": max(left_bytes, 0), "max_entries": settings.max_entries}
     limits["max_wait_s"] = settings.build_wait_s
     if settings.mode == "off" or directory is None or MISSING:
         if settings.mode != "off":
@@ -349,3 +364,11 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
     demands = settings.trusted_keys != () or settings.signing_key is not None  # as tiers.trust
     limits |= {"durability": settings.durability, "shared": settings.shared, "demands": demands}
     return DiskStore(directory, readonly=settings.mode in ("readonly", "frozen"), emit=emit, **limits)
+
+
+def _bytes_of_headers(directory: str) -> int:
+    """Sum the sizes of the headers kept beside the tree, which the names of their folders tell (toolchain.nvrtc)."""
+    try:
+        return sum(int(each.rpartition("-")[2]) for each in os.listdir(f"{directory}/headers") if each[:4] != "new-")
+    except (OSError, ValueError):
+        return 0

@@ -47,6 +47,10 @@ class MemoryStore(Store):
         """Replace the lock that another thread of the parent may have held."""
         self._mutex = threading.RLock()
 
+    def private_folder(self, name: str) -> str:
+        """Return "": nothing is written to disk."""
+        return ""
+
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
         data = self._read(ENTRY, key)

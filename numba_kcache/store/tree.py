@@ -92,6 +92,7 @@ class Tree:
     Attributes:
         status: The stat of the root, when it was last opened; None before.
         refusal: The reason why the directory is not trusted; "" if it is, or was not opened yet.
+        is_private: No other user can write below the root, so its files need no check of their own.
         takes_unsigned: Each write marks the tree as one with code whose signature was not checked (store.origin).
     """
 
@@ -113,7 +114,7 @@ class Tree:
         self._trusts_superuser = trusts_superuser
         self._base: Descriptor | None = None
         self._is_network: bool | None = None
-        self._is_private = False  # no other user can write below the root: its files need no check of their own
+        self.is_private = False
 
     # Opening
 
@@ -141,7 +142,7 @@ class Tree:
             if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
                 at = above_streams(at)
             status = os.fstat(at)
-            if not self._is_private:
+            if not self.is_private:
                 self.require_trusted(status, self.names[-1])
         except BaseException:
             os.close(at)
@@ -181,7 +182,7 @@ class Tree:
         except Refused as error:
             self.refusal = str(error)
             raise
-        self.status, self._is_private, self._resolved = status, is_private and not self.shared, resolved
+        self.status, self.is_private, self._resolved = status, is_private and not self.shared, resolved
         return fd
 
     def _require_root(self, status: os.stat_result, exposed: Sequence[tuple[str, os.stat_result]]) -> None:
@@ -198,7 +199,7 @@ class Tree:
         """Raise Refused if a user who is not trusted may have written to this file or folder of the tree."""
         assert self.status is not None
         mode, owners = self.status.st_mode, (0, os.geteuid(), self.status.st_uid)
-        if self._is_private:
+        if self.is_private:
             return
         if not self.shared:
             is_bad = status.st_uid not in owners or status.st_mode & 0o022
@@ -232,7 +233,7 @@ class Tree:
             finally:
                 if above is not base:
                     os.close(above)
-            if not self._is_private:
+            if not self.is_private:
                 try:
                     self.require_trusted(os.fstat(at), name)
                 except BaseException:
@@ -277,7 +278,7 @@ class Tree:
             require_key(key)  # raises
         base = self.base()
         names = FOLDERS[kind], key[:2], key[2:]
-        if self._is_private:
+        if self.is_private:
             fd = open_below(base, names, READ)
         else:
             folder = self.folder(*names[:-1])
@@ -292,7 +293,7 @@ class Tree:
                 raise OSError(errno.ENXIO, "not a regular file")
             if size > MAX_FILE_BYTES:
                 raise DamagedEntry(f"too large: {size} bytes")
-            if not self._is_private:
+            if not self.is_private:
                 self.require_trusted(status, key)
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size + 1 - len(data))):

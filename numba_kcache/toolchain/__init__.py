@@ -69,15 +69,19 @@ class Toolchain:
     Args:
         load: Returns the variants of the manifest of a name; one of them holds the record saved under it.
         save: Stores a record under a name; may fail silently.
+        private: Returns a folder in which to keep the headers that NVRTC holds itself; "" for none.
 
     Attributes:
         is_dirty: An identity was found that is not on record; `settle` saves it.
     """
 
     def __init__(
-        self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, dict[str, Any]], None]
+        self,
+        load: Callable[[str], Iterable[Mapping[str, Any]]],
+        save: Callable[[str, dict[str, Any]], None],
+        private: Callable[[], str] = str,
     ) -> None:
-        self.load, self.save_record = load, save
+        self.load, self.save_record, self._private = load, save, private
         self.after_fork()
         self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
@@ -153,6 +157,8 @@ class Toolchain:
                 self._is_identifying = before
 
     def _library(self, name: str, row: list[Any] | None) -> Library | None:
+        from .build_id import build_of
+
         if name in called:
             from .loaded import loaded_library
 
@@ -160,9 +166,11 @@ class Toolchain:
             if ran is not None:
                 self._has_loaded = True
                 if name == "nvrtc-builtins" and row is not None and os.path.realpath(row[0]) != ran[0]:
-                    self._record_builtins(ran[0])
+                    # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
+                    nvrtc, (identity,) = self._remembered().libraries.get("nvrtc"), file_identities(ran[:1])
+                    if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):
+                        self._keep("libraries", name, [ran[0], build_of(ran[0]), *identity])
                 return Library(name, *ran)
-        from .build_id import build_of
         from .locating import locate
 
         path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
@@ -173,16 +181,6 @@ class Toolchain:
             row = [path, build_of(path), *identity]
             self._keep("libraries", name, row)
         return Library(name, path, row[1], tuple(identity))
-
-    def _record_builtins(self, path: str) -> None:
-        """Record the builtins that the installed NVRTC opened elsewhere than beside it, as by LD_LIBRARY_PATH."""
-        from .build_id import build_of
-        from .loaded import loaded_library
-
-        row, ran = self._remembered().libraries.get("nvrtc"), loaded_library("nvrtc")
-        (identity,) = file_identities([path])
-        if row and ran and identity and os.path.realpath(row[0]) == ran[0]:
-            self._keep("libraries", "nvrtc-builtins", [path, build_of(path), *identity])
 
     def version(self, distribution: str) -> str | None:
         """Return the version of a distribution: the imported one, else the installed one; None if absent."""
@@ -229,6 +227,20 @@ class Toolchain:
             return installed_include_dirs(nvrtc.path if nvrtc else "")
 
         return tuple(self._known("folders", "", find) or ())
+
+    def bundled_dirs(self) -> tuple[str, ...]:
+        """List the folders of the headers that NVRTC holds itself, which are extracted if need be; empty if those of a
+        toolkit are installed."""
+        with self._lock:
+            nvrtc, builtins, folder = self.library("nvrtc"), self.library("nvrtc-builtins"), self._private()
+            if not (nvrtc and builtins and folder) or installed_include_dirs(nvrtc.path):
+                return ()
+            from .nvrtc import extract_headers
+
+            found = extract_headers(folder, builtins.build)
+            if found:
+                self._keep("folders", "", found)
+            return tuple(found)
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
         """List further header folders, recorded under a name; `find` raises ImportError or RuntimeError for none."""

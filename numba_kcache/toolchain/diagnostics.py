@@ -41,7 +41,7 @@ _COLUMNS = 160
 """Columns at which long lines of a compiler are folded."""
 
 
-def _places(source: str, origin: Origin) -> dict[int, int]:
+def _shown_lines(source: str, origin: Origin) -> dict[int, int]:
     """The line of the user's file for each line of the source that it shows; both count from 0."""
     lines = [_spelled(line) for line in source.splitlines()]
     file = linecache.getlines(origin.path) if origin.path else []
@@ -92,7 +92,7 @@ def first_line(source: str, origin: Origin) -> int | None:
     """The line of `origin.path` that holds the first line of `source`; None unless it shows at least half of them."""
     if origin.is_whole_file:
         return 1
-    places = {} if origin.is_cell else _places(source, origin)
+    places = {} if origin.is_cell else _shown_lines(source, origin)
     wanted = sum(bool(line.strip()) for line in source.splitlines())
     for offset, count in Counter(place - index for index, place in places.items()).most_common(1):
         return offset + 1 if count * 2 >= wanted and offset >= origin.line - 1 else None
@@ -166,7 +166,7 @@ def _user_lines(source: str, origin: Origin) -> dict[int, int]:
     """The line of the user's file for each line of the source, if known; both are counted from 1."""
     if origin.is_whole_file:
         return {number: number for number in range(1, source.count("\n") + 3)}
-    return {index + 1: place + 1 for index, place in _places(source, origin).items()}
+    return {index + 1: place + 1 for index, place in _shown_lines(source, origin).items()}
 
 
 def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ Source      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,37 @@ def run_nvrtc(
 
 _SOURCE_FAULTS = (5, 6, 9, 10)
 """INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: faults of the request."""
+
+
+def extract_headers(parent: str, build: str) -> list[str]:
+    """Extract the headers that NVRTC 13.3 and later hold, and list the folders to search; empty if there are none.
+
+    They lack `cuda.h` and `cuda_runtime.h` among others. A folder has its name, of its size and of the builtins' build,
+    only once it is complete: NVRTC's own marker does not notice edited files, and its lock is waited for without limit.
+
+    Args:
+        parent: The folder for them.
+        build: The build of NVRTC's builtins.
+    """
+    import shutil
+    from tempfile import mkdtemp
+
+    name = build.rpartition(":")[2][:32]
+    found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
+    if not found:
+        private = mkdtemp(prefix="new-", dir=parent)
+        try:
+            handle = mapped_handle("nvrtc")
+            status = NvrtcCalls(handle).nvrtcInstallBundledHeaders(encoded(private)) if handle else 1
+            sizes = [os.lstat(os.path.join(at, each)).st_blocks for at, _, files in os.walk(private) for each in files]
+            if status == 0:
+                os.rename(private, os.path.join(parent, f"{name}-{512 * sum(sizes)}"))
+        except (AttributeError, OSError):  # an older NVRTC, a full disk, or another process was first
+            pass
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+        found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
+    return [os.path.join(parent, found[0], each).rstrip("/") for each in ("cccl", "")] if found else []
 
 
 def supported_targets() -> tuple[int, ...]:

@@ -76,6 +76,11 @@ class NvrtcCalls:
         found = c_char_p()
         return self._call("nvrtcGetLoweredName", program, expression, byref(found)), found.value or b""
 
+    def nvrtcInstallBundledHeaders(self, folder: bytes) -> Status:
+        without_waiting = 2
+        status: Status = self._call("nvrtcInstallBundledHeaders", folder, without_waiting, None)
+        return status
+
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvrtcGet"):
             raise AttributeError(name)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...engine.request import Request
+from ...errors import CompileError
 from ...keys import Component, Plain, components, sha256
 from ...model import Target
 from ...model.artifact import Artifact
@@ -199,12 +200,23 @@ def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, to
             return _build(request, has_headers, None, toolchain)
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
-        from .build import build_source
+        from .build import build_source as build
+    else:
+        from .module_build import build_module as build
 
-        return build_source(request, folders)
-    from .module_build import build_module
+    try:
+        return build(request, folders)
+    except CompileError as error:
+        if not has_headers or "open source file" not in error.log:
+            raise
+        from ...headers.observer import observed
 
-    return build_module(request, folders)
+        is_there = all(map(os.path.isdir, folders))
+        with observed():  # what NVRTC extracts is no question of this compile
+            others = toolchain.bundled_dirs()
+        if not others or (is_there and others == folders):
+            raise
+    return build(request, others)
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
