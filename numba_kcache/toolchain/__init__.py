@@ -165,7 +165,12 @@ class Toolchain:
             ran = loaded_library(name)
             if ran is not None:
                 self._has_loaded = True
-                if name == "nvrtc-builtins" and row is not None and os.path.realpath(row[0]) != ran[0]:
+                if (
+                    name == "nvrtc-builtins"
+                    and row is not None
+                    and ran[0] != row[0]
+                    and ran[0] != os.path.realpath(row[0])
+                ):
                     # the installed NVRTC opens others than those beside it, as by LD_LIBRARY_PATH: record them
                     nvrtc, (identity,) = self._remembered().libraries.get("nvrtc"), file_identities(ran[:1])
                     if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):

@@ -128,17 +128,21 @@ def _place_of(address: int) -> tuple[str, int]:
     return os.path.realpath(os.fsdecode(found.path or b"")), found.base or 0
 
 
+_bound = dict[str, int]()
+"""The functions that the bindings call, which they keep."""
+
+
 def _function(name: str) -> int:
     """Return the address of the library's function that the bindings call, or would call; 0 if it is not mapped."""
     if name not in SOUGHT:
         return 0
     symbol = SOUGHT[name][0]
     bindings = sys.modules.get(f"cuda.bindings._internal.{name.lower()}")
-    if bindings is not None:
-        try:
-            return int(bindings._inspect_function_pointer(f"__{symbol}"))
-        except Exception:  # older bindings have no such function, others raise various errors without the library
-            pass
+    if bindings is not None and not _bound.get(name):
+        with contextlib.suppress(Exception):  # older bindings have no such function, others fail without the library
+            _bound[name] = int(bindings._inspect_function_pointer(f"__{symbol}"))
+    if _bound.get(name):
+        return _bound[name]
     handle = mapped_handle(name)
     return _ctypes.dlsym(handle, symbol) if handle else 0
 
