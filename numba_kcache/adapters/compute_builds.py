@@ -161,7 +161,7 @@ class _Entry:
         components = self._components()
         libraries = (*_LIBRARIES, "nvvm") if "python" in components else _LIBRARIES
         options: dict[str, Any] = {"label": self._label, "depends": (), "meta": None, "caller": ""}
-        options["headers"] = HeaderSearch((), (), toolkit=("cuda.compute", _header_folders))
+        options["headers"] = HeaderSearch((), (), toolkit=("cuda.compute", _header_folders), is_edited=False)
         build = functools.partial(self._build, components)
         try:
             found = find_or_build(self._session, components, build, **options, makers=(libraries, ()))

@@ -259,7 +259,7 @@ class Lookup:
         from ..headers.lookup import is_unchanged
 
         search: Any = request.headers
-        return not is_unchanged(row, search.roots(self.toolchain))
+        return search is None or not is_unchanged(row, search.roots(self.toolchain))
 
     def _variants(self, candidate: Candidate) -> Sequence[Variant]:
         family, tier = family_of(candidate.components), candidate.tier

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from ..waiting import imported
 from .loaded import mapped_handle
 from .nvrtc_calls import NvrtcCalls
 
+_ABANDONED_S = 3600
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
 
@@ -117,6 +119,9 @@ def extract_headers(parent: str, build: str) -> list[str]:
     name = build.rpartition(":")[2][:32]
     found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
     if not found:
+        for each in os.listdir(parent):  # what killed processes left
+            if each.startswith("new-") and time.time() - os.lstat(os.path.join(parent, each)).st_mtime > _ABANDONED_S:
+                shutil.rmtree(os.path.join(parent, each), ignore_errors=True)
         private = mkdtemp(prefix="new-", dir=parent)
         try:
             handle = mapped_handle("nvrtc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,10 @@ def extracted(root: Path) -> list[Path]:
 
 
 def test_headers_of_nvrtc_are_extracted_once_and_keyed_like_any(tmp_path: Path) -> None:
-    """The second process hits; an edit of an extracted header is noticed, and one that was not read is not."""
+    """The second process hits; an edit of an extracted header is noticed, and one that was not read is not. What a
+    killed process left is removed."""
+    (tmp_path / "headers/new-of-a-killed-process").mkdir(parents=True)
+    os.utime(tmp_path / "headers/new-of-a-killed-process", ns=(1, 1))
     assert [run(tmp_path) for _ in range(2)] == ["1 0", "0 1"]
     (folder,) = extracted(tmp_path)
     assert run(tmp_path, "cub/block/block_reduce.cuh") == "1 0"

@@ -300,6 +300,18 @@ def test_edited_file_is_another_source(cache: KernelCache, tmp_path: Path) -> No
     assert counts(cache)[0] == 2
 
 
+def test_file_whose_other_inputs_are_gone_is_the_same_kernel(cache: KernelCache, tmp_path: Path) -> None:
+    """Only the file and its headers are read at each call."""
+    (tmp_path / "value.h").write_text("#define VALUE 1")
+    (tmp_path / "linked.cu").write_text("__device__ int linked() { return 1; }")
+    path = tmp_path / "k.cu"
+    path.write_text('#include "value.h"\nextern "C" __global__ void k(int *o) { *o = VALUE; }')
+    kernel = cache.get_or_compile(path, arch="sm_90", link=["linked.cu"])
+    (tmp_path / "linked.cu").unlink()
+
+    assert cache.get_or_compile(path, arch="sm_90", link=["linked.cu"]) is kernel
+
+
 @pytest.mark.parametrize("mode", ["readwrite", "off"])
 def test_file_whose_header_was_edited_is_another_source(tmp_path: Path, mode: Any) -> None:
     """A repeated call sees an edit of a header, and a header that appears before it, in the same process; a kernel that
