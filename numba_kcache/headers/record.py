@@ -68,6 +68,8 @@ def compile_observed(
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
+        if not (search.texts or events):  # its texts are another library's: it called another NVRTC, or kept the code
+            raise Untracked("what was compiled asked this NVRTC for no file")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
         is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts

@@ -363,11 +363,26 @@ say(served, cache.info("process").hits)
     assert run(tmp_path / "own", program) == [0, 0, 0, True, 1]
 
 
+def test_code_that_no_observed_compile_made_is_not_stored(tmp_path: Path) -> None:
+    """Another NVRTC made it, or it was kept from before: the headers that it depends on are not known."""
+    program = """
+import warnings
+warnings.simplefilter("ignore")
+from numba_kcache.adapters import compute_builds
+compute_builds._Entry._build = lambda self, components: {"object": b"text", "code": b"code"}
+compute_builds._take = lambda *_: None
+transform(OpKind.IDENTITY)
+say(numba_kcache.info().entries)
+"""
+    assert run(tmp_path, program)[3:] == [0]
+
+
 def test_code_that_cannot_be_read_is_set_aside_and_built(copy: Path) -> None:
     """Someone with write access stored rubbish under valid digests."""
     forge = """
 from numba_kcache.adapters import compute_builds
-compute_builds._Entry._build = lambda self, components: {"object": b"rubbish", "code": b"rubbish"}
+real, rubbish = compute_builds._Entry._build, {"object": b"rubbish", "code": b"rubbish"}
+compute_builds._Entry._build = lambda self, components: real(self, components) and rubbish
 compute_builds._take = lambda *_: None
 transform(OpKind.IDENTITY)
 say(numba_kcache.info().entries)
