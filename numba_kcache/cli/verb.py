@@ -37,7 +37,7 @@ class Result(NamedTuple):
     is_verbatim: bool = False
 
 
-Verb = Callable[["KernelCache", argparse.Namespace], Result]
+Verb = Callable[["KernelCache", argparse.Namespace], "Result | None"]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}

@@ -72,7 +72,16 @@ class Built(NamedTuple):
 
 
 def find_or_build(
-    session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str, makers: Makers = ()
+    session: Session,
+    given: Any,
+    build: Build,
+    *,
+    label: str,
+    depends: Any,
+    meta: Any,
+    caller: str,
+    makers: Makers = (),
+    headers: HeaderSearch | None = None,
 ) -> Built:
     """Implement `KernelCache.get_or_build`.
 
@@ -82,18 +91,24 @@ def find_or_build(
         build, label, depends, meta: As in `KernelCache.get_or_build`.
         caller: The calling file; relative paths of `depends` refer to its folder.
         makers: Libraries and distributions whose builds and versions enter the key as those of a compiler.
+        headers: Where its compiler searches for headers; None if it reads none.
     """
     paths, contents = _contents(depends, caller) if depends else ((), [])
     known = _known(session, _digest_of(given, contents))
     if known is not None:
         return known
     values = _values_of(given)
-    found = session.resolve(only(_request(values, build, label, paths, contents, meta, makers=makers)))
+    request = _request(values, build, label, paths, contents, meta, makers=makers)._replace(headers=headers)
+    found = session.resolve(only(request))
+    if headers is not None:
+        return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
     # computed from the copy that was keyed: another thread may change the mapping
     return _answered(session, found, _digest_of(values, contents))
 
 
-def find_built(session: Session, given: Any, label: str, headers: HeaderSearch | None = None) -> Built | None:
+def find_built(
+    session: Session, given: Any, label: str, headers: HeaderSearch | None = None, makers: Makers = ()
+) -> Built | None:
     """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
 
     Args:
@@ -101,6 +116,7 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
         given: The components, which must not change meanwhile.
         label: As in `get_or_build`.
         headers: Where its compiler searches for headers; None if it reads none.
+        makers: As in `find_or_build`.
 
     Raises:
         FrozenCacheError: The result is not stored, and the mode is frozen.
@@ -112,12 +128,13 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
         return known
     found = None
     if session.settings.mode in LOOKING:
-        request = Request(label, NO_TARGET, parts, (), (), _never)
-        # one candidate suffices: its key does not depend on this machine's compilers
-        local = Candidate(request, session.components(request), None, False, True, "")
-        found = session.first((local,))
-        if found is None and session.tiers:
-            found = session.first(candidates(session, only(request), session.tiers))
+        request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
+        if headers is None or headers.read is None:
+            # one candidate suffices: its key does not depend on this machine's compilers
+            local = Candidate(request, session.components(request), None, False, True, "")
+            found = session.first((local,))
+            if found is None and session.tiers:
+                found = session.first(candidates(session, only(request), session.tiers))
         if found is None and headers is not None:
             request = request._replace(headers=headers)
             found = session.first(candidates(session, only(request)))
@@ -126,7 +143,7 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # here: a hit does not need it
 
-        request = _request(_values_of(given), bytes, label, (), [], None)
+        request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
         raise frozen_error(session, request, session.components(request))
     return None if found is None else _answered(session, found, digest)
 

@@ -497,21 +497,14 @@ def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:
 
 
 def test_installer_runs_a_program(tmp_path: Path) -> None:
-    """`python -m numba_kcache.numba_hook program.py` needs neither an edit nor the environment variable."""
+    """`numba-kcache run program.py`, or `run -m program`, needs neither an edit nor the environment variable."""
     project = Project(tmp_path, HERE)
     project.program()
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(project.cache / HERE)}
-    for hits in (0, 1):
-        done = run(["-m", "numba_kcache.numba_hook", str(project.files / "program.py")], env=surroundings)
+    surroundings["PYTHONPATH"] = os.pathsep.join([surroundings["PYTHONPATH"], str(project.files)])
+    for hits, words in enumerate([[str(project.files / "program.py")], ["-m", "program"]]):
+        done = run(["-m", "numba_kcache", "run", *words], env=surroundings)
         assert done.stdout.split()[-2:] == ["hits", str(hits)]
-
-
-def test_numba_hook_without_a_program_is_wrong_usage() -> None:
-    """Exit code 2, and the usage on standard error."""
-    done = run(["-m", "numba_kcache.numba_hook"], env=environment(build()), check=False)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: python -m numba_kcache.numba_hook [--all] SCRIPT")
 
 
 WARNED = """

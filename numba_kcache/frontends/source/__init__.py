@@ -17,7 +17,7 @@ from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 from .request import source_request
-from .source import Source, define_function, define_text, returns_source
+from .source import Source, completed, define_function, define_text, returns_source
 
 if TYPE_CHECKING:
     from ...model.artifact import Artifact
@@ -113,7 +113,6 @@ class SourceDefinition(Definition):
         """Add to the values given for a template its defaults for the other parameters."""
         if not callable(self.thing):
             return super().template_values(values)
-        from .templates import completed
 
         return completed(self.thing, self.name, values)
 
