@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from .engine.arrival import arrived, refusal_of
-from .engine.inspection import require_directory
+from .engine.compile import require_directory
 from .engine.session import Session
 from .errors import BundleError, KCacheError, OptionError
 from .headers.lookup import without_stats

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.inspection import require_directory
+from ..engine.compile import require_directory
 from ..errors import OptionError, UncacheableError
 from ..model import Choice, ptx_target
 from ..model.artifact import Artifact

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from ..engine.built import watched
-from ..engine.inspection import require_directory
+from ..engine.compile import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..kernel import Kernel
