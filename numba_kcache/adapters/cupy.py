@@ -1,9 +1,9 @@
 """CuPy's kernels in this cache: `cupy.cuda.compiler` has a place for a cache that everything it compiles passes.
 
 Promise     Objects, launches and errors remain CuPy's. A hit was compiled under CuPy's own name, which covers source,
-            options, architecture and CuPy, by the same build of NVRTC, from headers that are unchanged. Code whose
-            compile cannot be observed (nvcc, Jitify, relocatable code, precompiled headers) is left to the cache that
-            CuPy had before, with an event. On any failure of the cache CuPy compiles.
+            options, architecture and CuPy with its headers, by the same build of NVRTC, from other headers that are
+            unchanged. Code whose compile cannot be observed (nvcc, Jitify, relocatable code, precompiled headers) is
+            left to the cache that CuPy had before, with an event. On any failure of the cache CuPy compiles.
 Method      CuPy compiles between a `load` that returns None and its `save` (turn), on one thread: there NVRTC is
             observed. It first looks for the program's own file, so a compile that nobody saw is known. The calling
             function's variables say how CuPy will compile, before it does.
@@ -14,6 +14,7 @@ Source      CuPy 14.2: cuda/compiler.py (`_compile_with_cache_cuda`), cuda/_comp
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import threading
@@ -53,7 +54,7 @@ class _Compile:
     def __init__(self, session: Session, name: str, known: Mapping[str, Any]) -> None:
         self.session, self.name, self.known, self.label = session, name, known, _label(name, known)
         self.components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
-        self.search = HeaderSearch((known["source"].encode(),), (), _folders(), is_working=True, read=self._read)
+        self.search = HeaderSearch((known["source"].encode(),), (), _toolkit(), is_working=True, read=self._read)
         self.turn: Turn | None = None
         self._headers = HeadersRead()
 
@@ -76,7 +77,9 @@ class _Compile:
         own = f"/{self.name}.cu".encode()
         folder = next((each[1].removesuffix(own) for each in events if each[1].endswith(own)), b"")
         # CuPy's folder for this compile has another name each time, and is gone when NVRTC looks there
+        home = os.fsencode(_home())
         events = [each for each in events if not each[2] or not (each[1] + b"/").startswith(folder + b"/")]
+        events = [each for each in events if not each[1].startswith(home)]
         self._headers = read_elsewhere(events, self.search, self.session.toolchain, self._since_ns)
         if not folder:
             self._headers = HeadersRead(untracked="its compile was not observed")
@@ -110,11 +113,17 @@ def _label(name: str, known: Mapping[str, Any]) -> str:
     return f"cupy:{', '.join(dict.fromkeys(names))}"[:200]
 
 
-def _folders() -> Any:
-    """Record name and finder of the header folders that CuPy itself names to NVRTC."""
+def _home() -> str:
+    """CuPy's own folder, whose headers are in its name for a kernel."""
+    return f"{sys.modules['cupy'].__path__[0]}/"
+
+
+def _toolkit() -> Any:
+    """Record name and finder of the toolkit's header folders, which CuPy itself names to NVRTC."""
     from cupy._core.core import assemble_cupy_compiler_options
 
-    found = [each[2:] for each in assemble_cupy_compiler_options(()) if each.startswith("-I")]
+    named = [each[2:] for each in assemble_cupy_compiler_options(()) if each.startswith("-I")]
+    found = [each for each in named if not each.startswith(_home())]
     return f"cupy {found}", lambda: found
 
 

@@ -99,6 +99,6 @@ def import_compiler() -> Any:
 
 def _module(name: str, text: str) -> ModuleType:
     made = ModuleType(name)
-    made.__path__ = []  # a package
+    made.__path__ = ["/nowhere/cupy"]  # a package
     exec(compile(text, f"<{name}>", "exec"), made.__dict__)
     return made
