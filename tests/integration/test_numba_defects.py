@@ -507,6 +507,30 @@ def test_installer_runs_a_program(tmp_path: Path) -> None:
         assert done.stdout.split()[-2:] == ["hits", str(hits)]
 
 
+SIGNED = """
+import numba_kcache
+from numba import cuda
+def body(x, y):
+    x[0] = y
+signed = numba_kcache.cached_kernel(cuda.jit("void(float32[:], float32)")(body))
+signed.compile(arch="sm_80")
+several = numba_kcache.cached_kernel(cuda.jit(["void(float32[:], float32)", "void(float64[:], float64)"])(body))
+several.compile(arch="sm_80")
+print(len([*numba_kcache.entries()]))
+try:
+    cuda.jit("void(float32[:], float32)")(numba_kcache.cached_kernel(body))
+except AttributeError as error:
+    print("put cached_kernel above it" in str(error))
+"""
+
+
+def test_signature_of_cuda_jit_is_kept(tmp_path: Path) -> None:
+    """A dispatcher that `@cuda.jit("void(...)")` made compiles ahead without `signature=`; the other order says why."""
+    surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+
+    assert run(["-c", SIGNED], env=surroundings).stdout.split() == ["2", "True"]
+
+
 WARNED = """
 import sys, warnings
 import numpy as np
