@@ -1,4 +1,4 @@
-"""Compile a request, record which headers were included, and publish the artifact, or require that this is possible.
+"""Compile a request, record which headers were included, and publish the artifact.
 
 Promise     A published artifact has code for the described target with the described kernels. A failed compile is
             reported when it ends, and raises the exception of the compiler or of the user's code.
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import KCacheError
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
@@ -189,42 +188,3 @@ def _compare(session: Session, request: Request, key: str, artifact: Any) -> Non
     if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
         difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
         session.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
-
-
-def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
-    """Require that new entries can be written to the configured directory, or that it has the given entry.
-
-    Args:
-        cache: The session.
-        what: The operation, as in `cannot ...`.
-        key: Key of the entry, if it was found or stored; "" if it is not built yet, or its key is not known.
-        is_found: Whether the entry was found in some store; then it is enough that the directory can be read.
-
-    Raises:
-        KCacheError: A directory was configured and cannot be used.
-    """
-    is_configured = cache.settings.directory is not None and cache.settings.mode in STORING
-    if not is_configured or cache.local.tree is None:
-        return
-    from ..store.shards import is_there
-
-    if key and is_there(cache.local.tree, key):
-        return
-    if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
-        return
-    why = cache.local.prepare()
-    if why:
-        hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
-        raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
-
-
-def require_lasting(cache: Lookup, what: str) -> None:
-    """Require that new entries outlive this process.
-
-    Raises:
-        KCacheError: New entries would be kept only in memory, and the mode is not off.
-    """
-    why = cache.local.prepare()
-    if not cache.local.place and cache.settings.mode != "off":
-        where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
-        raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")

@@ -50,9 +50,20 @@ class Compiler:
         return self.compile(*given, **words), len(self.compiled) - before
 
 
+_real: dict[str, Any] = {}
+"""CuPy's modules, once they were imported: they cannot be imported twice."""
+
+
 def real_compiler(monkeypatch: pytest.MonkeyPatch) -> Any:
     """CuPy's own module without a device: modules keep what they are made of, and a target is given."""
-    module = pytest.importorskip("cupy.cuda.compiler")
+    sys.modules.update(_real)
+    try:
+        module = pytest.importorskip("cupy.cuda.compiler")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
+            _real[name] = sys.modules.pop(name)  # other tests put something like CuPy in its place
+        for name, each in _real.items():
+            monkeypatch.setitem(sys.modules, name, each)
     if not hasattr(module, "_set_kernel_cache_backend"):
         pytest.skip("this CuPy has no place for a cache")
     loaded, compiled = list[bytes](), list[Any]()

@@ -143,6 +143,26 @@ def _has_device() -> bool:
     return bool(cuda.is_available())
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "label"),
+    [
+        (SAXPY, None, "saxpy"),
+        (SAXPY + EMPTY, "k", "k"),
+        ("template<class T> __global__ void axpy(T *x) {}", "axpy<float>", "axpy<float>"),
+        ('extern "C" __global__ void __launch_bounds__(32) bounded(int *x) {}', None, "bounded"),
+        (".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry j()\n{\nret;\n}", None, "j"),
+        (SAXPY + EMPTY, None, ""),
+        ("#define K __global__ void k() {}\nK", None, ""),
+    ],
+)
+def test_kernel_of_text_is_called_by_its_entry(cache: KernelCache, source: str, name: str | None, label: str) -> None:
+    """In events and messages, by `name` or the only kernel of the text; otherwise by its line."""
+    kernel = cached_kernel(source, name, arch="sm_90", cache=cache)  # type: ignore[call-overload]
+
+    assert kernel.explain().kernel.rpartition("test_kernel.")[2] == label or not label
+    assert ":" not in kernel.explain().kernel or not label
+
+
 def test_source_and_name_read_like_a_raw_kernel(cache: KernelCache) -> None:
     """`cached_kernel(code, "name", options=(...))`; a name that is given twice is an error."""
     source = f"{SAXPY}\n{EMPTY}"
