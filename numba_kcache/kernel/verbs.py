@@ -6,12 +6,13 @@ Not here    The methods themselves (kernel), which call this module when they ar
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..engine.lookup import STORING, Lookup
-from ..errors import KCacheError, OptionError, UncacheableError
+from ..errors import KCacheError, LaunchError, OptionError, UncacheableError
 from ..model import Choice, ptx_target
 from ..model.artifact import Artifact
 
@@ -54,7 +55,12 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
     variant, target = kernel._variants(signature)[0], kernel._targets(arch)[0]
     is_auto = arch is None and not kernel._arch
     choice = kernel._resolutions.choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
-    return kernel._resolutions.explain(choice, variant)
+    found = kernel._resolutions.explain(choice, variant)
+    if found.outcome == "miss" and not is_auto:
+        with contextlib.suppress(LaunchError):  # its `arch` names no target for such a device
+            of_launch = kernel._resolutions.explain(kernel._resolutions.choose(target), variant)
+            return found._replace(instead=of_launch.target if of_launch.is_hit else "")
+    return found
 
 
 def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
