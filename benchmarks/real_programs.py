@@ -2,8 +2,8 @@
 
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
             result; "process" is the whole process. "plain": as published, with its own cache (CuPy's for awkward, none
-            for the others). "numba_kcache": `install(all=True, cuda_compute=True)` before the program is imported; the
-            class below replaces awkward's `cupy.RawModule` by `cached_module`. Cold: an empty cache. Warm: after
+            for the others). "numba_kcache": `install(all=True, cuda_compute=True, cupy=True)` before the program is
+            imported. Cold: an empty cache. Warm: after
             another process. The result must equal the plain one bit by bit; otherwise the largest difference is
             reported. The programs: stumpy (gpu_stump) and soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention
             of numba-cuda-mlir's repository; awkward with CuPy and with cuda.compute. `--get FOLDER` downloads them,
@@ -49,19 +49,6 @@ def get(folder: Path) -> None:
 # -- the programs, in a child ---------------------------------------------------------------------------
 
 
-class RawModule:
-    """A module of this package with that part of `cupy.RawModule`'s interface that awkward uses."""
-
-    def __init__(self, code: str, *, options: tuple[str, ...] = (), name_expressions: Any = None, **_: Any) -> None:
-        from numba_kcache import cached_module
-
-        self.module = cached_module(code, names=name_expressions, options=list(options))
-
-    def get_function(self, name: str) -> Callable[..., None]:
-        kernel = self.module[name]
-        return lambda grid, block, args, shared_mem=0: kernel[grid, block, None, shared_mem](*args)
-
-
 def stumpy() -> Any:
     import numpy as np
 
@@ -95,10 +82,6 @@ def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[],
 def awkward() -> Any:
     import numpy as np
 
-    if os.environ["KC_SYSTEM"] == "numba_kcache":
-        import cupy
-
-        cupy.RawModule = RawModule
     ak: Any = importlib.import_module("awkward")
     random = np.random.default_rng(1)
     counts = random.integers(0, 6, 50_000)
@@ -139,7 +122,7 @@ def child(name: str) -> None:
     if os.environ["KC_SYSTEM"] == "numba_kcache":
         import numba_kcache
 
-        numba_kcache.install(all=True, cuda_compute=True)
+        numba_kcache.install(all=True, cuda_compute=True, cupy=True)
     result = PROGRAMS[name][2]()
     np.save(os.environ["KC_RESULT"], result)
     compiles = -1

@@ -19,10 +19,10 @@ from contextlib import suppress
 from typing import Any
 
 from .engine.arrival import arrived, refusal_of
-from .engine.destination import require_directory
 from .engine.session import Session
 from .errors import BundleError, KCacheError, OptionError
 from .headers.lookup import without_stats
+from .kernel.verbs import require_directory
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json

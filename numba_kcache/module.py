@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
-from .errors import EntryError, OptionError
+from .errors import EntryError, LaunchConfigError, OptionError
 from .frontends.base import Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .kernel import Kernel
@@ -72,6 +72,8 @@ class CachedModule:
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("_"):  # Python and its tools probe such names on any object; write m["_k"] for a kernel
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if name in _OF_RAW_MODULE and name not in self._names:
+            raise AttributeError(f"CachedModule has no attribute {name!r}: write {_OF_RAW_MODULE[name]}")
         try:
             found = self[name]
         except EntryError as error:
@@ -87,6 +89,8 @@ class CachedModule:
             EntryError: The module has no such kernel. Where `names` was not given and nothing is compiled yet, this is
                 raised at the kernel's first use.
         """
+        if not isinstance(name, str):
+            self(name)
         found = self._kernels.get(name)
         if found is not None:
             return found
@@ -100,6 +104,12 @@ class CachedModule:
             proven = listed[name].name if is_listed else self._definition.find(known, name).name
         unproven = self._unproven.pop(name, None) if self._unproven else None
         return self._kernels.setdefault(proven, unproven or _ModuleKernel(self, proven))
+
+    def __call__(self, *_given: Any) -> None:
+        """Refuse a launch without the name of a kernel."""
+        name = next(iter(self._names or self._kernels), "name")
+        why = "it is a module, whose kernels have names"
+        raise LaunchConfigError(f"cannot launch {self._label}", why, f'write module["{name}"][grid, block](...)')
 
     def _find(self, artifact: Artifact, name: str) -> Entry:
         return self._definition.find(artifact, name)
@@ -236,6 +246,10 @@ class CachedModule:
 
     def __reduce__(self) -> Any:
         return CachedModule, (self._definition,)
+
+
+_OF_RAW_MODULE = {"get_function": 'module["name"]', "get_global": 'module.symbol("name")'}
+"""Methods of CuPy's RawModule, and what to write here."""
 
 
 def cached_module(

@@ -1,79 +1,128 @@
-"""`install()` and `uninstall()`: cache the Numba kernels of programs without editing them.
+"""`install()` and `uninstall()`: cache the kernels of programs without editing them.
 
-Promise     Kernels remain Numba's own dispatchers with unchanged behaviour; only their compiled code comes from the
-            cache. numba-cuda and numba-cuda-mlir are each patched, whether the program imported the package before
-            `install()` or imports it later. `install()` itself imports neither.
-Not here    The patches of each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
+Promise     Kernels remain objects of their own library with unchanged behaviour; only their compiled code comes from
+            the cache. Each library is patched when `install()` is called, or when the program imports it. A library
+            that the program has not imported is not imported, and neither is the module that patches it.
+Not here    The patches of each library (`replace` and `restore` in the modules of `_PATCHES`).
 """
 
 from __future__ import annotations
 
-import os
-import runpy
+import atexit
+import importlib.util
 import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
 
 from .errors import ToolchainMissingError
-from .frontends.mlir.install import TAKEOVER as MLIR
-from .frontends.numba.install import TAKEOVER as NUMBA
 from .settings import install_wanted
 
-__all__ = ["install", "install_when_imported", "main", "uninstall"]
+__all__ = ["install", "install_when_imported", "uninstall"]
+
+_NUMBAS = {"numba.cuda.dispatcher": "numba_cuda", "numba_cuda_mlir.descriptor": "numba_cuda_mlir"}
+"""The modules of both Numbas that are patched, each with its package."""
+
+_PATCHES = {
+    "numba.cuda.dispatcher": "frontends.numba.install",
+    "numba_cuda_mlir.descriptor": "frontends.mlir.install",
+    "cuda.compute": "adapters.cuda_compute",
+    "cupy.cuda.compiler": "adapters.cupy",
+}
+"""Each module that is patched, with the module of this package that patches it."""
 
 
-def install(all: bool = False, cuda_compute: bool = False) -> None:
+def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -> None:
     """Cache every `@cuda.jit(cache=True)` kernel in the process's cache.
 
     Args:
         all: Every `@cuda.jit` kernel, whatever its `cache`.
-        cuda_compute: Every build of cuda.compute as well, whether it is imported already or later.
+        cuda_compute: Every build of cuda.compute as well.
+        cupy: Every kernel that CuPy compiles as well: raw, elementwise, reduction, fused and jit kernels.
 
     Raises:
         ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was requested.
     """
-    if cuda_compute:
-        from .adapters import cuda_compute as compute
-
-        compute.install()
-    found = [each for each in (NUMBA, MLIR) if each.is_installed()]
-    if not found and not cuda_compute:
+    homes = ["cuda.compute"] * cuda_compute + ["cupy.cuda.compiler"] * cupy
+    for home, package in _NUMBAS.items():
+        with suppress(ImportError, ValueError):  # a package that is being imported, or that a test replaced
+            homes += [home] if home in sys.modules or importlib.util.find_spec(package) else []
+    if not homes:
         raise ToolchainMissingError(
             "cannot install the cache",
             "neither numba-cuda nor numba-cuda-mlir (numba-kcache[mlir]) is installed",
             "pip install 'numba-kcache[numba]'",
         )
-    for each in found:
-        each.install(all)
+    for home in homes:
+        _patch_when_imported(home, all)
 
 
 def uninstall() -> None:
     """Undo `install`. Code that is built or loaded stays usable."""
-    from .adapters import cuda_compute as compute
-
-    compute.uninstall()
-    NUMBA.uninstall()
-    MLIR.uninstall()
+    _arrivals.leave()
+    _arrivals.awaited.clear()
+    for name in _PATCHES.values():
+        patch = sys.modules.get(f"{__package__}.{name}")
+        if patch is not None:
+            patch.restore()
 
 
 def install_when_imported() -> None:
     """Call `install` as `NUMBA_KCACHE_INSTALL` says, as soon as the program imports a Numba."""
-    NUMBA.install_when_imported()
-    MLIR.install_when_imported()
+    for home in _NUMBAS:
+        _patch_when_imported(home, None)
 
 
-def main() -> None:
-    """`python -m numba_kcache.numba_hook [--all] SCRIPT [ARGUMENTS]`: run a program with the cache installed."""
-    arguments = sys.argv[1:]
-    every_kernel = arguments[:1] == ["--all"]
-    if every_kernel:
-        arguments = arguments[1:]
-    if not arguments:
-        print("usage: python -m numba_kcache.numba_hook [--all] SCRIPT [ARGUMENTS]", file=sys.stderr)
-        raise SystemExit(2)
-    install(all=every_kernel or install_wanted() == "all")
-    sys.argv[:] = arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-    runpy.run_path(arguments[0], run_name="__main__")
+def _patch_when_imported(home: str, every_kernel: bool | None) -> None:
+    """Patch a module now, or as soon as the program imports it; None: as `NUMBA_KCACHE_INSTALL` says then."""
+    if home in sys.modules:
+        _patch(home, every_kernel)
+        return
+    _arrivals.awaited[home] = every_kernel
+    if _arrivals not in sys.meta_path:
+        sys.meta_path.insert(0, _arrivals)
+        atexit.register(_arrivals.leave)  # at exit, CPython keeps `sys.meta_path` and its finders longer than modules
 
 
-if __name__ == "__main__":
-    main()
+def _patch(home: str, every_kernel: bool | None) -> None:
+    if every_kernel is None:
+        wanted = install_wanted()
+        if not wanted:
+            return
+        every_kernel = wanted == "all"
+    patch = import_module(f".{_PATCHES[home]}", __package__)
+    patch.restore()
+    patch.replace(sys.modules[home], every_kernel)
+
+
+class _Arrivals:
+    """A module finder that waits for modules, and removes itself when all are found."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, bool | None] = {}
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
+        """The module's spec, with a loader that patches it after loading; None for every other module."""
+        if name not in self.awaited:
+            return None
+        every_kernel = self.awaited.pop(name)
+        if not self.awaited:
+            self.leave()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                _patch(name, every_kernel)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def leave(self) -> None:
+        """Find nothing any more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+_arrivals = _Arrivals()

@@ -41,21 +41,17 @@ class Cache(Protocol):
         """The engine behind it."""
 
 
-def install() -> None:
-    """Send every build of cuda.compute through the process's cache, from now on or from its import on."""
-    if process_session not in _sessions:
-        _sessions.insert(0, process_session)
-    if _module("algorithms") is not None:
+def replace(_home: Any, _every_kernel: bool) -> None:
+    """Send every build of cuda.compute through the process's cache."""
+    _sessions.insert(0, process_session)
+    with contextlib.suppress(ImportError):  # without its extension there is nothing to replace
         _replace()
-    elif not any(isinstance(each, _Watch) for each in sys.meta_path):
-        sys.meta_path.insert(0, _Watch())
 
 
-def uninstall() -> None:
-    """Undo `install`. Algorithms that are built or loaded stay usable."""
+def restore() -> None:
+    """Undo `replace`. Algorithms that are built or loaded stay usable."""
     if process_session in _sessions:
         _sessions.remove(process_session)
-    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _Watch)]
     _restore()
 
 
@@ -150,29 +146,6 @@ def _restore() -> None:
     op = _module("op")
     if op is not None and op._jit_adapter is _adapter_class():
         op._jit_adapter = None
-
-
-class _Watch:
-    """A module finder that patches cuda.compute when it is imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find cuda.compute with the other finders, and make its loader patch the module after executing it."""
-        if name != HOME:
-            return None
-        from importlib.util import find_spec
-
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None and _sessions:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                with contextlib.suppress(ImportError):  # without its extension there is nothing to replace
-                    _replace()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 @functools.cache

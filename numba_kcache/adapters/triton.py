@@ -4,9 +4,8 @@ Promise     A group (the files of one Triton kernel: metadata, cubin, PTX, IR) i
             not at all. Of the processes that miss it at once, one compiles. A stored group is checked against Triton's
             own key, and its cubin against target and kernel, before Triton gets a path. Host code is never read from or
             written to a tier or a bundle: it is kept on the machine that built it.
-Method      Triton compiles between `get_group` and `put_group`, not in a callback. So a thread calls `get_or_build` for
-            the group, whose build function waits for the files of `put_group`. After a failed compile Triton drops the
-            manager, and its finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
+Method      Triton compiles between `get_group` and `put_group` (turn). After a failed compile it drops the manager,
+            whose finalizer ends the turn. Any failure of the cache is one event, and Triton compiles.
             Triton reads files by path. These are copies in a folder of this process, below a folder that only this user
             can use; another process removes the copies after this one has ended (host_files).
 Not here    Triton's keys: they cover source, options, target, environment and Triton's own files.
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Mapping
@@ -29,9 +29,7 @@ from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
 from . import host_files
-
-_MAX_STORE_S = 30.0
-_turns: dict[tuple[int, str, str], _Turn] = {}
+from .turn import Turn
 
 
 class CacheManager:
@@ -47,7 +45,7 @@ class CacheManager:
         self.key = key
         self._tritons_own: Any = None
         self._files: dict[str, bytes] = {}
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
         self._is_group, self._folder = False, ""
         if override or dump:
             from triton.runtime.cache import FileCacheManager
@@ -134,7 +132,16 @@ class CacheManager:
 
     def _take_turn(self, session: Session, filename: str) -> Built | None:
         """Take the turn to build a group, or wait for the process that has it and return its result."""
-        turn = _Turn(session, self.key, filename)
+        find = functools.partial(
+            find_or_build,
+            session,
+            _components(self.key, filename),
+            label=_label(filename),
+            depends=(),
+            meta=None,
+            caller="",
+        )
+        turn = Turn((threading.get_ident(), self.key, filename), find)
         built = turn.wait()
         if built is None:
             self._turn = turn
@@ -148,63 +155,6 @@ def _components(key: str, filename: str) -> dict[str, Plain]:
 
 def _label(filename: str) -> str:
     return f"triton:{filename.removesuffix('.json')}"
-
-
-class _GivenUp(Exception):
-    """Triton looked the group up but did not put it: its compile failed."""
-
-
-class _Turn:
-    """One call of `get_or_build` for a group, in a thread that waits for Triton's files on a miss."""
-
-    def __init__(self, session: Session, key: str, filename: str) -> None:
-        name = threading.get_ident(), key, filename
-        before = _turns.pop(name, None)
-        if before is not None:  # this thread's failed compile, whose manager a traceback keeps alive
-            before.give_up()
-        import queue  # not at the top: a hit does not need it
-
-        self._name = name
-        self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
-        self._files: queue.SimpleQueue[Mapping[str, bytes] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, args=(session, key, filename), daemon=True)
-
-    def wait(self) -> Built | None:
-        """Wait for the group; None if it has to be built."""
-        self._thread.start()
-        answer = self._answer.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer is None:
-            _turns[self._name] = self
-        return answer
-
-    def finish(self, files: Mapping[str, bytes] | None) -> None:
-        """Pass the built files on, None for a failed compile, and return when they are stored."""
-        _turns.pop(self._name, None)
-        self._files.put(files)
-        self._thread.join(_MAX_STORE_S)
-
-    def give_up(self) -> None:
-        """End the turn without files, so that others may build; does nothing after `finish`."""
-        _turns.pop(self._name, None)
-        self._files.put(None)
-
-    def _run(self, session: Session, key: str, filename: str) -> None:
-        components, label = _components(key, filename), _label(filename)
-        answer: Built | BaseException
-        try:
-            answer = find_or_build(session, components, self._build, label=label, depends=(), meta=None, caller="")
-        except BaseException as error:  # raised again in the thread that called `wait`, if it still waits
-            answer = error
-        self._answer.put(answer)
-
-    def _build(self) -> Mapping[str, bytes]:
-        self._answer.put(None)
-        files = self._files.get()
-        if files is None:
-            raise _GivenUp
-        return files
 
 
 def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]
-            return _run(parsed)
+            code = _run(parsed)
     except BrokenPipeError:  # the reader, `| head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, SystemExit) as error:  # raised by a module of the user, or a bug of this package
         where = traceback.extract_tb(error.__traceback__)[-1]
         return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
+    return code or installation.run_program(parsed) if parsed.name == "run" else code
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -73,6 +74,8 @@ def _run(parsed: argparse.Namespace) -> int:
             origin = "NUMBA_KCACHE_DIR" if parsed.directory is None else "--directory"
             raise KCacheError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
         result = parsed.verb(process_cache, parsed)
+        if result is None:
+            return 0
         if parsed.json:
             put(json_text(result.value), is_verbatim=True)
         else:

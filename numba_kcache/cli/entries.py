@@ -251,7 +251,7 @@ def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
     An entry whose key the cache already has is not replaced.
     """
-    from ..engine.destination import require_lasting
+    from ..kernel.verbs import require_lasting
 
     require_lasting(cache.session, "import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
@@ -283,7 +283,7 @@ def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     TIER is an address as in the setting `tiers`; the default is the first tier of the setting.
     Every entry is verified before it is copied. Exits with 1 if some could not be copied.
     """
-    from ..engine.destination import require_lasting
+    from ..kernel.verbs import require_lasting
 
     require_lasting(cache.session, "pull")
     return _moved("from", cache.pull(arguments.tier))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NoDeviceError, OptionError, SettingsError
-from ..model import NamedTuple, Target, parse_target
+from ..model import NamedTuple, Target, read_target
 
 if TYPE_CHECKING:
     from ..cache import KernelCache
@@ -37,7 +37,7 @@ class Result(NamedTuple):
     is_verbatim: bool = False
 
 
-Verb = Callable[["KernelCache", argparse.Namespace], Result]
+Verb = Callable[["KernelCache", argparse.Namespace], "Result | None"]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}
@@ -85,7 +85,7 @@ def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
             found += _device_targets()[: None if word == "native" else 1]
             continue
         try:
-            found.append(parse_target(f"sm_{word.replace('.', '', 1)}" if word[:1].isdecimal() else word))
+            found.append(read_target(word))
         except OptionError as error:
             hint = "write sm_90, sm_90a or compute_80, several with commas between them, or native"
             raise SettingsError(f"cannot use --arch {word}", error.why, hint) from None

@@ -29,7 +29,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
     """
     targets, error = targets_of(arguments), ""
-    from ..engine.destination import require_lasting
+    from ..kernel.verbs import require_lasting
 
     require_lasting(cache.session, "warm up")
     why = cache.session.local.prepare()

@@ -106,7 +106,9 @@ def find_or_build(
     return _answered(session, found, _digest_of(values, contents))
 
 
-def find_built(session: Session, given: Any, label: str, headers: HeaderSearch | None = None) -> Built | None:
+def find_built(
+    session: Session, given: Any, label: str, headers: HeaderSearch | None = None, makers: Makers = ()
+) -> Built | None:
     """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
 
     Args:
@@ -114,6 +116,7 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
         given: The components, which must not change meanwhile.
         label: As in `get_or_build`.
         headers: Where its compiler searches for headers; None if it reads none.
+        makers: As in `find_or_build`.
 
     Raises:
         FrozenCacheError: The result is not stored, and the mode is frozen.
@@ -125,12 +128,13 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
         return known
     found = None
     if session.settings.mode in LOOKING:
-        request = Request(label, NO_TARGET, parts, (), (), _never)
-        # one candidate suffices: its key does not depend on this machine's compilers
-        local = Candidate(request, session.components(request), None, False, True, "")
-        found = session.first((local,))
-        if found is None and session.tiers:
-            found = session.first(candidates(session, only(request), session.tiers))
+        request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
+        if headers is None or headers.read is None:
+            # one candidate suffices: its key does not depend on this machine's compilers
+            local = Candidate(request, session.components(request), None, False, True, "")
+            found = session.first((local,))
+            if found is None and session.tiers:
+                found = session.first(candidates(session, only(request), session.tiers))
         if found is None and headers is not None:
             request = request._replace(headers=headers)
             found = session.first(candidates(session, only(request)))
@@ -139,7 +143,7 @@ def find_built(session: Session, given: Any, label: str, headers: HeaderSearch |
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # here: a hit does not need it
 
-        request = _request(_values_of(given), bytes, label, (), [], None)
+        request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
         raise frozen_error(session, request, session.components(request))
     return None if found is None else _answered(session, found, digest)
 

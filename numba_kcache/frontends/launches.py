@@ -62,8 +62,11 @@ class Configurations:
     def __call__(self, *args: Any, **named: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
         name = self.__name__ if self.__name__.isidentifier() else "kernel"
+        config = "grid, block"
+        if len(args) == 3 and all(isinstance(each, tuple) for each in args):  # as CuPy's kernels are launched
+            config = ", ".join(str(each[0] if len(each) == 1 else each) for each in args[:2])
         raise LaunchConfigError(
-            f"cannot launch {self.__name__}", "it has no grid and block", f"write {name}[grid, block](...)"
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {name}[{config}](...)"
         )
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:

@@ -98,11 +98,13 @@ def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Too
     why = unobservable(toolchain, is_probed=True)
     try:
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
-        if not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen):
+        is_alone = not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen)
+        if is_alone and search.read is None:
             return HeadersRead()  # it asked for no file
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        if words.has_clock(texts := b"\n".join(recording.texts.values())) or words.hides_clock(texts):
+        texts = b"\n".join([*search.texts, *recording.texts.values()])
+        if words.has_clock(texts) or words.hides_clock(texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
         transcript = recording.transcript()
     except Untracked as untracked:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..model import NamedTuple
 from ..model.artifact import Artifact
 from ..toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from . import HeadersRead
 
 ABSOLUTE, WORKING = -1, -2
 """Roots that are not folders of the search: an absolute path, and the working directory for a relative one."""
@@ -93,6 +97,8 @@ class HeaderSearch(NamedTuple):
         has_lines: Whether the code gets line tables, which name each file by its path.
         is_edited: Whether the texts are compiled by `run_nvrtc`, which can leave out the time.
         complete: Completes the artifact by the texts that were compiled, the user's headers included.
+        read: Where another library compiles, between two of its calls: returns the headers that it read. Its code is
+            always stored under a transcript.
     """
 
     texts: tuple[bytes, ...]
@@ -103,6 +109,7 @@ class HeaderSearch(NamedTuple):
     has_lines: bool = False
     is_edited: bool = True
     complete: Callable[[Artifact, Sequence[bytes]], Artifact] | None = None
+    read: Callable[[], HeadersRead] | None = None
 
     def roots(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Roots:
         """List the folders of the search.

@@ -291,6 +291,9 @@ class Kernel(Launches):
             from .signature import signature_of
 
             return signature_of(self._definition.thing, self._entry_at_hand(), of_python=self._definition.has_variants)
+        if name == "__defaults__":  # read by the decorators of Numba
+            why = "it is a kernel of this cache already; to keep the options of cuda.jit, put cached_kernel above it"
+            raise AttributeError(f"cannot compile {self.__name__} with another decorator: {why}")
         if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._resolutions.attribute(name)
@@ -339,6 +342,8 @@ class Kernel(Launches):
 if TYPE_CHECKING:  # at run time `typing` would hold these functions, and through them Numba, until after exit
 
     @overload
+    def cached_kernel(thing: IsSource, name: str, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...
+    @overload
     def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...
     @overload
     def cached_kernel(thing: IsNumba, /, **options: Unpack[NumbaOptions]) -> NumbaKernel: ...
@@ -346,7 +351,7 @@ if TYPE_CHECKING:  # at run time `typing` would hold these functions, and throug
     def cached_kernel(**options: Unpack[KernelOptions]) -> KernelDecorator: ...
 
 
-def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
+def cached_kernel(thing: Any = None, name: Any = None, /, **options: Any) -> Any:
     """Wrap a kernel so that it is compiled once and loaded from disk by every later process.
 
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
@@ -356,8 +361,8 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
             defaults, it is a template: see `instantiate`); a `str` of CUDA C++ or PTX; `bytes` of these, or a cubin,
             fatbin or LTO-IR; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu`, `.ptx`, `.cubin`,
             `.fatbin` or `.ltoir` file.
-        name: The entry in the source, a template instance included (`"axpy<float>"`). Default: the function's name
-            if the source defines it, else the only `__global__`.
+        name: The entry in the source, a template instance included (`"axpy<float>"`); also by its keyword. Default:
+            the function's name if the source defines it, else the only `__global__`.
         arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
             device), or a list.
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
@@ -384,6 +389,8 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         OptionError: The thing or an option cannot be used.
     """
     __tracebackhide__ = True
+    if name is not None:
+        options = dict(name=name, **options)
 
     def decorate(thing: Any) -> Kernel:
         __tracebackhide__ = True

@@ -6,12 +6,13 @@ Not here    The methods themselves (kernel), which call this module when they ar
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.destination import require_directory
-from ..errors import OptionError, UncacheableError
+from ..engine.lookup import STORING, Lookup
+from ..errors import KCacheError, LaunchError, OptionError, UncacheableError
 from ..model import Choice, ptx_target
 from ..model.artifact import Artifact
 
@@ -54,7 +55,12 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
     variant, target = kernel._variants(signature)[0], kernel._targets(arch)[0]
     is_auto = arch is None and not kernel._arch
     choice = kernel._resolutions.choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
-    return kernel._resolutions.explain(choice, variant)
+    found = kernel._resolutions.explain(choice, variant)
+    if found.outcome == "miss" and not is_auto:
+        with contextlib.suppress(LaunchError):  # its `arch` names no target for such a device
+            of_launch = kernel._resolutions.explain(kernel._resolutions.choose(target), variant)
+            return found._replace(instead=of_launch.target if of_launch.is_hit else "")
+    return found
 
 
 def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
@@ -98,3 +104,42 @@ def by_name(kernel: Kernel) -> Any:
     for name in kernel.__qualname__.split("."):
         found = getattr(found, name, None)
     return found
+
+
+def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
+    """Require that new entries can be written to the configured directory, or that it has the given entry.
+
+    Args:
+        cache: The session.
+        what: The operation, as in `cannot ...`.
+        key: Key of the entry, if it was found or stored; "" if it is not built yet, or its key is not known.
+        is_found: Whether the entry was found in some store; then it is enough that the directory can be read.
+
+    Raises:
+        KCacheError: A directory was configured and cannot be used.
+    """
+    is_configured = cache.settings.directory is not None and cache.settings.mode in STORING
+    if not is_configured or cache.local.tree is None:
+        return
+    from ..store.shards import is_there
+
+    if key and is_there(cache.local.tree, key):
+        return
+    if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
+        return
+    why = cache.local.prepare()
+    if why:
+        hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
+        raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
+
+
+def require_lasting(cache: Lookup, what: str) -> None:
+    """Require that new entries outlive this process.
+
+    Raises:
+        KCacheError: New entries would be kept only in memory, and the mode is not off.
+    """
+    why = cache.local.prepare()
+    if not cache.local.place and cache.settings.mode != "off":
+        where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
+        raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")

@@ -211,19 +211,38 @@ def parse_target(spelling: object) -> Target:
     raise OptionError(
         f"cannot read arch {spelling!r}",
         "it is not a compute capability",
-        'write "auto", "sm_90", "sm_90a", "compute_80" or (9, 0)',
+        _meant(spelling) or 'write "auto", "native", "sm_90", "sm_90a", "compute_80", "9.0" or (9, 0)',
     )
 
 
+def _meant(spelling: object) -> str:
+    """The hint for a spelling that names one target or several in another way; "" for others."""
+    import re
+
+    words = re.split(r"[,;\s]+", spelling.strip()) if isinstance(spelling, str) else []
+    if len(words) > 1:
+        return f"give a list: {words}"
+    found = re.match(r"(?i)(sm|compute|cc|lto)?[_ ]?([0-9]{1,2})\.?([0-9])([af]?)(?![\w.])", str(spelling).strip())
+    kind = "compute" if found and str(found[1]).lower() == "compute" else "sm"
+    return f'did you mean "{kind}_{found[2]}{found[3]}{found[4]}"?' if found else ""
+
+
 def read_arch(arch: object) -> tuple[Target, ...]:
-    """The targets that `arch` names; none for "auto"."""
-    if arch is None or arch == "auto":
+    """The targets that `arch` names; none for "auto" and "native"."""
+    if arch is None or arch == "auto" or arch == "native":
         return ()
     if isinstance(arch, (list, set, frozenset)):
         if not arch:
             raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
-        return tuple(dict.fromkeys(parse_target(each) for each in arch))
-    return (parse_target(arch),)
+        return tuple(dict.fromkeys(map(read_target, arch)))
+    return (read_target(arch),)
+
+
+def read_target(spelling: object) -> Target:
+    """Read one target as `parse_target`, or a compute capability alone: `8.6`, `"8.6"`, `"86"`, `"9.0a"`."""
+    text = str(spelling) if isinstance(spelling, (str, float)) else ""
+    is_bare = text[:1].isdecimal() and text.replace(".", "", 1).rstrip("af").isdecimal()
+    return parse_target("sm_" + text.replace(".", "", 1) if is_bare else spelling)
 
 
 class Choice(NamedTuple):

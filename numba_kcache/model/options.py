@@ -32,14 +32,41 @@ _REFUSED_FLAGS = {
     "create-pch": "NVRTC does not notice edited headers in a precompiled one",
     "use-pch": "NVRTC does not notice edited headers in a precompiled one",
     "pch-dir": "NVRTC does not notice edited headers in a precompiled one",
-    "I": "use include_dirs=",
-    "include-path": "use include_dirs=",
+    "I": "name a folder behind it",
+    "include-path": "name a folder behind it",
     "dlto": "use lto=True",
     "dlink-time-opt": "use lto=True",
     "Ofast-compile": "use fast_compile=",
     "modify-stack-limit": "it would change the stack limit of the whole process",
+    **dict.fromkeys(("code", "gencode", "generate-code"), "nvcc takes it, and NVRTC does not: use arch="),
+    **dict.fromkeys(
+        ("Xcompiler", "compiler-options", "keep", "cubin", "ptx", "fatbin", "resource-usage", "ccbin", "x", "o"),
+        "nvcc takes it, and NVRTC does not: leave it out",
+    ),
 }
 """Flags that are refused, without their one or two dashes, and the reason."""
+
+_FOLDER_FLAGS = ("-I", "--include-path", "-include-path")
+
+_WORDS_OF_OTHERS = {
+    "enable_cooperative_groups": "write cooperative=True",
+    "name_expressions": "write cached_module(source, names=[...]), or name= for one kernel",
+    "code": "pass the source before the options; for a target write arch=",
+    "path": "pass a pathlib.Path in place of the source",
+    "backend": "leave it out: NVRTC compiles",
+    "nvcc": "leave it out: NVRTC compiles",
+    "jitify": "leave it out: the toolkit's headers and CCCL are found without it",
+    "translate_cucomplex": "leave it out, and include <cuComplex.h> or <cuda/std/complex>",
+    "no_extern_c": "leave it out: nothing is added to the source",
+    "keep": "leave it out: numba-kcache show KEY has the code",
+    "cache_dir": "write cache=KernelCache(folder), or set NUMBA_KCACHE_DIR",
+    "use_fast_math": "write fastmath=True",
+    "maxrregcount": "write max_registers=",
+    "shared_mem": "pass it at the launch: kernel[grid, block, 0, shared_mem]",
+    "device": "leave it out: it is for functions in Python",
+    "inline": "leave it out: it is for functions in Python",
+}
+"""Options of CuPy's RawKernel and RawModule, PyCUDA's SourceModule and cuda.jit, and what to write here."""
 
 _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
@@ -79,12 +106,13 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
         OptionError: An option is not for this kind, of another type, or out of range.
     """
     chosen: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in _with_folders(given).items():
         if name not in _BY_KIND[kind]:
             raise OptionError(
                 f"cannot use option {name!r} here",
                 f"a kernel of kind {kind!r} does not take it",
-                f"{meant(name, [*_BY_KIND[kind], *OTHERS])}"
+                _WORDS_OF_OTHERS.get(name)
+                or f"{meant(name, [*_BY_KIND[kind], *OTHERS])}"
                 f"it takes {', '.join(sorted(_BY_KIND[kind])) or 'no compile options: its code is made'}",
             )
         if value is not None:
@@ -100,6 +128,32 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
             "leave one out",
         )
     return CompileOptions(**chosen, base_dir=base_dir)
+
+
+def _with_folders(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take the folders of `-I` and the level of `-O` out of the raw flags, as the options that they stand for."""
+    flags = given.get("options")
+    if not isinstance(flags, (list, tuple)):
+        return given
+    rest: list[Any] = []
+    folders: list[str] = []
+    levels: list[int] = []
+    words = iter(flags)
+    for flag in words:
+        name, equals, value = flag.partition("=") if isinstance(flag, str) else ("", "", "")
+        if name in _FOLDER_FLAGS and (value := value or next(words, "")):
+            folders.append(value)
+        elif name[:2] == "-I" and name != "-I":
+            folders.append(flag[2:].strip())
+        elif re.fullmatch("-O[0-3]", name) and not equals:
+            levels.append(int(name[2]))
+        else:
+            rest.append(flag)
+    own = given.get("include_dirs") or ()
+    is_list = isinstance(own, (list, tuple))
+    found = {**given, "options": rest}
+    found |= {"include_dirs": [*own, *folders]} if folders and is_list else {}
+    return found | ({"opt": levels[-1]} if levels and given.get("opt") is None else {})
 
 
 def _texts(value: Any) -> list[str]:
@@ -158,7 +212,7 @@ def _max_registers(name: str, value: Any, _base: str) -> int:
 
 def _opt(name: str, value: Any, _base: str) -> int:
     if type(value) is not int or not 0 <= value <= 3:
-        raise _refuse(name, value, "optimisation levels are 0, 1, 2 and 3", "write opt=3")
+        raise _refuse(name, value, "optimisation levels are 0, 1, 2 and 3", f"write opt={0 if value is False else 3}")
     return value
 
 
@@ -170,7 +224,8 @@ def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
 
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _refuse(name, value, "it is not a list of flags", f"write options={[value]}")
+        flags = value.split() if isinstance(value, str) else [value]
+        raise _refuse(name, value, "it is not a list of flags", f"write options={flags}")
     before = ""
     for flag in value:
         is_value = before.startswith("-") and "=" not in before  # perhaps: NVRTC knows which flags take one
@@ -178,8 +233,8 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
         if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
             raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
-        why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)
-        if why:
+        why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word)
+        if why and not is_value:
             raise _refuse(name, flag, "this flag is not accepted", why)
     return tuple(map(plain, value))
 

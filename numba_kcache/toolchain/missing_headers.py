@@ -93,6 +93,10 @@ def _for_header(
         return "leave the line out: this header is for host code, and NVRTC compiles device code alone"
     if package := next((package for begins, package in _PACKAGES if re.match(begins, name)), ""):
         return f"pip install {_for_release(package, toolkit_folders)}"
+    if name.startswith("cupy/"):
+        return "pip install cupy-cuda13x: its headers are found where it is installed"
+    if name.startswith("pycuda-"):
+        return "write #include <cuda/std/complex>, and cuda::std::complex<float> for pycuda::complex<float>"
     if re.match(r"(cutlass|cute)/", name):
         return "pip install nvidia-cutlass, and name its cutlass_library/source/include in include_dirs=[...]"
     if re.match(_OF_THE_HOST, name):

@@ -18,10 +18,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from ..engine.built import watched
-from ..engine.destination import require_directory
 from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..kernel import Kernel
+from ..kernel.verbs import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text

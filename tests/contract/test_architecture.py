@@ -24,7 +24,7 @@ FOREIGN_HOMES = {
              "frontends/mlir"},
     "numba": {"launch", "frontends/numba", "numba_hook"},
     "numba_cuda_mlir": {"frontends/mlir"},
-    "triton": {"adapters"},
+    "triton": {"adapters"}, "cupy": {"adapters"},
     "numpy": {"launch", "toolchain", "adapters", "frontends/numba", "frontends/mlir"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers"},
     "obstore": {"tiers"}, "cryptography": {"tiers"},

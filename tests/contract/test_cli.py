@@ -618,6 +618,51 @@ def test_directory_that_is_a_file_is_an_error(tmp_path: Path, verb: str, capsys:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+# -- run ---------------------------------------------------------------------------------------------------------
+
+SAYS = """
+import sys
+class Own: pass
+print(__name__, sys.argv[1:], sys.path[0], sys.modules["__main__"].Own is Own)
+if "raise" in sys.argv: raise ValueError("mine")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_program_runs_as_python_runs_it(tmp_path: Path) -> None:
+    """Arguments, also those that look like options, path, name and exit code; a file and a module."""
+    (tmp_path / "says.py").write_text(SAYS)
+    as_file = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "3", "--all", "-m")
+    plain = subprocess.run(
+        [sys.executable, str(tmp_path / "says.py"), "3", "--all", "-m"], capture_output=True, text=True, check=False
+    )
+    code = f"import os; os.chdir({str(tmp_path)!r})\n{WITHOUT_CUDA}"
+    as_module = run(tmp_path / "cache", "run", "--all", "-m", "says", "3", "--all", "-m", code=code)
+
+    assert as_file.stdout == as_module.stdout == plain.stdout
+    assert as_file.returncode == as_module.returncode == plain.returncode == 3
+
+
+@pytest.mark.slow
+def test_error_of_a_program_is_its_own(tmp_path: Path) -> None:
+    """Exit code 1, and a traceback that begins in the program."""
+    (tmp_path / "says.py").write_text(SAYS)
+    done = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "raise")
+
+    assert done.returncode == 1
+    assert "numba_kcache" not in done.stderr
+    assert done.stderr.splitlines()[1].endswith('says.py", line 5, in <module>')
+    assert done.stderr.endswith("ValueError: mine\n")
+
+
+@pytest.mark.parametrize("words", [(), ("nowhere.py",), ("-m",)], ids=" ".join)
+def test_run_without_a_program_is_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2; the message says what to write."""
+    assert main(["run", *words]) == 2
+    assert "hint: write numba-kcache run PROG.py, or run -m MODULE" in capsys.readouterr().err
+
+
 # -- warm --------------------------------------------------------------------------------------------------------
 
 

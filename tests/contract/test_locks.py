@@ -59,8 +59,9 @@ COVERED = {
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
     "store/locks.py Thread": "gives the parent's signs of life",
     "frontends/python/value.py cached_property": "of an object that one call makes and no other thread sees",
-    "adapters/triton.py Thread": "belongs to one look-up, which a child does not continue",
-    "adapters/triton.py SimpleQueue": "belongs to one look-up, which a child does not continue",
+    "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
+    "adapters/turn.py Thread": "belongs to one look-up, which a child does not continue",
+    "adapters/turn.py SimpleQueue": "belongs to one look-up, which a child does not continue",
     "warmup/workers.py socketpair": "leads to one worker; a worker forked from another closes the other's",
     "store/__init__.py register_at_fork": "calls after_fork of all objects in `renewed_in_children`",
 }

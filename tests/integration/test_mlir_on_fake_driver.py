@@ -179,8 +179,7 @@ def test_closed_context_is_noticed(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["module", "variable"])
 def test_hook_caches_programs_without_an_edit(tmp_path: Path, way: str) -> None:
-    """`python -m numba_kcache.numba_hook --all PROGRAM`, or the environment variable if the program imports the
-    package."""
+    """`numba-kcache run --all PROGRAM`, or the environment variable if the program imports the package."""
     program = tmp_path / "program.py"
     program.write_text(
         ("import numba_kcache\n" if way == "variable" else "")
@@ -190,7 +189,7 @@ def test_hook_caches_programs_without_an_edit(tmp_path: Path, way: str) -> None:
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "NUMBA_KCACHE_INSTALL": "all"}
     if way == "module":
         del env["NUMBA_KCACHE_INSTALL"]
-    words = [str(program)] if way == "variable" else ["-m", "numba_kcache.numba_hook", "--all", str(program)]
+    words = [str(program)] if way == "variable" else ["-m", "numba_kcache", "run", "--all", str(program)]
 
     assert [run(words, env=env).stdout.strip() for _ in range(2)] == ["1", "0"]
 

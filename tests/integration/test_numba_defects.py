@@ -497,21 +497,38 @@ def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:
 
 
 def test_installer_runs_a_program(tmp_path: Path) -> None:
-    """`python -m numba_kcache.numba_hook program.py` needs neither an edit nor the environment variable."""
+    """`numba-kcache run program.py`, or `run -m program`, needs neither an edit nor the environment variable."""
     project = Project(tmp_path, HERE)
     project.program()
     surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(project.cache / HERE)}
-    for hits in (0, 1):
-        done = run(["-m", "numba_kcache.numba_hook", str(project.files / "program.py")], env=surroundings)
+    surroundings["PYTHONPATH"] = os.pathsep.join([surroundings["PYTHONPATH"], str(project.files)])
+    for hits, words in enumerate([[str(project.files / "program.py")], ["-m", "program"]]):
+        done = run(["-m", "numba_kcache", "run", *words], env=surroundings)
         assert done.stdout.split()[-2:] == ["hits", str(hits)]
 
 
-def test_numba_hook_without_a_program_is_wrong_usage() -> None:
-    """Exit code 2, and the usage on standard error."""
-    done = run(["-m", "numba_kcache.numba_hook"], env=environment(build()), check=False)
+SIGNED = """
+import numba_kcache
+from numba import cuda
+def body(x, y):
+    x[0] = y
+signed = numba_kcache.cached_kernel(cuda.jit("void(float32[:], float32)")(body))
+signed.compile(arch="sm_80")
+several = numba_kcache.cached_kernel(cuda.jit(["void(float32[:], float32)", "void(float64[:], float64)"])(body))
+several.compile(arch="sm_80")
+print(len([*numba_kcache.entries()]))
+try:
+    cuda.jit("void(float32[:], float32)")(numba_kcache.cached_kernel(body))
+except AttributeError as error:
+    print("put cached_kernel above it" in str(error))
+"""
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: python -m numba_kcache.numba_hook [--all] SCRIPT")
+
+def test_signature_of_cuda_jit_is_kept(tmp_path: Path) -> None:
+    """A dispatcher that `@cuda.jit("void(...)")` made compiles ahead without `signature=`; the other order says why."""
+    surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+
+    assert run(["-c", SIGNED], env=surroundings).stdout.split() == ["2", "True"]
 
 
 WARNED = """

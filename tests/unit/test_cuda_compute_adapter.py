@@ -39,30 +39,13 @@ def test_installing_waits_for_the_import_and_leaves_no_trace(monkeypatch: pytest
     before = list(sys.meta_path)
     numba_kcache.install(cuda_compute=True)
     numba_kcache.install(cuda_compute=True)
-    added = [each for each in sys.meta_path if each not in before and type(each).__module__ == cuda_compute.__name__]
+    added = [each for each in sys.meta_path if each not in before]
 
     assert len(added) == 1
     assert added[0].find_spec("json") is None
     assert "cuda.compute" not in sys.modules
     numba_kcache.uninstall()
     assert sys.meta_path == before
-
-
-def test_finder_that_has_found_cuda_compute_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The finder removes itself, and no other finder."""
-    pytest.importorskip("cuda.compute", exc_type=ImportError)
-    for name in [name for name in sys.modules if name.startswith("cuda.compute")]:
-        monkeypatch.delitem(sys.modules, name)
-    before = list(sys.meta_path)
-    numba_kcache.install(cuda_compute=True)
-    (added,) = (each for each in sys.meta_path if type(each).__module__ == cuda_compute.__name__)
-    others = [each for each in sys.meta_path if each is not added]
-    try:
-        assert added.find_spec("cuda.compute") is not None
-        assert sys.meta_path == others
-    finally:
-        sys.meta_path[:] = before
-        numba_kcache.uninstall()
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,53 @@ def _has_device() -> bool:
     return bool(cuda.is_available())
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "label"),
+    [
+        (SAXPY, None, "saxpy"),
+        (SAXPY + EMPTY, "k", "k"),
+        ("template<class T> __global__ void axpy(T *x) {}", "axpy<float>", "axpy<float>"),
+        ('extern "C" __global__ void __launch_bounds__(32) bounded(int *x) {}', None, "bounded"),
+        (".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry j()\n{\nret;\n}", None, "j"),
+        (SAXPY + EMPTY, None, ""),
+        ("#define K __global__ void k() {}\nK", None, ""),
+    ],
+)
+def test_kernel_of_text_is_called_by_its_entry(cache: KernelCache, source: str, name: str | None, label: str) -> None:
+    """In events and messages, by `name` or the only kernel of the text; otherwise by its line."""
+    kernel = cached_kernel(source, name, arch="sm_90", cache=cache)  # type: ignore[call-overload]
+
+    assert kernel.explain().kernel.rpartition("test_kernel.")[2] == label or not label
+    assert ":" not in kernel.explain().kernel or not label
+
+
+def test_source_and_name_read_like_a_raw_kernel(cache: KernelCache) -> None:
+    """`cached_kernel(code, "name", options=(...))`; a name that is given twice is an error."""
+    source = f"{SAXPY}\n{EMPTY}"
+    positional = cached_kernel(source, "k", arch="sm_90", options=("-DX", "--std=c++17"), cache=cache)
+    named = cached_kernel(source, name="k", arch="sm_90", options=("-DX", "--std=c++17"), cache=cache)
+
+    assert positional.key() == named.key()
+    with pytest.raises(TypeError, match="name"):
+        cached_kernel(source, "k", name="k")  # type: ignore[call-overload]
+
+
+def test_decorator_of_another_compiler_above_this_one_says_the_order(cache: KernelCache) -> None:
+    """Numba asks for the defaults of what it takes as a function."""
+    kernel: Any = cached_kernel(SAXPY, cache=cache)
+    with pytest.raises(AttributeError, match="put cached_kernel above it"):
+        kernel.__defaults__  # noqa: B018
+
+
 def test_launch_needs_a_configuration(cache: KernelCache) -> None:
     """As in Numba, `kernel(args)` and a wrong number of values in the brackets are errors that show the right form."""
     kernel = cached_kernel(SAXPY, cache=cache)
     with pytest.raises(LaunchConfigError, match="it has no grid and block") as caught:
         kernel(1, 2, 3)
     assert "[grid, block]" in caught.value.hint
+    with pytest.raises(LaunchConfigError) as caught:
+        kernel((8,), (16, 8), (1, 2, 3))  # as a kernel of CuPy is launched
+    assert caught.value.hint == "write kernel[8, (16, 8)](...)"
     for config in (1, (1,), (1, 1, 0, 0, 0)):
         with pytest.raises(LaunchConfigError, match=r"a launch takes \[grid, block\]"):
             kernel[config]

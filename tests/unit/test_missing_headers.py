@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,47 @@ def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, heade
 
     assert f"#include <{works}>" in error.hint
     cached_kernel(f"#include <{works}>\n{KERNEL}", arch="sm_90", cache=KernelCache(tmp_path / "cache")).compile()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("texture<float, 2> t;", "cudaTextureObject_t"),
+        ("texture<float, cudaTextureType1D, cudaReadModeElementType> t;", "cudaTextureObject_t"),
+        ('extern "C" __global__ void j({{ type }} *x) {}', "{{ type }} is of a template"),
+        ('extern "C" __global__ void j($REAL *x) {}', "$REAL is of a template"),
+        ('extern "C" __global__ void j(${dtype} *x) {}', "${dtype} is of a template"),
+        ('extern "C" __global__ void j(%(type)s *x) {}', "%(type)s is of a template"),
+        ('extern "C" __global__ void j({dtype} *x) {}', "{dtype} is of a template"),
+        ("#include <pycuda-complex.hpp>", "cuda::std::complex<float>"),
+        ("int j[] = {nope};", "correct the line"),
+        ("__constant__ int j[1][1] = {{1}, {nope}};", "correct the line"),
+    ],
+)
+def test_line_of_another_library_is_answered(tmp_path: Path, line: str, hint: str) -> None:
+    """An old construct, or a template of text that nobody rendered; other mistakes keep their hint."""
+    assert hint in refused(tmp_path, f"{line}\n{KERNEL}").hint
+
+
+def test_headers_of_cupy_are_found_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not imported; an edited header is a miss. Elsewhere the hint names the package."""
+    folder = tmp_path / "cupy/_core/include/cupy"
+    source = f"#include <cupy/complex.cuh>\n{KERNEL.replace('1', 'ONE')}"
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert "cupy-cuda13x" in refused(tmp_path, source).hint
+    monkeypatch.delitem(sys.modules, "cupy")
+    folder.mkdir(parents=True)
+    (tmp_path / "cupy/__init__.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = []
+    for value in (1, 2):
+        (folder / "complex.cuh").write_text(f"#define ONE {value}\n")
+        kernel = cached_kernel(source, "k", arch="sm_90", cache=KernelCache(tmp_path / "cache"))
+        kernel.compile()
+        keys.append(kernel.explain().key)
+
+    assert keys[0] != keys[1]
 
 
 @pytest.mark.parametrize(

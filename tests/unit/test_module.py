@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from numba_kcache import CachedModule, Kernel, KernelCache, cached_kernel, cached_module
-from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
+from numba_kcache.errors import (
+    CompileError,
+    EntryError,
+    FrozenCacheError,
+    LaunchConfigError,
+    OptionError,
+    UncacheableError,
+)
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.cubin import read_cubin
@@ -126,6 +133,20 @@ def test_name_that_was_guessed_is_gone_when_the_kernels_are_known(cache: KernelC
     with pytest.raises(AttributeError, match="nowhere"):
         _ = fresh.nowhere
     assert getattr(fresh, name) is fresh[name] is vars(fresh)[name]
+
+
+@pytest.mark.parametrize("names", [None, ["saxpy"]])
+def test_launch_of_a_module_says_what_to_write(cache: KernelCache, names: Any) -> None:
+    """As a kernel, as a function, and by the methods of CuPy's RawModule."""
+    module: Any = cached_module(SAXPY, names, arch="sm_90", cache=cache)
+    for use in (lambda: module[8, 128], lambda: module((8,), (128,), ())):
+        with pytest.raises(LaunchConfigError, match="whose kernels have names") as caught:
+            use()
+        assert '"][grid, block]' in caught.value.hint
+    with pytest.raises(AttributeError, match=r'write module\["name"\]'):
+        module.get_function("saxpy")
+    with pytest.raises(AttributeError, match=r'write module.symbol\("name"\)'):
+        module.get_global("table")
 
 
 @each_way

@@ -98,9 +98,22 @@ REFUSALS = [
     ("options", ["-arch=sm_90"], "'-arch=sm_90': this flag is not accepted", "use arch="),
     ("options", ["--gpu-architecture=sm_90"], "this flag is not accepted", "use arch="),
     ("options", ["--gpu-architecture sm_90"], "this flag is not accepted", "use arch="),
-    ("options", ["-I/usr/include"], "this flag is not accepted", "use include_dirs="),
-    ("options", ["-I"], "this flag is not accepted", "use include_dirs="),
-    ("options", ["--include-path=/x"], "this flag is not accepted", "use include_dirs="),
+    ("options", ["-I"], "this flag is not accepted", "name a folder"),
+    ("options", ["--include-path="], "this flag is not accepted", "name a folder"),
+    ("options", ["-gencode=arch=compute_80,code=sm_80"], "this flag is not accepted", "use arch="),
+    ("options", ["-Xcompiler", "-fPIC"], "this flag is not accepted", "leave it out"),
+    ("options", ["-lcudadevrt"], "this flag is not accepted", "use link="),
+    ("options", "-DA -DB=2", "it is not a list of flags", "options=['-DA', '-DB=2']"),
+    ("opt", False, "opt=False", "write opt=0"),
+    ("enable_cooperative_groups", True, "does not take it", "write cooperative=True"),
+    ("name_expressions", ("k",), "does not take it", "names=[...]"),
+    ("backend", "nvrtc", "does not take it", "NVRTC compiles"),
+    ("jitify", True, "does not take it", "CCCL are found"),
+    ("translate_cucomplex", True, "does not take it", "cuComplex.h"),
+    ("no_extern_c", True, "does not take it", "nothing is added"),
+    ("cache_dir", "x", "does not take it", "NUMBA_KCACHE_DIR"),
+    ("maxrregcount", 32, "does not take it", "max_registers="),
+    ("device", True, "does not take it", "functions in Python"),
     ("options", ["-dlto"], "this flag is not accepted", "use lto=True"),
     ("options", ["--dlink-time-opt"], "this flag is not accepted", "use lto=True"),
     ("options", ["--time=x.csv"], "this flag is not accepted", "writes a file"),
@@ -122,6 +135,25 @@ def test_refusal_names_option_value_and_reason(name: str, value: object, says: s
     assert str(caught.value).startswith("cannot use ")
     assert says in str(caught.value)
     assert hints in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "flags", [["-Iinc", "-I", "/x"], ("--include-path=inc", "-I=/x"), ["-include-path", "inc", "--include-path", "/x"]]
+)
+def test_folders_of_raw_flags_are_include_folders(flags: Any) -> None:
+    """As RawKernel and SourceModule take them; behind those of `include_dirs`, in their order."""
+    found = cuda(options=[*flags, "-DA"], include_dirs=["first"])
+
+    assert found.include_dirs == ("/base/first", "/base/inc", "/x")
+    assert found.flags == ("-DA",)
+
+
+@pytest.mark.parametrize(("given", "opt"), [({}, 2), ({"opt": 1}, 1)])
+def test_level_of_raw_flags_is_the_option(given: dict[str, Any], opt: int) -> None:
+    """NVRTC knows no `-O`; the keyword is stronger."""
+    found = cuda(options=["-O1", "-O2"], **given)
+
+    assert (found.opt, found.flags) == (opt, ())
 
 
 @pytest.mark.parametrize("name", ["fastmath", "std", "defines", "include_dirs", "lto", "options"])

@@ -1,4 +1,4 @@
-"""Another compiler's dispatchers are taken over when it is imported, and are restored afterwards."""
+"""Libraries are patched when they are imported, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.python.takeover import Takeover, give_back
+import numba_kcache
+from numba_kcache import numba_hook
+from numba_kcache.frontends.python.takeover import give_back
 
 HOME = "toy_compiler.dispatch"
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A compiler's package that can be imported."""
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What is done to a compiler's package that can be imported, the only one that is patched."""
     folder = tmp_path / "toy_compiler"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "dispatch.py").write_text("is_loaded = True\n")
     (folder / "other.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
+    done: list[Any] = []
+
+    def replace(home: ModuleType, every_kernel: bool) -> None:
+        done.append((home.is_loaded, every_kernel))
+
+    patch: Any = SimpleNamespace(replace=replace, restore=lambda: done.append("restored"))
+    monkeypatch.setitem(sys.modules, "numba_kcache.toy_patch", patch)
+    monkeypatch.setattr(numba_hook, "_PATCHES", {HOME: "toy_patch"})
+    monkeypatch.setattr(numba_hook, "_NUMBAS", {HOME: "toy_compiler"})
     before = list(sys.meta_path)
-    yield
-    sys.meta_path[:] = before
+    yield done
+    numba_kcache.uninstall()
+    assert sys.meta_path == before
     for name in [name for name in sys.modules if name.partition(".")[0] == "toy_compiler"]:
         del sys.modules[name]
 
 
-def takeover_of(calls: list[Any]) -> Takeover:
-    def replace(home: ModuleType, every_kernel: bool) -> None:
-        calls.append((home.is_loaded, every_kernel))
-
-    return Takeover(HOME, "toy_compiler", "toy_compiler.other", replace, lambda: calls.append("restored"))
-
-
-@pytest.mark.usefixtures("compiler")
-def test_compiler_that_is_imported_later_is_taken_over_then() -> None:
+def test_compiler_that_is_imported_later_is_patched_then(calls: list[Any]) -> None:
     """This happens once, when its module has run; imports of its other modules change nothing."""
-    calls: list[Any] = []
-    takeover_of(calls).install(True)
+    numba_kcache.install(all=True)
     importlib.import_module("toy_compiler.other")
-    assert calls == ["restored"]
+    assert calls == []
 
     importlib.import_module(HOME)
     importlib.reload(sys.modules[HOME])
@@ -53,28 +56,35 @@ def test_compiler_that_is_imported_later_is_taken_over_then() -> None:
     assert calls == ["restored", (True, True)]
 
 
-@pytest.mark.usefixtures("compiler")
-def test_compiler_that_is_imported_is_taken_over_at_once() -> None:
-    """It can be taken over again after it was restored."""
+def test_compiler_that_is_imported_is_patched_at_once(calls: list[Any]) -> None:
+    """It can be patched again after it was restored."""
     importlib.import_module(HOME)
-    calls: list[Any] = []
-    takeover = takeover_of(calls)
-    takeover.install(False)
-    takeover.install(True)
+    numba_kcache.install()
+    numba_kcache.install(all=True)
 
     assert calls == ["restored", (True, False), "restored", (True, True)]
 
 
-@pytest.mark.usefixtures("compiler")
-def test_uninstalled_takeover_waits_for_nothing() -> None:
+def test_uninstalled_hook_waits_for_nothing(calls: list[Any]) -> None:
     """A later import leaves the compiler's module unchanged."""
-    calls: list[Any] = []
-    takeover = takeover_of(calls)
-    takeover.install(True)
-    takeover.uninstall()
+    numba_kcache.install(all=True)
+    numba_kcache.uninstall()
     importlib.import_module(HOME)
 
-    assert calls == ["restored", "restored"]
+    assert calls == ["restored"]
+
+
+@pytest.mark.parametrize(("wanted", "done"), [("all", ["restored", (True, True)]), ("0", [])])
+def test_variable_is_read_when_the_compiler_is_imported(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch, wanted: str, done: list[Any]
+) -> None:
+    """A program may set it, or take it back, after it has imported this package."""
+    monkeypatch.setenv("NUMBA_KCACHE_INSTALL", "1")
+    numba_hook.install_when_imported()
+    monkeypatch.setenv("NUMBA_KCACHE_INSTALL", wanted)
+    importlib.import_module(HOME)
+
+    assert calls == done
 
 
 class Dispatcher:

@@ -5,7 +5,7 @@ Promise     While the patch is installed, numba-cuda-mlir's own cache is not use
 Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
             makes uses this cache as well.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
+Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (numba_hook).
 Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
 """
@@ -16,11 +16,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import KCacheError, OptionError
-from ..python.takeover import CacheOfDispatcher, Takeover, give_back
+from ..python.takeover import CacheOfDispatcher, give_back
 from .definition import MlirResolutions
 from .dispatcher import served, served_launch
 from .installed import InstalledDefinition, InstalledLaunches
-from .internals import DISPATCHERS, PACKAGE, surface
+from .internals import surface
 
 _replaced: dict[str, Any] = {}
 """The original methods while they are replaced, by name."""
@@ -49,13 +49,15 @@ class DispatcherCache(CacheOfDispatcher):
         self.launches.forget()
 
 
-def _restore() -> None:
+def restore() -> None:
+    """Give numba-cuda-mlir its methods back."""
     if not _replaced:
         return
     give_back(surface().MLIRDispatcher, surface().NullCache, _replaced, _attached)
 
 
-def _replace(home: Any, every_kernel: bool) -> None:
+def replace(home: Any, every_kernel: bool) -> None:
+    """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
     kind = home.MLIRDispatcher
     compile_impl, compile_public, specialize_plain = kind._compile_impl, kind._compile_public, kind.specialize
     get_item = kind.__getitem__
@@ -137,6 +139,3 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
     _attached[dispatcher], launches = before, InstalledLaunches(definition)
     dispatcher._cache = DispatcherCache(launches)
     return launches.resolutions
-
-
-TAKEOVER = Takeover(DISPATCHERS, PACKAGE, DISPATCHERS, _replace, _restore)

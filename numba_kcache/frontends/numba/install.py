@@ -3,7 +3,7 @@
 Method      Four methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
             `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
+Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (numba_hook).
 Source      numba-cuda 0.30.4, dispatcher.py.
 """
 
@@ -19,7 +19,7 @@ from ...engine.session import process_session
 from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
 from ...launch.typed import around
 from ...model import choose_for_device
-from ..python.takeover import Takeover, give_back
+from ..python.takeover import give_back
 from .definition import NumbaDefinition, NumbaResolutions, is_simulated
 from .dispatcher import DispatcherCache, specialize
 
@@ -30,7 +30,8 @@ _attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
 
 
-def _restore() -> None:
+def restore() -> None:
+    """Give Numba its methods back."""
     if not _replaced:
         return
     from numba.cuda.dispatcher import CUDADispatcher, NullCache
@@ -38,7 +39,8 @@ def _restore() -> None:
     give_back(CUDADispatcher, NullCache, _replaced, _attached)
 
 
-def _replace(home: Any, every_kernel: bool) -> None:
+def replace(home: Any, every_kernel: bool) -> None:
+    """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel."""
     if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
         return
     kind = home.CUDADispatcher
@@ -83,6 +85,3 @@ def _attach(dispatcher: Any) -> None:
     choose = functools.partial(choose_for_device, (), kernel=definition.name)
     resolutions = NumbaResolutions(definition, process_session, choose)
     resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
-
-
-TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_CUDA_MODULE, _replace, _restore)

@@ -205,6 +205,8 @@ class PythonDefinition(Definition):
         """Read `signature=`; if it is None, take the definition's own signatures, or else those resolved so far."""
         given = self.options.get("signature") if signature is None else signature
         assert self.declared  # raises if Numba is not installed
+        if given is None and not getattr(self.thing, "_can_compile", True):
+            given = [tuple(each) for each in self.thing.overloads]  # of `@cuda.jit("void(...)")`
         found = self.read_signatures(given) if given is not None else known
         if not found:
             raise OptionError(

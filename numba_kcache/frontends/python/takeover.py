@@ -1,20 +1,15 @@
 """Patch Numba's dispatchers so that unedited programs use this cache: the code shared by both Numbas.
 
 Promise     Kernels remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from the cache.
-            Kernels that were decorated before `install()` use it from their next compilation on. A compiler that the
-            program has not imported is not imported, but patched when the program imports it. `uninstall()` undoes all.
+            Kernels that were decorated before `install()` use it from their next compilation on. `uninstall()` undoes
+            all.
 Not here    The methods that are replaced (numba.install, mlir.install).
 """
 
 from __future__ import annotations
 
-import atexit
-import importlib.util
-import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
-
-from ...settings import install_wanted
 
 
 def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: MutableMapping[Any, Any]) -> None:
@@ -67,99 +62,3 @@ class CacheOfDispatcher:
     def flush(self) -> None:
         """Read the function again at the next launch; entries stay, since their keys cover their content."""
         self.resolutions.flush()
-
-
-class Takeover:
-    """Patch one compiler's dispatchers, now or when it is imported.
-
-    Args:
-        home: The module with the dispatcher class.
-        package: The package of this compiler.
-        sign: A module that only this compiler has, which tells that it is installed.
-        replace: Replaces methods of the class; called with the module, and whether all kernels are affected.
-        restore: Undoes `replace`.
-    """
-
-    def __init__(
-        self, home: str, package: str, sign: str, replace: Callable[[Any, bool], None], restore: Callable[[], None]
-    ) -> None:
-        self._home, self._package, self._sign, self._replace, self._restore = home, package, sign, replace, restore
-        self._arrival: _Arrival | None = None
-
-    def is_installed(self) -> bool:
-        """Check whether the compiler is installed."""
-        try:
-            is_imported = self._home.rpartition(".")[0] in sys.modules
-            return importlib.util.find_spec(self._sign if is_imported else self._package) is not None
-        except (ImportError, ValueError):
-            return False
-
-    def install(self, every_kernel: bool) -> None:
-        """Patch now, or as soon as the program imports the compiler.
-
-        Args:
-            every_kernel: Whether kernels without `cache=True` are affected as well.
-        """
-        self.uninstall()
-        if self._home in sys.modules:
-            self._replace(sys.modules[self._home], every_kernel)
-        else:
-            self._wait(lambda home: self._replace(home, every_kernel))
-
-    def install_when_imported(self) -> None:
-        """Patch as `NUMBA_KCACHE_INSTALL` asks, as soon as the program imports the compiler."""
-        if self._home in sys.modules:
-            self._as_asked(sys.modules[self._home])
-        else:
-            self._wait(self._as_asked)
-
-    def uninstall(self) -> None:
-        """Undo the patch. Kernels that are loaded stay usable."""
-        self._leave()
-        atexit.unregister(self._leave)
-        self._arrival = None
-        self._restore()
-
-    def _as_asked(self, home: Any) -> None:
-        wanted = install_wanted()
-        if wanted:
-            self._restore()
-            self._replace(home, wanted == "all")
-
-    def _wait(self, act: Callable[[Any], None]) -> None:
-        self._arrival = _Arrival(self._home, act)
-        sys.meta_path.insert(0, self._arrival)
-        atexit.register(self._leave)  # at exit, CPython keeps `sys.meta_path` and its finders longer than modules
-
-    def _leave(self) -> None:
-        if self._arrival in sys.meta_path:
-            sys.meta_path.remove(self._arrival)
-
-
-class _Arrival:
-    """A module finder that waits for one module, and removes itself when it is found.
-
-    Args:
-        home: The module's name.
-        act: Called with the module once it is loaded.
-    """
-
-    def __init__(self, home: str, act: Callable[[Any], None]) -> None:
-        self._home, self._act = home, act
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        """The module's spec, with a loader that calls `act` after loading; None for every other module."""
-        if name != self._home:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                load(module)
-                self._act(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -17,7 +17,7 @@ from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 from .request import source_request
-from .source import Source, define_function, define_text, returns_source
+from .source import Source, completed, define_function, define_text, returns_source
 
 if TYPE_CHECKING:
     from ...model.artifact import Artifact
@@ -66,6 +66,17 @@ class SourceDefinition(Definition):
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
+        if isinstance(thing, str) and module is None:  # inline, for the time of a warm start
+            own = self.entry_name or ""
+            mark = ".entry" if self.kind == "ptx" else "__global__"
+            _before, _mark, declared = ("", "", "") if own else thing.partition(mark)
+            if declared and mark not in declared:
+                head, _parenthesis, rest = declared.partition("(")
+                if head.endswith("__launch_bounds__"):
+                    head = rest.partition(")")[2].partition("(")[0]
+                own = head.split()[-1:][0] if head.split() else ""
+            if own and own.isprintable():
+                self.label = f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
         self.link: tuple[Any, ...] = ()
         self.depends: tuple[Any, ...] = ()
@@ -113,7 +124,6 @@ class SourceDefinition(Definition):
         """Add to the values given for a template its defaults for the other parameters."""
         if not callable(self.thing):
             return super().template_values(values)
-        from .templates import completed
 
         return completed(self.thing, self.name, values)
 

@@ -14,6 +14,12 @@ from ...model.request import LinkInput, Origin, SourceRequest
 from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
 from ...toolchain.missing_headers import hint_of
 
+_UNRENDERED = (
+    r"\{\{[^{};,]*[A-Za-z_][^{};,]*\}\}|\{%.*?%\}|\$\{?[A-Za-z_]\w*\}?"
+    r"|%\([A-Za-z_]\w*\)[a-z]|\{[A-Za-z_]\w*\}(?=\s*[*&\w])"
+)
+"""A mark of Jinja, Mako, `string.Template`, `%` or `str.format` in a source."""
+
 
 def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
     """Make the error for a source that NVRTC refused.
@@ -28,7 +34,7 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
         OptionError: An option is at fault.
     """
     folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
-    hint = hint_of(log, folders, toolkit_dirs)
+    hint = hint_of(log, folders, toolkit_dirs) or _hint_for_line(log, program, request.source)
     log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
@@ -37,6 +43,22 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
         hint = "this is PTX: say kind='ptx'"
     hint = hint or "correct the line that is shown; .log has all that the compiler said"
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
+
+
+def _hint_for_line(log: str, program: str, source: str) -> str:
+    """The hint for the first line that NVRTC refused, if it is of a template or of an older CUDA; "" for none."""
+    found = re.search(rf"(?m)^{re.escape(program)}\((\d+)\): error", log)
+    line = source.split("\n")[int(found[1]) - 1 :][:1] if found else []
+    if not line:
+        return ""
+    if re.search(r"\btexture\s*<|\bsurface\s*<", line[0]):
+        return "CUDA 12 has no texture references: pass a texture object as a cudaTextureObject_t"
+    mark = re.search(_UNRENDERED, line[0])
+    if mark is None:
+        return ""
+    return (
+        f"{mark[0].strip()} is of a template that was not rendered: render it, or return it from a function with values"
+    )
 
 
 def refused_input(

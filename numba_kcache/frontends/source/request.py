@@ -70,8 +70,9 @@ def source_request(
     uncacheable = ""
     headers: HeaderSearch | None = None
     if not is_plain:
-        from .surroundings import header_search
+        from .surroundings import header_search, with_folder_of_cupy
 
+        options = with_folder_of_cupy(text, options)
         uncacheable, headers = header_search(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown

@@ -1,4 +1,4 @@
-"""The source that a user wraps: a function that returns it, or text.
+"""The source that a user wraps: a function that returns it, with parameters or without, or text.
 
 Promise     A function that returns source is recognised by its annotation and code alone and called once, at
             first use. Relative paths start from the folder of the file that defines the kernel.
@@ -86,8 +86,6 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
     if kind and kind not in TEXTS:
         raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
     if code.co_argcount or code.co_kwonlyargcount or code.co_flags & (HAS_ARGS | HAS_KEYWORDS):
-        from .templates import template_defaults
-
         template_defaults(function)
     if values:
         chosen = f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -180,3 +178,47 @@ def _returned(code: Any) -> set[Any]:
                 found.add(str if source is not None and source.opname == "BUILD_STRING" else ...)
         previous = step
     return found
+
+
+def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a function that returns source, each with its default.
+
+    Raises:
+        OptionError: A parameter has no default, or cannot be given by name.
+    """
+    code = function.__code__
+    count = code.co_argcount
+    defaults = dict(zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    for name in names:
+        if name not in defaults:
+            raise OptionError(
+                f"cannot call {function.__qualname__} for its source",
+                f"its parameter {name} has no default",
+                f"give {name} a default; instantiate() replaces it with other values",
+            )
+    if code.co_posonlyargcount or code.co_flags & (HAS_ARGS | HAS_KEYWORDS):
+        raise OptionError(
+            f"cannot call {function.__qualname__} for its source",
+            "values are given to a template by their names alone",
+            "give it plain parameters, each with a default",
+        )
+    return {name: defaults[name] for name in names}
+
+
+def completed(function: Callable[..., Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the values given for a template its defaults for the other parameters; `name` is the kernel's.
+
+    Raises:
+        OptionError: A value is for no parameter, or a parameter has no default.
+    """
+    defaults = template_defaults(function)
+    unknown = [each for each in values if each not in defaults]
+    if unknown:
+        raise OptionError(
+            f"cannot instantiate {name} with {unknown[0]}={values[unknown[0]]!r}",
+            f"its parameters are {', '.join(defaults) or 'none'}",
+            "use their names",
+        )
+    return {**defaults, **values}

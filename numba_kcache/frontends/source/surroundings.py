@@ -5,7 +5,10 @@ Not here    Finding and checking the headers (headers).
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ...headers import words
@@ -49,6 +52,16 @@ def header_search(
         has_lines=options.has_lines,
         complete=_completed if kind == "cuda" else None,
     )
+
+
+def with_folder_of_cupy(text: str, options: CompileOptions) -> CompileOptions:
+    """Add the folder of CuPy's headers, where CuPy is installed, to the options of a text that names one of them."""
+    if "<cupy/" in text or '"cupy/' in text:
+        with contextlib.suppress(ImportError, ValueError):  # CuPy is being imported, or was replaced
+            spec = find_spec("cupy")
+            folders = [os.path.join(each, "_core/include") for each in (spec and spec.submodule_search_locations) or ()]
+            return options._replace(include_dirs=(*options.include_dirs, *folders))
+    return options
 
 
 def _completed(artifact: Artifact, texts: Sequence[bytes]) -> Artifact:

@@ -1,0 +1,233 @@
+"""CuPy's kernels in this cache: `cupy.cuda.compiler` has a place for a cache that everything it compiles passes.
+
+Promise     Objects, launches and errors remain CuPy's. A hit was compiled under CuPy's own name, which covers source,
+            options, architecture and CuPy with its headers, by the same build of NVRTC, from other headers that are
+            unchanged. Code whose compile cannot be observed (nvcc, Jitify, relocatable code, precompiled headers) is
+            left to the cache that CuPy had before, with an event. On any failure of the cache CuPy compiles.
+Method      CuPy compiles between a `load` that returns None and its `save` (turn), on one thread: there NVRTC is
+            observed. It first looks for the program's own file, so a compile that nobody saw is known. The calling
+            function's variables say how CuPy will compile, before it does.
+Not here    Kernels that CuPy keeps in memory: CuPy looks each up once in a process.
+Source      CuPy 14.2: cuda/compiler.py (`_compile_with_cache_cuda`), cuda/_compiler_cache.py (`KernelCacheBackend`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from ..engine.built import ALONE, Built, find_built, find_or_build
+from ..engine.session import Session, process_session
+from ..errors import FrozenCacheError, KCacheWarning
+from ..headers import HeadersRead
+from ..headers.roots import HeaderSearch
+from ..launch import native
+from ..model import NO_TARGET, Event, EventKind, trouble
+from ..model.cubin import read_cubin
+from .turn import Turn
+
+_MAKERS = ("nvrtc", "nvrtc-builtins"), ()
+_KNOWN = frozenset(("source", "options", "arch", "backend", "name_expressions", "to_ltoir"))
+_UNSEEN = re.compile(r"-DCUPY_USE_JITIFY|--?(?:dc|device-c|rdc|relocatable-device-code|(?:create-|use-)?pch)(?:=.*)?")
+"""Options with which a part of the compile is not seen: Jitify and precompiled headers, or the driver's linker."""
+
+_KERNEL = re.compile(r"__global__\s[^;{]*?\b(\w+)\s*\((?!\s*\d)")
+
+
+class _Compile:
+    """One kernel that CuPy looks up, with the variables of the function that does.
+
+    Args:
+        session: The session of the cache.
+        name: CuPy's name for the code.
+        known: The variables.
+    """
+
+    def __init__(self, session: Session, name: str, known: Mapping[str, Any]) -> None:
+        self.session, self.name, self.known, self.label = session, name, known, _label(name, known)
+        self.components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
+        self.search = HeaderSearch((known["source"].encode(),), (), _toolkit(), is_working=True, read=self._read)
+        self.turn: Turn | None = None
+        self._headers = HeadersRead()
+
+    def take_turn(self, caller: FrameType) -> Built | None:
+        """Take the turn to compile it, or wait for the process that has it and return its code."""
+        find = functools.partial(
+            find_or_build, self.session, self.components, label=self.label, depends=(), meta=None, caller="",
+            makers=_MAKERS, headers=self.search,
+        )  # fmt: skip
+        turn = Turn((threading.get_ident(), __name__), find, caller)
+        found = turn.wait()
+        if found is None:
+            self.turn, self._since_ns = turn, time.time_ns()
+        return found
+
+    def finish(self, code: bytes, events: list[Any]) -> None:
+        """Store the code that was compiled since `find`, under the headers that NVRTC read."""
+        from ..headers.record import read_elsewhere
+
+        own = f"/{self.name}.cu".encode()
+        folder = next((each[1].removesuffix(own) for each in events if each[1].endswith(own)), b"")
+        # CuPy's folder for this compile has another name each time, and is gone when NVRTC looks there
+        home = os.fsencode(_home())
+        events = [each for each in events if not each[2] or not (each[1] + b"/").startswith(folder + b"/")]
+        events = [each for each in events if not each[1].startswith(home)]
+        self._headers = read_elsewhere(events, self.search, self.session.toolchain, self._since_ns)
+        if not folder:
+            self._headers = HeadersRead(untracked="its compile was not observed")
+        assert self.turn is not None
+        self.turn.finish({ALONE: code})
+
+    def _read(self) -> HeadersRead:
+        return self._headers
+
+    def mismatch(self, code: bytes, compiler: Any) -> str:
+        """Say why stored code cannot be the one that CuPy looks for; "" if it can."""
+        names = self.known["name_expressions"]
+        if self.known["to_ltoir"]:
+            return ""
+        if names:
+            decoded = compiler._decode_cache_payload(code, len(names))
+            if decoded is None:
+                return "it lacks the names of its kernels"
+            code = decoded[1]
+        try:
+            if not code.startswith(b"\x7fELF") or read_cubin(code).sm == int(self.known["arch"]):
+                return ""
+            return "it is for another target"
+        except ValueError as error:
+            return f"it cannot be read: {error}"
+
+
+def _label(name: str, known: Mapping[str, Any]) -> str:
+    """Name a source by its kernels; by CuPy's name if it has none."""
+    names = known.get("name_expressions") or _KERNEL.findall(str(known.get("source"))) or [name]
+    return f"cupy:{', '.join(dict.fromkeys(names))}"[:200]
+
+
+def _home() -> str:
+    """CuPy's own folder, whose headers are in its name for a kernel."""
+    return f"{sys.modules['cupy'].__path__[0]}/"
+
+
+def _toolkit() -> Any:
+    """Record name and finder of the toolkit's header folders, which CuPy itself names to NVRTC."""
+    from cupy._core.core import assemble_cupy_compiler_options
+
+    named = [each[2:] for each in assemble_cupy_compiler_options(()) if each.startswith("-I")]
+    found = [each for each in named if not each.startswith(_home())]
+    return f"cupy {found}", lambda: found
+
+
+def _unseen(known: Mapping[str, Any], compiler: Any) -> str:
+    """Say why a compile cannot be observed; "" if it can."""
+    if not known.keys() >= _KNOWN:
+        return "this version of CuPy compiles in another way"
+    if known["backend"] != "nvrtc":
+        return f"{known['backend']} compiles it"
+    options = [*known["options"], "--pch"] if getattr(compiler, "_use_pch", False) else known["options"]
+    return next((f"its compile with {each} cannot be observed" for each in options if _UNSEEN.fullmatch(each)), "")
+
+
+class Backend:
+    """A `KernelCacheBackend` of CuPy.
+
+    Args:
+        compiler: The module `cupy.cuda.compiler`.
+    """
+
+    def __init__(self, compiler: Any) -> None:
+        self.own = compiler._kernel_cache_backend
+        self._compiler, self._pending = compiler, threading.local()
+
+    def load(self, name: str) -> bytes | None:
+        """Find the code that CuPy calls by this name; None if CuPy has to compile it.
+
+        Raises:
+            FrozenCacheError: The code is not stored, or its compile cannot be observed, and the mode is frozen.
+        """
+        self._ended()
+        session, caller, label = process_session(), sys._getframe(1), name
+        try:
+            known = dict(caller.f_locals)
+            label, why = _label(name, known), _unseen(known, self._compiler)
+            if why:
+                return self._left(session, name, label, why)
+            wanted = _Compile(session, name, known)
+            for _ in range(2):
+                built = find_built(session, wanted.components, label, wanted.search, _MAKERS)
+                if built is None:
+                    from ..headers import observer
+
+                    why = observer.unobservable(session.toolchain, is_probed=True)
+                    if why:
+                        return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
+                    built = wanted.take_turn(caller)
+                if built is None:
+                    observer.begin_observing()
+                    self._pending.of = wanted
+                    return None
+                code = built.payloads[ALONE]
+                why = wanted.mismatch(code, self._compiler)
+                if not why:
+                    return code
+                session.set_aside(built.key, why)
+        except FrozenCacheError:
+            raise
+        except Exception as error:  # on any failure of the cache, CuPy compiles
+            session.events.emit(trouble("cupy", f"cannot look for {label}: {error}"))
+        return None
+
+    def save(self, name: str, cubin: bytes, source: str) -> None:
+        """Store what CuPy has compiled since `load`; a compile that is left to CuPy goes to its own cache."""
+        wanted, events = self._ended()
+        if wanted is None or wanted.name != name:
+            self.own.save(name, cubin, source)
+            return
+        try:
+            wanted.finish(bytes(cubin), events)
+        except Exception as error:  # CuPy has its code
+            wanted.session.events.emit(trouble("cupy", f"cannot store {wanted.label}: {error}"))
+
+    def _left(self, session: Session, name: str, label: str, why: str) -> bytes | None:
+        """Leave a kernel to CuPy's own cache."""
+        if session.settings.mode == "frozen":
+            raise FrozenCacheError(f"cannot compile {label}", f"the cache is frozen, and {why}")
+        fields = {"kernel": label, "target": NO_TARGET.name, "key": "", "reason": f"left to CuPy's own cache: {why}"}
+        session.events.emit(Event(EventKind.UNCACHEABLE, fields))
+        code: bytes | None = self.own.load(name)
+        return code
+
+    def _ended(self) -> tuple[_Compile | None, list[Any]]:
+        """End what this thread looked up last, and return it with what NVRTC has asked since."""
+        wanted, self._pending.of = getattr(self._pending, "of", None), None
+        return wanted, [] if wanted is None else native.unwatch()
+
+
+def replace(compiler: Any, _every_kernel: bool) -> None:
+    """Give CuPy this cache."""
+    base = getattr(sys.modules.get("cupy.cuda._compiler_cache"), "KernelCacheBackend", None)
+    has_place = hasattr(compiler, "_set_kernel_cache_backend") and hasattr(compiler, "_kernel_cache_backend")
+    if base is None or base.__abstractmethods__ != {"load", "save"} or not has_place:
+        version = getattr(sys.modules.get("cupy._version"), "__version__", "")
+        text = f"cannot cache CuPy's kernels: CuPy {version} has no place for a cache like that of CuPy 14.2"
+        warnings.warn(KCacheWarning(f"{text}\n  hint: pip install 'cupy-cuda13x==14.2.*'"), stacklevel=2)
+        return
+    base.register(Backend)
+    compiler._set_kernel_cache_backend(Backend(compiler))
+
+
+def restore() -> None:
+    """Give CuPy the cache that it had."""
+    compiler: Any = sys.modules.get("cupy.cuda.compiler")
+    found = getattr(compiler, "_kernel_cache_backend", None)
+    if isinstance(found, Backend):
+        compiler._set_kernel_cache_backend(found.own)
