@@ -3,7 +3,7 @@
 Promise     Kernels remain Numba's own dispatchers with unchanged behaviour; only their compiled code comes from the
             cache. numba-cuda and numba-cuda-mlir are each patched, whether the program imported the package before
             `install()` or imports it later. `install()` itself imports neither.
-Not here    The patches of each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
+Not here    The patches of each compiler (frontends.numba, adapters.cuda_compute).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import runpy
 import sys
 
 from .errors import ToolchainMissingError
-from .frontends.mlir.install import TAKEOVER as MLIR
-from .frontends.numba.install import TAKEOVER as NUMBA
+from .frontends.numba.llvm_install import TAKEOVER as NUMBA
+from .frontends.numba.mlir_install import TAKEOVER as MLIR
 from .settings import install_wanted
 
 __all__ = ["install", "install_when_imported", "main", "uninstall"]

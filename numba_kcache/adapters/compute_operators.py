@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..frontends.mlir import dialect as mlir
-from ..frontends.python import Registration, Registrations
-from ..frontends.python.configuration import code_variables
-from ..frontends.python.value import Refused
+from ..frontends.numba import mlir_dialect as mlir
+from ..frontends.numba.configuration import code_variables
+from ..frontends.numba.graph import Registration, Registrations
+from ..frontends.numba.value import Refused
 from ..keys import Plain
 from ..settings import variables
 from .compute_arguments import HOME, Unkeyed, dtype_form, type_form
@@ -97,7 +97,7 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.mlir.compile import fresh as fresh_functions
+    from ..frontends.numba.mlir_compile import fresh as fresh_functions
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
     with fresh_functions(others, chip):

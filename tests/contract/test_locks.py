@@ -58,7 +58,7 @@ COVERED = {
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
     "store/locks.py Thread": "gives the parent's signs of life",
-    "frontends/python/value.py cached_property": "of an object that one call makes and no other thread sees",
+    "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
     "adapters/triton.py Thread": "belongs to one look-up, which a child does not continue",
     "adapters/triton.py SimpleQueue": "belongs to one look-up, which a child does not continue",
     "warmup/workers.py socketpair": "leads to one worker; a worker forked from another closes the other's",

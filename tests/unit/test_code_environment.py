@@ -12,8 +12,8 @@ from numba import cuda
 from numba.cuda.core import config
 
 from numba_kcache import cached_kernel
-from numba_kcache.frontends.numba.dialect import code_environment
-from numba_kcache.frontends.python.configuration import code_variables
+from numba_kcache.frontends.numba.configuration import code_variables
+from numba_kcache.frontends.numba.llvm_dialect import code_environment
 from tests.support.compiling import in_python
 
 
@@ -112,7 +112,7 @@ def test_setting_that_llvmlite_read_when_it_was_loaded_counts() -> None:
     script = (
         "import os\nos.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS'] = {!r}\nfrom numba import cuda\n"
         "del os.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS']\n"
-        "from numba_kcache.frontends.numba.dialect import code_environment as read\n"
+        "from numba_kcache.frontends.numba.llvm_dialect import code_environment as read\n"
         "print(read(has_lines=False)[0].digest)"
     )
 
@@ -145,7 +145,7 @@ def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
 RELOADED = """
 import os
 from numba import cuda
-from numba_kcache.frontends.numba.dialect import code_environment as read
+from numba_kcache.frontends.numba.llvm_dialect import code_environment as read
 before = read(has_lines=True)
 os.environ["NUMBA_SHOW_HELP"] = "0"
 assert read(has_lines=True) == before, (read(has_lines=True), before)
@@ -155,8 +155,8 @@ assert read(has_lines=True) == before, (read(has_lines=True), before)
 @pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
 def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
     """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""
-    in_python(RELOADED.replace("from numba ", f"from {package} ").replace("frontends.numba.",
-              "frontends.numba." if package == "numba" else "frontends.mlir."))  # fmt: skip
+    in_python(RELOADED.replace("from numba ", f"from {package} ").replace("llvm_dialect",
+              "llvm_dialect" if package == "numba" else "mlir_dialect"))  # fmt: skip
 
 
 def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.frontends.numba.dialect import code_environment as read; import sys\n"
+        "from numba_kcache.frontends.numba.llvm_dialect import code_environment as read; import sys\n"
         "assert read(has_lines=True) == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -19,10 +19,11 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.mlir import arguments, arrays  # noqa: E402
-from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
-from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
-from numba_kcache.frontends.python.arguments import lay_out  # noqa: E402
+from numba_kcache.frontends.numba import mlir_arguments as arguments  # noqa: E402
+from numba_kcache.frontends.numba import mlir_arrays as arrays  # noqa: E402
+from numba_kcache.frontends.numba.arguments import lay_out  # noqa: E402
+from numba_kcache.frontends.numba.mlir_arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
+from numba_kcache.frontends.numba.mlir_internals import surface  # noqa: E402
 
 ADDRESS = 0x7F0000001000
 

@@ -16,7 +16,7 @@ from numba_kcache import ToolchainMissingError
 
 numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.mlir import internals  # noqa: E402
+from numba_kcache.frontends.numba import mlir_internals as internals  # noqa: E402
 
 pytestmark = pytest.mark.lane
 

@@ -12,9 +12,9 @@ from numba_kcache.model.request import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.mlir import link
-from numba_kcache.frontends.mlir.internals import linker_parts
-from numba_kcache.frontends.python.value import Refused
+from numba_kcache.frontends.numba import mlir_link as link
+from numba_kcache.frontends.numba.mlir_internals import linker_parts
+from numba_kcache.frontends.numba.value import Refused
 
 
 def text(content: str, name: str = "device.cu") -> LinkInput:

@@ -13,8 +13,8 @@ from numba import types
 from numba.cuda.np.numpy_support import from_dtype
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.frontends.numba.arguments import lay_out, slot_of
-from numba_kcache.frontends.python.arguments import TypedLauncher
+from numba_kcache.frontends.numba.arguments import TypedLauncher
+from numba_kcache.frontends.numba.llvm_arguments import lay_out, slot_of
 from numba_kcache.launch import devices
 from numba_kcache.model.artifact import SCALAR_SIZES, Parameter
 from tests.support.launching import (
@@ -319,7 +319,7 @@ class Typed:
 
 
 def _parameters(kinds: Any) -> list[Parameter]:
-    from numba_kcache.frontends.numba.arguments import codes_of  # sizes alone
+    from numba_kcache.frontends.numba.llvm_arguments import codes_of  # sizes alone
 
     return [Parameter(0, int(code[1:]), code) for kind in kinds for code in codes_of(kind)]
 

@@ -16,9 +16,9 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.frontends.numba.arguments import are_packable, lay_out, slot_of
-from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.frontends.python.arguments import OtherTypes
+from numba_kcache.frontends.numba.arguments import OtherTypes
+from numba_kcache.frontends.numba.llvm_arguments import are_packable, lay_out, slot_of
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.launch.arguments import struct_format
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter

@@ -17,11 +17,11 @@ from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
 
 from numba_kcache.errors import CompileError, LinkError
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba, why_uncacheable
-from numba_kcache.frontends.numba.dialect import Declared
-from numba_kcache.frontends.numba.internals import assumed_device
-from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba import llvm_dialect as numba_dialect
+from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.llvm_compile import NumbaBuild, compile_numba, why_uncacheable
+from numba_kcache.frontends.numba.llvm_dialect import Declared
+from numba_kcache.frontends.numba.llvm_internals import assumed_device
 from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import artifact_from_header
 from numba_kcache.model.cubin import read_cubin
@@ -455,12 +455,12 @@ def test_compiling_keeps_digests() -> None:
     script = """
 import math, operator
 from numba import cuda, float32
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.python.function import fingerprint
-from numba_kcache.frontends.numba.dialect import code_environment
+from numba_kcache.frontends.numba import llvm_dialect as numba_dialect
+from numba_kcache.frontends.numba.function import fingerprint
+from numba_kcache.frontends.numba.llvm_dialect import code_environment
 from numba_kcache.model import Target
-from numba_kcache.frontends.numba.dialect import Declared
-from numba_kcache.frontends.numba.compile import compile_numba
+from numba_kcache.frontends.numba.llvm_dialect import Declared
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
 @cuda.jit(device=True)
 def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
 @cuda.jit

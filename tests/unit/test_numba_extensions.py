@@ -105,7 +105,7 @@ def of_quaternions(x):
 REGISTRIES = """
 import sys, numba_cuda
 from numba.cuda.descriptor import cuda_target
-from numba_kcache.frontends.numba import dialect
+from numba_kcache.frontends.numba import llvm_dialect as dialect
 cuda_target.typing_context.refresh()
 cuda_target.target_context.refresh()
 known = {id(getattr(sys.modules[module], name)) for module, name in dialect.NAMES.holders() if module in sys.modules}

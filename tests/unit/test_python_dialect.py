@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.python import External, Jitted, Registration, Registrations
-from numba_kcache.frontends.python import code as python_code
-from numba_kcache.frontends.python import dialect as python_dialect
-from numba_kcache.frontends.python import files as python_files
-from numba_kcache.frontends.python import function as python_function
-from numba_kcache.frontends.python import value as python_value
-from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.python.value import AlwaysRefused
+from numba_kcache.frontends.numba import code as python_code
+from numba_kcache.frontends.numba import dialect as python_dialect
+from numba_kcache.frontends.numba import files as python_files
+from numba_kcache.frontends.numba import function as python_function
+from numba_kcache.frontends.numba import value as python_value
+from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.graph import External, Jitted, Registration, Registrations
+from numba_kcache.frontends.numba.value import AlwaysRefused
 
 
 @dataclass(eq=False)

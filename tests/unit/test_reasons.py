@@ -12,7 +12,7 @@ from numba_kcache.explanation.diff import kind_of, with_line
 from numba_kcache.explanation.history import KINDS as COMMON_KINDS
 from numba_kcache.explanation.history import Record
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
-from numba_kcache.frontends.numba.dialect import component_kinds
+from numba_kcache.frontends.numba.llvm_dialect import component_kinds
 from numba_kcache.keys import component
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.model.request import Origin

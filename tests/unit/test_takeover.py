@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.python.takeover import Takeover, give_back
+from numba_kcache.frontends.numba.takeover import Takeover, give_back
 
 HOME = "toy_compiler.dispatch"
 

@@ -1,6 +1,6 @@
 """Numba kernels under `NUMBA_ENABLE_CUDASIM`: they run in Numba's simulator, as they do without this package.
 
-Not here    The check for the simulator (definition.is_simulated): this module is imported only if it is on. The error
+Not here    The check for the simulator (llvm.is_simulated): this module is imported only if it is on. The error
             for CUDA C++, which cannot be simulated (launch.devices).
 Source      numba-cuda 0.30.4, simulator/: its `jit` returns a kernel for each function, and takes few options.
 """

@@ -8,8 +8,8 @@ Method      Numba's `compile` calls `load_overload` of the dispatcher's cache be
             kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
             configuration; a callback of this module replaces it by a function that prepares the launch and calls
             Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
-            arguments are of common types does not use this module.
+Not here    Packing in a launcher (llvm_arguments), and dispatchers of unedited programs (llvm_install). A hit
+            of a kernel whose arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
             cuda.core's LaunchConfig counts the grid in clusters, if there are any.
 """
@@ -27,11 +27,11 @@ from ...launch.attributes import LaunchOptions
 from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import CodeRefusedError, LoadedKernel
 from ..base import RunsUncached
-from ..python.signatures import launch_watched, read_signature_list
-from ..python.takeover import CacheOfDispatcher
-from .definition import CompilerLock, NumbaResolutions
-from .overload import make_overload
-from .own import loaded_by_numba, numba_stream
+from .llvm import CompilerLock, NumbaResolutions
+from .llvm_overload import make_overload
+from .llvm_own import loaded_by_numba, numba_stream
+from .signatures import launch_watched, read_signature_list
+from .takeover import CacheOfDispatcher
 
 NUMBAS_NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",

@@ -4,7 +4,7 @@ Promise     Such a launch has the values, order and effects of a correct launch 
             dispatcher's overloads and counters as numba-cuda-mlir does. Launches with invalid configurations, fixed or
             annotated signatures, arguments without a type, or extensions are left to numba-cuda-mlir.
 Method      The dispatcher's own `configure` is called first when a configuration is bound, for its checks and warnings.
-Not here    Patching the dispatcher class (install).
+Not here    Patching the dispatcher class (mlir_install).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...launch import Launch, LaunchShape
 from ...launch.loader import LoadedKernel
 from ..base import RunsUncached, Variant
 from ..launches import Launches
-from .arguments import MlirLauncher, codes_of
-from .definition import VARARGS, MlirDefinition, MlirResolutions
-from .dispatcher import served
-from .internals import surface
+from .mlir import VARARGS, MlirDefinition, MlirResolutions
+from .mlir_arguments import MlirLauncher, codes_of
+from .mlir_dispatcher import served
+from .mlir_internals import surface
 
 
 class InstalledDefinition(MlirDefinition):

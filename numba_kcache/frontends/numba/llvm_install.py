@@ -3,7 +3,7 @@
 Method      Four methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
             `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
+Not here    Finding and compiling a signature (llvm_dispatcher), and when methods are replaced (takeover).
 Source      numba-cuda 0.30.4, dispatcher.py.
 """
 
@@ -19,9 +19,9 @@ from ...engine.session import process_session
 from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
 from ...launch.typed import around
 from ...model import choose_for_device
-from ..python.takeover import Takeover, give_back
-from .definition import NumbaDefinition, NumbaResolutions, is_simulated
-from .dispatcher import DispatcherCache, specialize
+from .llvm import NumbaDefinition, NumbaResolutions, is_simulated
+from .llvm_dispatcher import DispatcherCache, specialize
+from .takeover import Takeover, give_back
 
 _replaced: dict[str, Any] = {}
 """Numba's original methods while they are replaced, by name."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.request import LinkInput
-from ..python.numbas import loaded
-from .internals import CONFIG, linker_parts
+from .mlir_internals import CONFIG, linker_parts
+from .numbas import loaded
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -31,7 +31,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSear
     texts = [*dict.fromkeys(each._replace(folder="") for each in links if each.kind == "cu")]
     if not texts:
         return None
-    from ..python.files import check_texts
+    from .files import check_texts
 
     if not check_texts(texts) and not has_lines:
         return None

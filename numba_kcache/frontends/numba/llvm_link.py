@@ -24,9 +24,9 @@ from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
-from ..python.files import read_link
-from ..python.value import Refused
-from .internals import internals
+from .files import read_link
+from .llvm_internals import internals
+from .value import Refused
 
 DEVICE_RUNTIME = "CUDA's device runtime"
 """Name of the link input that Numba adds to kernels which synchronise the grid."""

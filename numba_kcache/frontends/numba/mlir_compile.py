@@ -4,7 +4,7 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             program is compiled in its present state: a device function that was compiled before, for other globals or
             another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
             modified.
-Not here    The key (dialect), and private names (internals).
+Not here    The key (mlir_dialect), and private names (mlir_internals).
 Source      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """
@@ -20,12 +20,12 @@ from ...errors import UncacheableError
 from ...model import Target
 from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
-from ..python.compiled_code import attributes_of, entry_of, fresh_functions
-from ..python.function import Fingerprint, Uncapturable
-from ..python.warned import recorded, rows_of
-from . import dialect
-from .definition import MlirDefinition
-from .internals import PACKAGE, assumed_host, compiler, linker_parts
+from . import mlir_dialect as dialect
+from .compiled_code import attributes_of, entry_of, fresh_functions
+from .function import Fingerprint, Uncapturable
+from .mlir import MlirDefinition
+from .mlir_internals import PACKAGE, assumed_host, compiler, linker_parts
+from .warned import recorded, rows_of
 
 _alive: list[Any] = []
 """Device arrays whose addresses are in code of this process, kept alive."""

@@ -21,8 +21,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import ToolchainMissingError
-from ..python.configuration import CODE_MODULES, registries_among
-from ..python.numbas import Names, Place, loaded
+from .configuration import CODE_MODULES, registries_among
+from .numbas import Names, Place, loaded
 
 PACKAGE = "numba_cuda_mlir"
 HOME = "numba_cuda_mlir.numba_cuda"
@@ -244,7 +244,7 @@ def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
     numba-cuda-mlir reads the compute capability of a process's first device once, and links for it regardless of the
     target. Other threads still get the real value.
     """
-    from ..python.garbage import uncollected
+    from .garbage import uncollected
 
     tools = import_module(f"{PACKAGE}.tools")
     thread, target = threading.get_ident(), surface().mlir_target

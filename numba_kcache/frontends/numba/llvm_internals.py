@@ -2,7 +2,7 @@
 
 Promise     Either all these names exist with the expected parameters, or ToolchainMissingError says which versions to
             install. No other module of the package imports private names of Numba to compile.
-Source      numba-cuda 0.30.4: `_Kernel.__init__` and `CUDACodeLibrary`, whose steps `numba.compile` repeats.
+Source      numba-cuda 0.30.4: `_Kernel.__init__` and `CUDACodeLibrary`, whose steps `llvm_compile` repeats.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
     Numba compiles device functions for the current device: without a device, a kernel that calls a device function
     cannot be compiled at all. Other threads still get the real device.
     """
-    from ..python.garbage import uncollected
+    from .garbage import uncollected
 
     users = [import_module(f"numba.cuda.{name}") for name in _DEVICE_USERS]
     thread, device = threading.get_ident(), SimpleNamespace(compute_capability=cc)

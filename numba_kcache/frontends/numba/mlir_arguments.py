@@ -14,8 +14,8 @@ Method      One slot per argument. An argument takes these parameters of the cub
                 tuple               the parameters of its members
                 None                nothing
 
-Not here    Arrays (arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's launch
-            (dispatcher).
+Not here    Arrays (mlir_arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's
+            launch (mlir_dispatcher).
 Source      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0. tests/integration/test_mlir_on_fake_driver.py compares the
             bytes of launches with those of numba-cuda-mlir.
 """
@@ -34,10 +34,10 @@ from ...launch.devices import stream_identity
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...launch.typed import OtherTypes
-from ..python.arguments import Otherwise, TypedLauncher, lay_out, number_code, number_slot
-from ..python.numbas import loaded
-from .arrays import MlirArraySlot, copied
-from .internals import CONFIG, surface
+from .arguments import Otherwise, TypedLauncher, lay_out, number_code, number_slot
+from .mlir_arrays import MlirArraySlot, copied
+from .mlir_internals import CONFIG, surface
+from .numbas import loaded
 
 
 class _Sentinel:
@@ -160,7 +160,7 @@ def codes_of(kind: Any) -> tuple[str, ...]:
         return "u8", "u8", *("i8",) * (1 + 2 * kind.ndim)
     if cls is parts.NoneType:
         return ()
-    if parts.BaseTuple in cls.__mro__:  # not isinstance: see python.numbas.is_a
+    if parts.BaseTuple in cls.__mro__:  # not isinstance: see numbas.is_a
         return tuple(code for each in kind for code in codes_of(each))
     if cls is parts.Complex:
         return (f"c{kind.bitwidth // 16}",)

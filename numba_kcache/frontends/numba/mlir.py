@@ -3,8 +3,8 @@
 Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
             their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
             and `cc=` mean the same as `arch=`, whatever device is present.
-Not here    The code shared with Numba's kernels (python.definition), settings (dialect), packing (arguments), compiling
-            (compile), and the work of its own dispatcher (dispatcher).
+Not here    The code shared with Numba's kernels (definition), settings (mlir_dialect), packing (mlir_arguments),
+            compiling (mlir_compile), and the work of its own dispatcher (mlir_dispatcher).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
 from ..base import Variant
-from ..python.arguments import Signature
-from ..python.definition import PythonDefinition, PythonResolutions
-from ..python.numbas import Declared
-from . import dialect
-from .arguments import MlirLauncher, make_launcher, watch_context
-from .arrays import array_type_of
-from .internals import CONFIG, EXPERIMENTAL, has_planners, surface
+from . import mlir_dialect as dialect
+from .arguments import Signature
+from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
+from .mlir_arguments import MlirLauncher, make_launcher, watch_context
+from .mlir_arrays import array_type_of
+from .mlir_internals import CONFIG, EXPERIMENTAL, has_planners, surface
+from .numbas import Declared
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
@@ -50,7 +50,7 @@ class MlirDefinition(PythonDefinition):
     """
 
     kind = "mlir"
-    room = __package__
+    room = "mlir"
     dialect = dialect
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     errors = "numba_cuda_mlir.numba_cuda.core.errors"
@@ -225,7 +225,7 @@ class MlirResolutions(PythonResolutions):
 
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through numba-cuda-mlir's own dispatcher."""
-        from .dispatcher import launch
+        from .mlir_dispatcher import launch
 
         launch(self, shape, stream, arguments)
 
@@ -235,7 +235,7 @@ class MlirResolutions(PythonResolutions):
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of the dispatcher."""
-        from .dispatcher import DISPATCHERS_NAMES, attribute
+        from .mlir_dispatcher import DISPATCHERS_NAMES, attribute
 
         return attribute(self, name) if name in DISPATCHERS_NAMES else super().attribute(name)
 
@@ -286,3 +286,6 @@ def _verified(given: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise OptionError("cannot use the options of the kernel", str(error).strip().splitlines()[-1]) from error
     return options
+
+
+FRONT_END = PythonFrontEnd("mlir", MlirDefinition)

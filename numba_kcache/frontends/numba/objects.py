@@ -20,8 +20,8 @@ from .code import all_names, all_words, code_form
 from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, name_of, state_of, value_form
 
 if TYPE_CHECKING:
-    from . import Registration
     from .function import Reader
+    from .graph import Registration
 
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 

@@ -3,7 +3,7 @@
 Promise     Kernels remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from the cache.
             Kernels that were decorated before `install()` use it from their next compilation on. A compiler that the
             program has not imported is not imported, but patched when the program imports it. `uninstall()` undoes all.
-Not here    The methods that are replaced (numba.install, mlir.install).
+Not here    The methods that are replaced (llvm_install, mlir_install).
 """
 
 from __future__ import annotations

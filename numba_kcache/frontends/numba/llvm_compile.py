@@ -6,7 +6,7 @@ Promise     Any target on any machine: no device, driver or context is needed. T
 Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
             NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
             process, and links them as a set, in no order).
-Not here    The key (dialect). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
+Not here    The key (llvm_dialect). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
@@ -25,14 +25,14 @@ from ...model import NamedTuple, Target
 from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ..python.compiled_code import attributes_of, entry_of, fresh_functions
-from ..python.function import Fingerprint, Uncapturable
-from ..python.value import Trust
-from ..python.warned import recorded, rows_of
-from . import dialect
-from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
-from .internals import assumed_device, internals
-from .link import DEVICE_RUNTIME, link_kernel
+from . import llvm_dialect as dialect
+from .compiled_code import attributes_of, entry_of, fresh_functions
+from .function import Fingerprint, Uncapturable
+from .llvm import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
+from .llvm_internals import assumed_device, internals
+from .llvm_link import DEVICE_RUNTIME, link_kernel
+from .value import Trust
+from .warned import recorded, rows_of
 
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
@@ -66,7 +66,7 @@ def build(
     """Compile the artifact of a request.
 
     Args:
-        definition, types, target, ptx_target: As for `python.definition.kernel_request`.
+        definition, types, target, ptx_target: As for `definition.kernel_request`.
         fingerprint: The kernel's fingerprint, or the reason why it has none.
         runtime_build: Build of the device runtime in the key; None for none.
 

@@ -20,8 +20,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from ...keys import Plain, sha256
-from . import ABSENT
 from .code import scalar_form
+from .graph import ABSENT
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""

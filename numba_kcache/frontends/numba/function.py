@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from ...keys import COVERED, Component, Plain, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
-from . import ABSENT, Edge, Graph
 from .code import Read, read_code, words_in
 from .configuration import replaced
+from .graph import ABSENT, Edge, Graph
 from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
-    from . import Jitted
     from .dialect import Dialect
+    from .graph import Jitted
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}

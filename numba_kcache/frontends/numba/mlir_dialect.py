@@ -5,7 +5,7 @@ Promise     No module of numba-cuda-mlir is imported. Where the compiler transfo
             changed since it was compiled. An object with unexpected attributes is not recognised, and so its kernel is
             not cached.
 Method      This module itself is the `Dialect` that is passed to `fingerprint`.
-Not here    The functions shared with numba-cuda (python.numbas), and names of modules (internals).
+Not here    The functions shared with numba-cuda (numbas), and names of modules (mlir_internals).
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Component, Plain, component
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
-from ..python import External, Jitted, numbas
-from ..python.code import code_form
-from ..python.configuration import code_settings
-from ..python.numbas import fixed_signatures, is_a, loaded, signature_read
-from ..python.value import OF_NUMPY, AlwaysRefused, Refused
-from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, NAMES, OF_BINDINGS, has_planners
-from .link import linked_headers as linked_headers
+from . import numbas
+from .code import code_form
+from .configuration import code_settings
+from .graph import External, Jitted
+from .mlir_internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, NAMES, OF_BINDINGS, has_planners
+from .mlir_link import linked_headers as linked_headers
+from .numbas import fixed_signatures, is_a, loaded, signature_read
+from .value import OF_NUMPY, AlwaysRefused, Refused
 
 if TYPE_CHECKING:
     from ...model.reason import ReasonKind
@@ -110,7 +111,7 @@ def type_form(value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
     """The form of a Numba type, a signature, or a class of MLIR's bindings (its name); None for other objects.
 
     Raises:
-        Refused: The type belongs to an extension, or refers to an object of this process (`python.value.Refused`).
+        Refused: The type belongs to an extension, or refers to an object of this process (`value.Refused`).
     """
     kind = type(value)
     if kind.__module__ != BINDINGS or not isinstance(value, type):
@@ -155,7 +156,7 @@ DISTRIBUTIONS = ("numba-cuda-mlir", "numpy", "cuda-core")
 def component_kinds() -> Mapping[str, ReasonKind]:
     """Map each component of a numba-cuda-mlir kernel to its kind of reason. docs/keys.md has a row for each."""
     from ...model.reason import ReasonKind
-    from ..python.reasons import KINDS
+    from .reasons import KINDS
 
     return {**KINDS, "argument types": ReasonKind.SIGNATURE, "numba settings": ReasonKind.ENVIRONMENT}
 

@@ -2,7 +2,7 @@
 
 Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
             alike, by their memory. A host array is copied before and after the launch, as numba-cuda-mlir does.
-Not here    Arguments other than arrays, and launchers (arguments).
+Not here    Arguments other than arrays, and launchers (mlir_arguments).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model.artifact import SCALAR_SIZES
-from .internals import surface
+from .mlir_internals import surface
 
 if TYPE_CHECKING:
-    from .arguments import MlirLauncher
+    from .mlir_arguments import MlirLauncher
 
 _NAMES = {
     "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",

@@ -5,7 +5,7 @@ Promise     Code of a device function or an implementation is used again only if
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
             target, and nothing else was compiled of it since.
-Not here    Making a device function's dispatcher compile again (numba.compile, mlir.compile).
+Not here    Making a device function's dispatcher compile again (llvm_compile, mlir_compile).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...keys import Plain
 from ...model import NamedTuple
-from . import Registration, Registrations
+from .graph import Registration, Registrations
 from .value import STANDARD, AlwaysRefused, Refused, Trust, value_form
 
 Place = tuple[str, str]

@@ -5,7 +5,7 @@ Promise     While the patch is installed, numba-cuda-mlir's own cache is not use
 Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
             makes uses this cache as well.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (python.takeover).
+Not here    Finding and compiling a signature (mlir_dispatcher), and when methods are replaced (takeover).
 Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
 """
@@ -16,11 +16,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import KCacheError, OptionError
-from ..python.takeover import CacheOfDispatcher, Takeover, give_back
-from .definition import MlirResolutions
-from .dispatcher import served, served_launch
-from .installed import InstalledDefinition, InstalledLaunches
-from .internals import DISPATCHERS, PACKAGE, surface
+from .mlir import MlirResolutions
+from .mlir_dispatcher import served, served_launch
+from .mlir_installed import InstalledDefinition, InstalledLaunches
+from .mlir_internals import DISPATCHERS, PACKAGE, surface
+from .takeover import CacheOfDispatcher, Takeover, give_back
 
 _replaced: dict[str, Any] = {}
 """The original methods while they are replaced, by name."""

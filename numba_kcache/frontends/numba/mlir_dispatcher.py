@@ -5,7 +5,7 @@ Promise     A dispatcher made here behaves like one of `cuda.jit` with the same 
             metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
 Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
             `served`, which returns a compile result made from an artifact, or None if the method has to compile.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install).
+Not here    Packing in a launcher (mlir_arguments), and dispatchers of unedited programs (mlir_install).
 Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`.
 """
@@ -22,12 +22,12 @@ from ...launch import LaunchShape
 from ...launch.devices import check_interpreter, current_device, stream_handle
 from ...model.artifact import Artifact
 from ..base import RunsUncached
-from ..python.arguments import Signature
-from ..python.signatures import launch_watched, read_signature_list
-from .internals import assumed_host, compiler, has_another_compile, has_planners, surface
+from .arguments import Signature
+from .mlir_internals import assumed_host, compiler, has_another_compile, has_planners, surface
+from .signatures import launch_watched, read_signature_list
 
 if TYPE_CHECKING:
-    from .definition import MlirResolutions
+    from .mlir import MlirResolutions
 
 DISPATCHERS_NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_ptx", "inspect_mlir",
