@@ -105,13 +105,12 @@ def of_quaternions(x):
 REGISTRIES = """
 import sys, numba_cuda
 from numba.cuda.descriptor import cuda_target
-from numba_kcache.frontends.numba import llvm_dialect as dialect
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 cuda_target.typing_context.refresh()
 cuda_target.target_context.refresh()
-known = {id(getattr(sys.modules[module], name)) for module, name in dialect.NAMES.holders() if module in sys.modules}
+known = {id(getattr(sys.modules[module], name)) for module, name in NUMBA.holders() if module in sys.modules}
 numba_cuda.__version__ = "0.31.0"
-dialect._holders.cache_clear()
-found = {id(getattr(sys.modules[module], name)) for module, name in dialect.NAMES.holders() if module in sys.modules}
+found = {id(getattr(sys.modules[module], name)) for module, name in NUMBA.holders() if module in sys.modules}
 print(len(found) > 40, found - known, known - found)
 """
 

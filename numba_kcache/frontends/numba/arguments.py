@@ -1,26 +1,50 @@
-"""Key and pack the arguments of Numba kernels by their types: the code shared by both Numbas.
+"""Key and pack the arguments of Numba kernels by their types.
 
-Promise     A launch has the same parameter bytes as Numba's own. Arguments whose types are not exactly those that the
-            kernel was compiled for are passed on before anything is queued (`OtherTypes`). A cubin whose parameters
-            have other sizes than the signature's is refused, never guessed.
-Not here    Arrays, and the number of parameters that a complex number takes (llvm_arguments, mlir_arguments).
+Promise     A launch has the same parameter bytes as Numba's own. Numbers are packed by the types that the kernel was
+            compiled for, never by those of another launch. Arguments whose types are not exactly those are passed on
+            before anything is queued (`OtherTypes`). A cubin whose parameters have other sizes than the signature's is
+            refused, never guessed.
+Method      One slot per argument. An argument takes these parameters of the cubin:
+
+                array of n axes     `Flavour.array_codes`, then shape and strides
+                integer, boolean    the value, with its width
+                float16             its bits
+                float32, float64    the value
+                complex64, 128      real and imaginary part; of numba-cuda-mlir one parameter of both
+
+            With numba-cuda-mlir (`Flavour.packs_all`) also
+
+                datetime, timedelta the count of its units
+                record              the address of a copy on the device
+                tuple               the parameters of its members
+                None                nothing
+
+Not here    Arrays of numba-cuda-mlir (mlir_arrays). What a Numba launches by its own code (llvm_dispatcher,
+            mlir_dispatcher): host arrays, records and tuples of numba-cuda, enums, pointers, texts, functions,
+            extensions, debug kernels.
 Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
-            aligned to their size.
+            aligned to their size. numba-cuda 0.30.4: `_Kernel._prepare_args`. numba-cuda-mlir 0.6.0, cext/launcher of
+            v0.5.0. tests/integration/test_mlir_on_fake_driver.py compares the bytes of launches with its own.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
 from ...launch import Dim3
-from ...launch.arguments import CODES, Call
+from ...launch.arguments import CODES, Call, Order, Settle, Slot
+from ...launch.devices import stream_identity
 from ...launch.launcher import Launcher
-from ...launch.typed import NumberSlot, OtherTypes
+from ...launch.loader import LoadedKernel
+from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model.artifact import Parameter
+from .flavour import Flavour
 from .function import Depends, Uncapturable, type_digest
+from .parts import surface
 from .value import Refused
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
@@ -45,19 +69,42 @@ class TypedLauncher(Launcher):
     """A launcher with Numba's calling convention: an array takes several parameters.
 
     Args:
+        flavour: The Numba.
+        kinds: Types of the arguments.
         otherwise: Takes arguments of other types.
+        complete: Adds the defaults of omitted arguments.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
         more: As for `Launcher`.
     """
 
     shares_layout = False
 
-    def __init__(self, *arguments: Any, otherwise: Otherwise, **more: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        flavour: Flavour,
+        kinds: Sequence[Any],
+        otherwise: Otherwise,
+        complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+        is_cast: bool = False,
+        **more: Any,
+    ) -> None:
         super().__init__(*arguments, **more)
-        self._otherwise = otherwise
+        self.flavour, self._kinds, self._otherwise = flavour, kinds, otherwise
+        self._complete, self._is_cast = complete, is_cast
+
+    def make_slots(self) -> list[Slot]:
+        """Make a slot for each argument, at the first launch."""
+        self.slots = slots = [slot_of(self.flavour, each, self, self._is_cast) for each in self._kinds]
+        for slot in slots:
+            slot.launcher = self
+        return slots
 
     def _slow(
         self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
     ) -> None:
+        if self._complete is not None:
+            arguments = self._complete(arguments)
         try:
             super()._slow(arguments, code, shape, handle, stream)
             return
@@ -69,6 +116,43 @@ class TypedLauncher(Launcher):
     def _wrong_count(self, call: Call) -> Exception:
         """Make `OtherTypes`, so that Numba itself reports a wrong number of arguments."""
         return OtherTypes()
+
+    def left_after_waits(self, orders: list[Order], handle: int) -> list[Order]:
+        """Wait on the host for the streams of array interfaces, unless something is captured or the setting of
+        numba-cuda-mlir forbids it. Its own arrays' streams do not count."""
+        orders = [each for each in orders if not each.is_numba]
+        is_captured = any(self.module.is_capturing(each.handle) for each in orders)
+        if is_captured or not self.flavour.setting("CUDA_ARRAY_INTERFACE_SYNC"):
+            return orders
+        for each in orders:
+            if not each.is_current and stream_identity(each.handle) != stream_identity(handle):
+                surface(self.flavour).get_context().create_external_stream(each.handle).synchronize()
+        return [each for each in orders if each.is_current]
+
+
+def make_launcher(
+    flavour: Flavour, kernel: LoadedKernel, name: str, types: Sequence[Any], **more: Any
+) -> TypedLauncher | None:
+    """Make the launcher of one signature; None if it does not support one of the argument types.
+
+    Args:
+        flavour: The Numba.
+        kernel: The kernel, loaded on a device.
+        name: Its name in messages.
+        types: Types of the arguments.
+        more: As for `TypedLauncher`.
+
+    Raises:
+        ArgumentError: The cubin's parameters are not those of this signature.
+    """
+    flat = [inner for each in types for inner in (each.types if type(each).__name__.startswith("StarArg") else (each,))]
+    try:
+        codes = [code for each in flat for code in codes_of(flavour, each)]
+    except KeyError:
+        return None
+    return TypedLauncher(
+        kernel, name, lay_out(name, codes, kernel.entry.parameters), flavour=flavour, kinds=flat, **more
+    )
 
 
 def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
@@ -114,19 +198,147 @@ def _half_bits(value: Any) -> tuple[Any, ...]:
     return (int(value.view("uint16")),)
 
 
+def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
+    """The type code (`model.artifact`) of each parameter that an argument of a type takes.
+
+    Raises:
+        KeyError: The launcher cannot pack arguments of this type.
+    """
+    parts, cls = surface(flavour), type(kind)
+    if cls is parts.Array:
+        return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
+    if cls is parts.Complex:
+        part = kind.bitwidth // 16
+        return (f"c{part}",) if flavour.packs_all else (f"f{part}", f"f{part}")
+    if cls in (parts.Integer, parts.Float, parts.Boolean):
+        return (number_code(dtype_of(kind)),)
+    if not flavour.packs_all:
+        raise KeyError(kind)
+    if cls is parts.NoneType:
+        return ()
+    if parts.BaseTuple in cls.__mro__:  # not isinstance: see flavour.is_a
+        return tuple(code for each in kind for code in codes_of(flavour, each))
+    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("u8",) if cls is parts.Record else ("i8",)
+    raise KeyError(kind)
+
+
+def dtype_of(kind: Any) -> Any:
+    """The NumPy dtype of a number's type."""
+    import numpy
+
+    return numpy.dtype(str(kind))
+
+
+def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = False) -> Slot:
+    """Make the slot of an argument of one type.
+
+    Raises:
+        KeyError: As for `codes_of`.
+    """
+    parts, cls = surface(flavour), type(kind)
+    if cls is parts.Array:
+        if flavour.packs_all:
+            from .mlir_arrays import MlirArraySlot
+
+            return MlirArraySlot(flavour, kind, launcher)
+        dtype = parts.as_dtype(kind.dtype)
+        element, size = CODES.get(dtype.name, ""), dtype.itemsize
+        return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
+    if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
+        slot = number_slot(dtype_of(kind))
+        return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
+    codes_of(flavour, kind)
+    if cls is parts.NoneType:
+        return _values_slot(lambda value: () if value is None else _refuse())
+    if cls is parts.Record:
+        return _record_slot(flavour, kind)
+    if parts.BaseTuple in cls.__mro__:
+        return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
+    return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
+
+
+def _refuse() -> Any:
+    raise OtherTypes
+
+
+class _SettledSlot(Slot):
+    """A slot whose `settle` is a given function."""
+
+    def __init__(self, settle: Settle) -> None:
+        self.settle = settle
+
+
+def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+    return _SettledSlot(lambda value, _stream_id, _call: values_of(value))
+
+
+def _cast_slot(exact: Slot, dtype: Any) -> Slot:
+    """The slot of a number that is converted to the type in the user's signature, if that preserves its value."""
+    numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
+    least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
+
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        try:
+            number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
+            fits = letter not in "iu" or least <= number < beyond
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ArgumentError(
+                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
+                "convert it, or change the signature",
+            )  # fmt: skip
+        found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
+        return found
+
+    return _SettledSlot(settle)
+
+
+def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if not isinstance(value, tuple) or len(value) != len(slots):
+            raise OtherTypes
+        if getattr(kind, "instance_class", type(value)) is not type(value):
+            raise OtherTypes
+        found: list[Any] = []
+        for slot, each in zip(slots, value, strict=True):
+            found += slot.settle(each, stream_id, call)
+        return tuple(found)
+
+    return _SettledSlot(settle)
+
+
+def _record_slot(flavour: Flavour, kind: Any) -> Slot:
+    from .mlir_arrays import copied
+
+    parts = surface(flavour)
+
+    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if isinstance(value, parts.DeviceRecord):
+            if parts.typeof(value) != kind:
+                raise OtherTypes
+            return (value.gpu_data.device_ctypes_pointer.value,)
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
+            raise OtherTypes
+        return (copied(value, call)[0],)
+
+    return _SettledSlot(settle)
+
+
 def signature_component(
-    dialect: Any, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
+    flavour: Flavour, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
 ) -> Component | Uncapturable:
     """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
     program added is read as a kernel is, with these arguments of `fingerprint`.
     """
 
     def extension(kind: Any) -> Plain:
-        return "type of an extension", type_digest(kind, dialect, with_lines=with_lines, depends=depends)
+        return "type of an extension", type_digest(kind, flavour, with_lines=with_lines, depends=depends)
 
     types = tuple(types)
     try:
-        form = [dialect.form_of_type(each, extension) for each in types]
+        form = [flavour.form_of_type(each, extension) for each in types]
     except Refused as refusal:
         return Uncapturable(str(refusal), "argument types")
     return component("argument types", form)._replace(value=[str(each) for each in types])

@@ -34,7 +34,7 @@ def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
 
     Args:
         types: A tuple of argument types, or a key of Numba's with such tuples in it.
-        form_of_type: The dialect's function for the form of a type.
+        form_of_type: The flavour's function for the form of a type.
     """
     try:
         for each in types:
@@ -76,7 +76,7 @@ def forget_implementations(
 
 @contextmanager
 def fresh_functions(
-    dialect: Any,
+    flavour: Any,
     device_functions: Iterable[tuple[Any, str]],
     target: object,
     on_device: Callable[[Any], Any],
@@ -89,7 +89,7 @@ def fresh_functions(
     package add some too, which this package cannot count.
 
     Args:
-        dialect: The dialect.
+        flavour: The flavour.
         device_functions: As `Fingerprint.device_functions` returns them.
         target: The target.
         on_device: Returns the dispatcher or function that is compiled for the device; None if there is none yet.
@@ -102,10 +102,10 @@ def fresh_functions(
             implementations.append(found)
         elif found is not None:
             is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
-            if not (is_known and is_plain((*found.overloads,), dialect.form_of_type)):
+            if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
                 compile_again(found)
-    all_code = bool(dialect.registrations().of_all)
-    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=all_code)
+    all_code = bool(flavour.registrations().of_all)
+    forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)
     yield
     for function, digest in functions:
         found = on_device(function)

@@ -25,12 +25,18 @@ from ...model import Choice, Target
 from ...model.artifact import Artifact
 from ...settings import NVRTC_VARIABLES, variables
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
-from .arguments import signature_component
+from .arguments import TypedLauncher, make_launcher, signature_component
+from .flavour import Flavour
 from .function import Depends, Fingerprint, Uncapturable, fingerprint
+from .parts import surface
 from .value import Refused
 
 if TYPE_CHECKING:
+    from ...launch import LaunchShape
     from ...launch.attributes import LaunchOptions
+    from ...launch.launcher import Relaunch
+    from ...launch.loader import LoadedKernel
+    from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
 
 LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
@@ -54,22 +60,20 @@ class PythonDefinition(Definition):
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         keep_ptx: Store the PTX with the cubin.
-        dialect: The compiler's module `dialect`: a `Dialect`, with `LIBRARIES` and `DISTRIBUTIONS` of `Request`,
-            `code_environment` and `linked_headers`, which may raise `Refused`, and `component_kinds`.
-        room: Prefix of the names of the compiler's modules `compile` and `dispatcher`.
-        device_runtime: The library that the compiler links into kernels which synchronise their grid.
-        errors: The compiler's module with classes of warnings.
+        flavour: The Numba.
+        room: Prefix of the names of the Numba's modules `compile` and `dispatcher`.
         decorator_options: The options of `cuda.jit` for a kernel.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
     """
 
     has_variants = True
     is_sent_by_name = True
     any_variant: Variant = ()
-    dialect: Any
+    flavour: Flavour
     room: str
-    device_runtime: str
-    errors: str
     decorator_options: tuple[str, ...]
+    complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    is_cast: Any = False
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
         self.thing, self.options = thing, options
@@ -147,8 +151,10 @@ class PythonDefinition(Definition):
         raise NotImplementedError
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
-        """Read the argument types from the value of `signature=`."""
-        return tuple(self.part("dispatcher").read_signatures(given))
+        """Read the argument types from the value of `signature=`: a signature as `cuda.jit` takes it, or a list."""
+        from .dispatcher import read_signature_list
+
+        return read_signature_list(self.flavour, given)
 
     def build(
         self,
@@ -158,7 +164,7 @@ class PythonDefinition(Definition):
         ptx_target: Target | None,
         runtime_build: str | None,
     ) -> Artifact:
-        """Compile the artifact of a request; `runtime_build` is the build of `device_runtime` in its key, or None."""
+        """Compile the artifact of a request; `runtime_build` is that of `Flavour.runtime` in its key, or None."""
         made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
         return made
 
@@ -179,7 +185,25 @@ class PythonDefinition(Definition):
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
-        raise NotImplementedError
+        lock: AbstractContextManager[None] = surface(self.flavour).global_compiler_lock
+        return lock
+
+    def launcher(
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
+    ) -> TypedLauncher | None:
+        """Make the launcher for arguments of exactly these types; None if the Numba's own launch is needed."""
+        if self.is_launched_by_dispatcher(more["artifact"].attributes):
+            return None
+        types: Any = variant
+        return make_launcher(
+            self.flavour, loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"],
+            attributes=attributes, debug_labels=self.labels(types, debug=more["debug"]), complete=self.complete,
+            is_cast=self.is_cast,
+        )  # fmt: skip
+
+    def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
+        """Check whether a kernel with these attributes needs the Numba's own launch."""
+        return bool(known.get("debug") or self.declared.targetoptions.get("extensions"))
 
     # -- requests and variants ----------------------------------------------------------------------
 
@@ -279,12 +303,22 @@ class PythonResolutions(Resolutions):
         if found.source != "compiled" and "warnings" in found.artifact.attributes:
             from .warned import issue_again
 
-            issue_again(found.artifact.attributes["warnings"], self.definition.function, self.definition.errors)
+            home = f"{self.definition.flavour.home}.core.errors"
+            issue_again(found.artifact.attributes["warnings"], self.definition.function, home)
         return found
 
     def compiles_uncached(self) -> bool:
         """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""
         return False
+
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch through the Numba's own dispatcher."""
+        self.definition.part("dispatcher").launch(self, shape, stream, arguments)
+
+    def attribute(self, name: str) -> Any:
+        """Read an attribute of the Numba's own dispatcher."""
+        part = self.definition.part("dispatcher")
+        return part.attribute(self, name) if name in part.NAMES else super().attribute(name)
 
     def recompile(self, dispatcher: Any) -> None:
         """Recompile all signatures of a dispatcher from the current function and launch the new kernels."""
@@ -306,12 +340,11 @@ class PythonFrontEnd:
     """The front end for functions and dispatchers of one Numba.
 
     Args:
-        kind: The kind of its artifacts.
         definition: The class of its definitions.
     """
 
-    def __init__(self, kind: str, definition: Callable[[Any, dict[str, Any]], Any]) -> None:
-        self.kinds, self._definition = (kind,), definition
+    def __init__(self, definition: type[PythonDefinition]) -> None:
+        self.kinds, self.flavour, self._definition = (definition.kind,), definition.flavour, definition
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
         """Define a kernel."""
@@ -326,10 +359,17 @@ class PythonFrontEnd:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """Map each component of a kernel to its kind of reason."""
+    from .reasons import KINDS
+
+    return KINDS
+
+
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
     """Fingerprint the kernel in its present state."""
     declared, lines = definition.declared, definition.has_lines
-    return fingerprint(declared, definition.dialect, with_lines=lines, depends=definition.depends)
+    return fingerprint(declared, definition.flavour, with_lines=lines, depends=definition.depends)
 
 
 def kernel_request(
@@ -348,8 +388,8 @@ def kernel_request(
         target: The target to build for.
         ptx_target: The virtual target to compile to first, if the user gave one.
     """
-    dialect = definition.dialect
-    runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
+    flavour = definition.flavour
+    runtime = flavour.runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
     def build(toolchain: Toolchain) -> Artifact:
         linked = toolchain.library(runtime, saves=False) if runtime else None
@@ -359,25 +399,25 @@ def kernel_request(
         label=definition.label,
         target=target,
         components=(),
-        libraries=(*dialect.LIBRARIES, *filter(None, (runtime,))),
-        distributions=dialect.DISTRIBUTIONS,
+        libraries=(*flavour.libraries, *filter(None, (runtime,))),
+        distributions=flavour.distributions,
         build=build,
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=dialect.component_kinds,
+        kinds=component_kinds,
         loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
     lines, depends = definition.has_lines, definition.depends
-    signature = signature_component(dialect, types, with_lines=lines, depends=depends)
+    signature = signature_component(flavour, types, with_lines=lines, depends=depends)
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = dialect.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
-        headers = dialect.linked_headers(found.links, has_lines=lines)
+        environment = flavour.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
+        headers = flavour.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (

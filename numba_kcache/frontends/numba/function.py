@@ -8,7 +8,7 @@ Promise     A change of any of these changes the digest: the code, constants and
             the user gives `depends`, it represents the content of such inputs, and only of such.
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
-            Objects of the compiler are described by its `Dialect`.
+            Objects of the compiler are described by its `Flavour`.
 Not here    Packages that are pinned by version (the compiler, NumPy, the standard library; a separate component)
             and headers that linked CUDA C++ includes (headers).
 """
@@ -31,7 +31,7 @@ from .graph import ABSENT, Edge, Graph
 from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
-    from .dialect import Dialect
+    from .flavour import Flavour
     from .graph import Jitted
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
@@ -94,25 +94,25 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(
-    function: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()
+    function: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()
 ) -> Fingerprint | Uncapturable:
     """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
     Args:
-        function: A Python function, or a dispatcher of the dialect, whose options then count.
-        dialect: The dialect of the kernel's compiler.
+        function: A Python function, or a dispatcher of the flavour, whose options then count.
+        flavour: The flavour of the kernel's compiler.
         with_lines: Whether file and lines count, as they do if line tables or exceptions are compiled in.
             For functions whose own options request lines, they always count.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
             the function's own) whose content counts. As a mapping, each represents its key: a value that cannot be
             read, or the name by which such a value was refused.
     """
-    plain = _undecorated(function, dialect)
+    plain = _undecorated(function, flavour)
     try:
-        reader = Reader(dialect, with_lines, depends)
+        reader = Reader(flavour, with_lines, depends)
         reader.add_function(function)
         reader.add_depends(plain)
-        patches = replaced(dialect.code_modules, reader.trust)
+        patches = replaced(flavour.code_modules, reader.trust)
         if reader.words or patches:
             from .objects import add_patches, add_special
 
@@ -126,9 +126,9 @@ def fingerprint(
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
 
-def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()) -> str:
+def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()) -> str:
     """Digest of an argument's type that a program added, with everything registered for its class; or `Refused`."""
-    reader = Reader(dialect, with_lines, depends)
+    reader = Reader(flavour, with_lines, depends)
     label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
     start = reader.add(label, "argument", None)
     try:
@@ -147,29 +147,29 @@ def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depen
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, dialect: Dialect, with_lines: bool, depends: Depends = ()) -> None:
+    def __init__(self, flavour: Flavour, with_lines: bool, depends: Depends = ()) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
-        self.dialect, self.trust = dialect, Trust(dialect.packages)
+        self.flavour, self.trust = flavour, Trust(flavour.packages)
         self._with_lines, self._depends = with_lines, depends
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
-        self.registrations = dialect.registrations()
+        self.registrations = flavour.registrations()
         self.alive: list[Any] = []  # no other object gets their `id()` while these live
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; added, with all that it reaches, at the first call."""
         if id(value) in self.functions:
             return self.functions[id(value)]
-        function = _undecorated(value, self.dialect)
+        function = _undecorated(value, self.flavour)
         name = name_of(function)
         if type(function) is not FunctionType:
             raise RefusedByName(f"it is a {type(function).__qualname__}, not a Python function", name)
         word = "kernel" if not self.graph.edges else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.graph.edges)
+            jitted = None if function is value else self.flavour.jitted(value, is_kernel=not self.graph.edges)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             self.graph.has_lines |= lines
             reading = read_code(code, with_lines=lines)
@@ -281,7 +281,7 @@ class Reader:
 
                 return add_module(self, function.__code__, value, label)
             if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
-                state = state_of(home, self.dialect.stateful)
+                state = state_of(home, self.flavour.stateful)
                 if state:
                     return self.refused(Refused(f"it belongs to {state}, whose state cannot be in a key"), label)
             goal = self.values[at, where] = self.add_value(value, label)
@@ -321,7 +321,7 @@ class Reader:
             return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
             self.words.update(words_in(pinned.encode()))
-            state = state_of(pinned, self.dialect.stateful)
+            state = state_of(pinned, self.flavour.stateful)
             return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
         if self._is_function(value):
             return (self.is_patch and self.trust.original(value)) or self.add_function(value)
@@ -334,7 +334,7 @@ class Reader:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
             is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
-            if is_programs and (why := self.dialect.untyped(value)):
+            if is_programs and (why := self.flavour.untyped(value)):
                 raise RefusedByName(f"the compiler cannot use it: {why}", label) from None
             return self.refused(refusal, label, value)
         self.alive.append(value)
@@ -342,7 +342,7 @@ class Reader:
 
     def _is_function(self, value: Any) -> bool:
         kind = type(value)
-        return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
+        return kind is FunctionType or (kind not in _DATA and self.flavour.python_function(value) is not None)
 
     def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of a function or compiler object inside a value; its code is added to the edges."""
@@ -354,12 +354,12 @@ class Reader:
 
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
-            if state := state_of(pinned, self.dialect.stateful):
+            if state := state_of(pinned, self.flavour.stateful):
                 raise Refused(f"{state} depends on more than its arguments")
             return "pinned", pinned
-        definition = self.dialect.intrinsic(value)
+        definition = self.flavour.intrinsic(value)
         if definition is None and isinstance(value, type):
-            form = self.dialect.type_form(value, extension)
+            form = self.flavour.type_form(value, extension)
             if form is not None:
                 return form
         if definition is not None or isinstance(value, type):
@@ -371,9 +371,9 @@ class Reader:
         if self._is_function(value):
             edges.append((str(len(edges)), self.add_function(value)))
             return "function", type(value).__qualname__, len(edges) - 1
-        external = self.dialect.external(value)
+        external = self.flavour.external(value)
         if external is None:
-            return self.dialect.type_form(value, extension)
+            return self.flavour.type_form(value, extension)
         node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
@@ -382,9 +382,9 @@ class Reader:
         return "declared", len(edges) - 1
 
 
-def _undecorated(value: Any, dialect: Dialect) -> Any:
+def _undecorated(value: Any, flavour: Flavour) -> Any:
     """The Python function under a decorator of the front end; other objects unchanged."""
-    function = dialect.python_function(value)
+    function = flavour.python_function(value)
     return value if function is None else function
 
 

@@ -1,29 +1,30 @@
-"""The definition of a Numba kernel (a function or dispatcher with its options), and its artifacts.
+"""numba-cuda's kernels: the definition (a function or dispatcher with its options), and its artifacts.
 
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
-            itself.
-Not here    The code shared with kernels of numba-cuda-mlir (definition), settings and libraries (llvm_dialect),
-            packing (llvm_arguments), and the work of Numba's own dispatcher: launches that no launcher supports, and
-            attributes (llvm_dispatcher).
+            itself. Under `NUMBA_ENABLE_CUDASIM` a kernel runs in Numba's simulator, as it does without this package.
+Not here    Names and settings (llvm_flavour), and the work of Numba's own dispatcher: launches that no launcher
+            supports, and attributes (llvm_dispatcher). The error for CUDA C++, which cannot be simulated
+            (launch.devices).
+Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`. simulator/: its `jit` returns a kernel for each
+            function, and takes few options.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...launch import LaunchShape
-from ...launch.launcher import Launcher, Relaunch
-from ...launch.loader import LoadedKernel
+from ...launch.arguments import NUMPY_NAMES, Unfit, is_c_contiguous, memory_of
 from ..base import Variant
-from . import llvm_dialect as dialect
-from .definition import OWN_OPTIONS, PythonDefinition, PythonFrontEnd, PythonResolutions
-from .llvm_arguments import make_numba_launcher, types_of
-from .llvm_dialect import Declared
-
-__all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
+from .arguments import Signature
+from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
+from .flavour import Declared, loaded
+from .llvm_flavour import NUMBA
+from .parts import surface
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
@@ -31,19 +32,10 @@ DECORATOR_OPTIONS = (
 )  # fmt: skip
 """Options of `cuda.jit` for a kernel."""
 
+_TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 
-class CompilerLock:
-    """The lock that Numba itself holds while it compiles."""
-
-    def __enter__(self) -> None:
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-
-        global_compiler_lock.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-
-        global_compiler_lock.release()
+_NOT_SIMULATED = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "launch_bounds"}
+"""Options for generated code, which are ignored: the simulator generates none."""
 
 
 class NumbaDefinition(PythonDefinition):
@@ -51,54 +43,71 @@ class NumbaDefinition(PythonDefinition):
 
     kind = "numba"
     room = "llvm"
-    dialect = dialect
-    device_runtime = "numba.cuda:cudadevrt"
-    errors = "numba.cuda.core.errors"
+    flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
-    compiler_lock = CompilerLock
-
-    def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
-        super().__init__(thing, options)
-        self._simulated: Any = None
+    _simulated: Any = None
 
     @property
     def simulated(self) -> Any:
-        """The kernel of Numba's simulator for this function."""
+        """The kernel of Numba's simulator for this function; one made by its own `cuda.jit` is returned unchanged."""
+        if hasattr(self.thing, "py_func"):
+            return self.thing
         if self._simulated is None:
-            from .simulator import simulated
+            from numba import cuda
 
-            self._simulated = simulated(self.thing, self.given)
+            options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
+            self._simulated = cuda.jit(**options)(self.thing)
         return self._simulated
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""
-        return _declare(self.thing, self.given)
+        parts = _surface()
+        if parts is None:
+            raise ToolchainMissingError(
+                "cannot compile a Numba kernel",
+                "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing",
+                "unset it to compile; a launch is simulated",
+            )
+        function, config = self.thing, parts.config
+        if isinstance(function, parts.CUDADispatcher):
+            function, options = function.py_func, dict(function.targetoptions)
+        else:
+            debug = self.given["debug"] if "debug" in self.given else bool(config.CUDA_DEBUGINFO_DEFAULT)
+            options = {
+                "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False,
+                "device": False, "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None,
+                "lto": not debug, "shared_memory_carveout": None,
+            }  # fmt: skip
+        if options.get("device"):
+            raise OptionError(
+                "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
+            )
+        options |= self.given
+        if options["shared_memory_carveout"] is not None:
+            parts._validate_shared_memory_carveout(options["shared_memory_carveout"])
+        return Declared(function, options)
 
     def types_of(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments of a launch as Numba does; None under its simulator, which needs no types.
+        """Type the arguments of a launch as Numba does, common ones without calling Numba; None under its simulator,
+        which needs no types.
 
         Raises:
             ToolchainMissingError: numba-cuda is not installed.
+            ValueError: Numba has no type for one of them; the message is Numba's.
         """
-        try:
-            return types_of(arguments)
-        except ImportError as problem:
-            if is_simulated():
-                return None
-            raise _without_numba(problem) from problem
-
-    def launcher(
-        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
-    ) -> Launcher | None:
-        """Make the launcher for arguments of exactly these types; None if Numba's own launch is needed."""
-        needs_numba = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
-        if needs_numba or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
+        parts = _surface()
+        if parts is None:
             return None
-        types: Any = variant
-        return make_numba_launcher(
-            loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=self.labels(types, debug=more["debug"]),
-        )  # fmt: skip
+        array, typeof, plain = parts.DeviceNDArray, parts.typeof, _plain_types()
+        return Signature([
+            each._numba_type_ if type(each) is array else
+            plain.get(type(each)) or _type_of_others(each) or typeof(each)
+            for each in arguments
+        ])  # fmt: skip
+
+    def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
+        """Check whether Numba's own launch is needed: it casts arguments to fixed signatures."""
+        return super().is_launched_by_dispatcher(known) or not getattr(self.thing, "_can_compile", True)
 
 
 class NumbaResolutions(PythonResolutions):
@@ -113,74 +122,71 @@ class NumbaResolutions(PythonResolutions):
             self.dispatcher._reset_overloads()
 
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
-        """Launch through Numba's own dispatcher."""
+        """Launch through Numba's own dispatcher, or its simulator, which has one stream."""
         if is_simulated():
-            from .simulator import simulate
-
-            simulate(self.definition.simulated, shape, arguments)
-            return
-        from .llvm_dispatcher import launch
-
-        launch(self, shape, stream, arguments)
+            self.definition.simulated[shape.grid, shape.block, 0, shape.shared_bytes](*arguments)
+        else:
+            super().launch_by_front_end(shape, stream, arguments)
 
     def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall
-        from .llvm_dispatcher import block_size
-
-        return block_size(self, arguments, shared_bytes)
+        found: int = self.definition.part("dispatcher").block_size(self, arguments, shared_bytes)
+        return found
 
     def attribute(self, name: str) -> Any:
-        """Read an attribute of Numba's dispatcher."""
-        from .llvm_dispatcher import NUMBAS_NAMES, attribute
-
-        if is_simulated() and name in NUMBAS_NAMES:
+        """Read an attribute of Numba's dispatcher, or of the simulator's."""
+        if is_simulated() and name in self.definition.part("dispatcher").NAMES:
             return getattr(self.definition.simulated, name)
-        return attribute(self, name) if name in NUMBAS_NAMES else super().attribute(name)
+        return super().attribute(name)
 
 
 NumbaDefinition.make_resolutions = NumbaResolutions
+FRONT_END = PythonFrontEnd(NumbaDefinition)
 
 
-def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
+def _type_of_others(value: Any) -> Any:
+    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us; None for all others.
+
+    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`.
+    """
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:
-        from numba.cuda.core import config
-        from numba.cuda.decorators import _validate_shared_memory_carveout
-        from numba.cuda.dispatcher import CUDADispatcher
-    except ImportError as problem:
-        raise _without_numba(problem) from problem
-    if is_simulated():
-        raise _without_numba()
-    if isinstance(function, CUDADispatcher):
-        function, options = function.py_func, dict(function.targetoptions)
-    else:
-        debug = given["debug"] if "debug" in given else bool(config.CUDA_DEBUGINFO_DEFAULT)
-        options = {
-            "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False, "device": False,
-            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
-            "shared_memory_carveout": None,
-        }  # fmt: skip
-    if options.get("device"):
-        raise OptionError("cannot launch a device function", "it was decorated with device=True", "call it in a kernel")
-    options |= given
-    if options["shared_memory_carveout"] is not None:
-        _validate_shared_memory_carveout(options["shared_memory_carveout"])
-    return Declared(function, options)
+        memory = memory_of(value) if is_known else None
+    except Unfit:
+        return None
+    if memory is None or memory.element not in _TYPED:
+        return None
+    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
+
+
+@functools.lru_cache(maxsize=256)
+def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
+    import numpy
+
+    parts = surface(NUMBA)
+    return parts.Array(parts.from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
+
+
+@functools.cache
+def _plain_types() -> dict[type, Any]:
+    types = surface(NUMBA).types
+    return {float: types.float64, bool: types.boolean, complex: types.complex128}
 
 
 def is_simulated() -> bool:
     """Check whether the program's Numba is its simulator."""
-    return bool(getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", False))
+    return bool(loaded(NUMBA.config, "ENABLE_CUDASIM"))
 
 
-def _without_numba(problem: ImportError | None = None) -> ToolchainMissingError:
-    """Make the error for a Numba kernel if Numba cannot be imported or only simulates."""
-    if is_simulated():
-        why = "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing"
-        return ToolchainMissingError("cannot compile a Numba kernel", why, "unset it to compile; a launch is simulated")
-    why = f"numba-cuda cannot be imported: {problem}"
-    return ToolchainMissingError("cannot use a Numba kernel", why, "pip install 'numba-kcache[numba]'")
-
-
-FRONT_END = PythonFrontEnd("numba", NumbaDefinition)
+@functools.cache
+def _surface() -> Any:
+    """Numba's parts; None under its simulator."""
+    try:
+        found = surface(NUMBA)
+    except ToolchainMissingError:
+        if not is_simulated():
+            raise
+    return None if is_simulated() else found

@@ -8,7 +8,7 @@ Method      Numba's `compile` calls `load_overload` of the dispatcher's cache be
             kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
             configuration; a callback of this module replaces it by a function that prepares the launch and calls
             Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
-Not here    Packing in a launcher (llvm_arguments), and dispatchers of unedited programs (llvm_install). A hit
+Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (llvm_install). A hit
             of a kernel whose arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
             cuda.core's LaunchConfig counts the grid in clusters, if there are any.
@@ -18,27 +18,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from ...errors import CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.devices import check_interpreter, current_device
+from ...launch.devices import bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.loader import CodeRefusedError, LoadedKernel
+from ...model.artifact import Entry
 from ..base import RunsUncached
-from .llvm import CompilerLock, NumbaResolutions
+from . import dispatcher
+from .dispatcher import launch_watched, read_signature_list
+from .llvm import NumbaResolutions
+from .llvm_flavour import NUMBA
 from .llvm_overload import make_overload
-from .llvm_own import loaded_by_numba, numba_stream
-from .signatures import launch_watched, read_signature_list
+from .parts import surface
 from .takeover import CacheOfDispatcher
 
-NUMBAS_NAMES = frozenset((
-    "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
-    "inspect_sass_cfg", "inspect_types", "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block",
-    "get_max_threads_per_block", "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile",
-    "py_func", "targetoptions", "extensions", "specialized", "specialize",
-))  # fmt: skip
+NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
 """Attributes of Numba's dispatcher that a kernel has with the same meaning."""
 
 
@@ -58,7 +56,7 @@ class DispatcherCache(CacheOfDispatcher):
 
     def load_overload(self, sig: Any, _context: Any) -> Any:
         """Return the complete kernel of a signature; None if Numba has to compile it."""
-        types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
+        types = sig if isinstance(sig, tuple) else read_signature_list(NUMBA, sig)[0]
         is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
         try:
             resolution = self.resolutions.for_device(current_device().target, types)
@@ -97,15 +95,8 @@ class DispatcherCache(CacheOfDispatcher):
 
 
 def attribute(resolutions: NumbaResolutions, name: str) -> Any:
-    """Read one of `NUMBAS_NAMES` from the dispatcher, which is first given every resolved signature."""
-    if name == "specialize":
-        return functools.partial(_specialize, resolutions)
-    dispatcher = _dispatcher(resolutions)
-    if dispatcher._can_compile:
-        for _target, _ptx_target, types in resolutions.known():
-            if types not in dispatcher.overloads:
-                dispatcher.compile(types)
-    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
+    """Read one of `NAMES` from the dispatcher."""
+    return dispatcher.attribute_of(resolutions, name, _dispatcher, _specialize)
 
 
 def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
@@ -156,12 +147,11 @@ def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
 def _dispatcher(resolutions: NumbaResolutions) -> Any:
     """Numba's dispatcher of a kernel, made when Numba itself has to launch, compile or inspect it."""
     declared, thing = resolutions.definition.declared, resolutions.definition.thing
-    from numba.cuda.dispatcher import CUDADispatcher
-
-    with CompilerLock():
+    parts = surface(NUMBA)
+    with parts.global_compiler_lock:
         made = resolutions.dispatcher
         if made is None:
-            made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
+            made = parts.CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
             made._cache = DispatcherCache(resolutions, made)
             if not getattr(thing, "_can_compile", True):  # the user's dispatcher is restricted to given signatures
                 for types in thing.overloads:
@@ -171,29 +161,16 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
     return made
 
 
-def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
-    """Read the argument types of `signature=`: a signature as `cuda.jit` takes it, or a list of these.
-
-    Raises:
-        OptionError: One is not a signature, or returns something.
-    """
-    from numba.cuda import types
-    from numba.cuda.core import sigutils
-
-    return read_signature_list(given, sigutils.normalize_signature, (None, types.void))
-
-
 def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
     """Make what `dispatcher.specialize(*arguments)` makes, but with this cache, which Numba would drop."""
     from numba.cuda.api import get_current_device
-    from numba.cuda.dispatcher import CUDADispatcher
 
     if dispatcher.specialized:
         raise RuntimeError("Dispatcher already specialized")
     key = get_current_device().compute_capability, tuple(dispatcher.typeof_pyval(each) for each in arguments)
     found = dispatcher.specializations.get(key)
     if found is None:
-        found = CUDADispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+        found = surface(NUMBA).CUDADispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
         if resolutions is not None:
             found._cache = DispatcherCache(resolutions, found)
         found.compile(key[1])
@@ -228,3 +205,23 @@ def _in_clusters(cluster: Sequence[int], *, grid: Sequence[int], **more: Any) ->
     from cuda.core import LaunchConfig
 
     return LaunchConfig(grid=tuple(n // each for n, each in zip(grid, cluster, strict=True)), cluster=cluster, **more)
+
+
+def numba_stream(stream: Any) -> Any:
+    """Convert a stream for Numba's own launch: 0, Numba's and cuda.core's are unchanged, others are wrapped by handle.
+
+    Raises:
+        LaunchConfigError: It is not a known kind of stream.
+    """
+    if not stream or type(stream).__module__.startswith(("numba.", "cuda.core")):
+        return stream or 0
+    from numba.cuda import external_stream
+
+    return external_stream(stream_handle(stream))
+
+
+def loaded_by_numba(function: Any) -> LoadedKernel:
+    """Wrap a function that Numba loaded on the current device as a `LoadedKernel`."""
+    handle = done(bindings().cuKernelGetFunction(int(function.handle)), f"find {function.name}")
+    entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
+    return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))

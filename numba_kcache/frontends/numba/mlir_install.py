@@ -18,8 +18,9 @@ from weakref import WeakKeyDictionary
 from ...errors import KCacheError, OptionError
 from .mlir import MlirResolutions
 from .mlir_dispatcher import served, served_launch
+from .mlir_flavour import DISPATCHERS, MLIR, PACKAGE
 from .mlir_installed import InstalledDefinition, InstalledLaunches
-from .mlir_internals import DISPATCHERS, PACKAGE, surface
+from .parts import surface
 from .takeover import CacheOfDispatcher, Takeover, give_back
 
 _replaced: dict[str, Any] = {}
@@ -52,7 +53,7 @@ class DispatcherCache(CacheOfDispatcher):
 def _restore() -> None:
     if not _replaced:
         return
-    give_back(surface().MLIRDispatcher, surface().NullCache, _replaced, _attached)
+    give_back(surface(MLIR).MLIRDispatcher, surface(MLIR).NullCache, _replaced, _attached)
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
@@ -67,7 +68,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
             return None
         if self.targetoptions.get("device"):
             return None
-        is_wanted = every_kernel or isinstance(self._cache, surface().MLIRCache)
+        is_wanted = every_kernel or isinstance(self._cache, surface(MLIR).MLIRCache)
         return _attach(self, self._cache) if is_wanted else None
 
     def enable_caching(self: Any) -> None:
@@ -90,7 +91,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
     def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
         if abi_info is None and output is None and (resolutions := attached(self)) is not None:
-            types, _returned = surface().normalize_signature(sig)
+            types, _returned = surface(MLIR).normalize_signature(sig)
             found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=True)
             if found is not None:
                 return found
@@ -114,7 +115,7 @@ def _replace(home: Any, every_kernel: bool) -> None:
 
 def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
     """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
-    parts = surface()
+    parts = surface(MLIR)
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
     key = parts.current_device().compute_capability, types
     found = dispatcher.specializations.get(key)

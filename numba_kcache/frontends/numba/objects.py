@@ -57,7 +57,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
     name, node_key = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
     if name is None:
         return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
-    state = state_of(name, reader.dialect.stateful)
+    state = state_of(name, reader.flavour.stateful)
     if state:
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if node_key not in reader.values:
@@ -180,7 +180,7 @@ def add_special(reader: Reader) -> None:
         return
     node, seen = reader.add("special attributes", tuple(sorted(words_read)), None), set[int]()
     for each in reader.alive:  # grows while it is walked
-        for value in (each, reader.dialect.python_function(each)):
+        for value in (each, reader.flavour.python_function(each)):
             if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
                 seen.add(id(value))
                 for word in sorted(
@@ -212,7 +212,7 @@ def _record_digests(value: Any) -> Iterator[bytes]:
 
 def _added(reader: Reader, *, is_any: bool) -> set[str]:
     """Names of the attributes that a program set on functions: those that code names, or all."""
-    plain = (reader.dialect.python_function(each) or each for each in reader.alive)
+    plain = (reader.flavour.python_function(each) or each for each in reader.alive)
     functions = [each for each in plain if isinstance(each, FunctionType)]
     added = {name for each in functions for name in vars(each)}
     named = set[str]().union(*(all_words(each.__code__) for each in functions))

@@ -193,7 +193,7 @@ def state_of(name: str, stateful: frozenset[str]) -> str:
 
     Args:
         name: Dotted name of a trusted module or object.
-        stateful: The dialect's names of modules and objects with state (`Dialect.stateful`).
+        stateful: Names of modules and objects with state (`Flavour.stateful`).
     """
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
