@@ -166,17 +166,13 @@ def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tu
     Raises:
         ArgumentError: Number or sizes differ; the cubin is not of this signature.
     """
-    if [_size(code) for code in codes] != [each.size for each in found]:
+    if [int(code[1:]) * (1 + (code[0] == "c")) for code in codes] != [each.size for each in found]:
         raise ArgumentError(
             f"cannot launch {kernel}",
             f"its cubin takes {len(found)} parameters of other sizes than this signature's {len(codes)}",
             "clear the cache, and report this",
         )
     return tuple([Parameter(each.offset, each.size, code) for code, each in zip(codes, found, strict=True)])
-
-
-def _size(code: str) -> int:
-    return int(code[1:]) * (2 if code[0] == "c" else 1)
 
 
 def number_code(dtype: Any) -> str:

@@ -434,7 +434,9 @@ class Flavour:
 
         def of_value(value: Any) -> Sequence[Registration]:
             nonlocal subjects
-            subjects = subjects or frozenset([id(each) for kind, items in lists for each in _subjects(kind, items)])
+            subjects = subjects or frozenset(
+                [id(each) for kind, items in lists if items for each in _subjects(kind, items)]
+            )
             if id(value) not in subjects:
                 return ()
             if id(value) not in users_of:

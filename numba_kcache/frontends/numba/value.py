@@ -88,7 +88,8 @@ class Trust(dict[str, bool]):
         self._packages = packages
 
     @cached_property
-    def _folders(self) -> tuple[str, ...]:
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the packages."""
         found = []
         for package in self._packages:
             origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
@@ -103,12 +104,12 @@ class Trust(dict[str, bool]):
         origin, loader = getattr(spec, "origin", None), getattr(spec, "loader", None)
         if type(origin) is not str:
             places = list(getattr(spec, "submodule_search_locations", None) or ())
-            found = bool(places) and all(each.startswith(self._folders) for each in places)
+            found = bool(places) and all(each.startswith(self.folders) for each in places)
         elif top in sys.stdlib_module_names:
             found = is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
             found = found or (loader is BuiltinImporter and name in sys.builtin_module_names)
         else:
-            found = origin.startswith(self._folders)
+            found = origin.startswith(self.folders)
         self[name] = found
         return found
 
@@ -142,7 +143,7 @@ class Trust(dict[str, bool]):
 
     def has_file(self, path: str) -> bool:
         """Check whether code of this file belongs to the interpreter or the packages."""
-        return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
+        return path.startswith(("<frozen ", *self.folders)) or is_standard(path)
 
     def name_of(self, value: Any) -> str | None:
         """`module.qualname` if that is this same object in a trusted module now; None otherwise."""
