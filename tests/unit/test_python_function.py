@@ -503,7 +503,10 @@ def test_depends_covers_only_what_it_is_given_for() -> None:
         taken({"global A of app": 1}),
     )
 
+    in_a_list = taken([space["A"], space["B"]])
+
     assert isinstance(both, Uncapturable)
+    assert isinstance(in_a_list, Uncapturable)
     assert isinstance(by_name, Fingerprint)
     assert isinstance(half, Uncapturable)
     assert half.name == "global B of app"

@@ -10,16 +10,18 @@ Not here    Making a device function's dispatcher compile again (llvm_compile, m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...errors import CompileError
+from ...errors import CompileError, UncacheableError
 from ...keys import Plain
 from ...model.artifact import Entry, Parameter
 from ...model.cubin import read_cubin
+from .graph import Registration
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -111,6 +113,38 @@ def fresh_functions(
         found = on_device(function)
         if found is not None and not isinstance(found, FunctionType):
             _compiled_as[found] = digest, target, len(found.overloads)
+
+
+@contextmanager
+def observed(unread: Iterable[tuple[str, str, Registration]], label: str) -> Iterator[None]:
+    """Compile, and refuse the result if this thread called a function of a registration that is not in the key.
+
+    Args:
+        unread: As in `Fingerprint`.
+        label: The kernel's, for the error.
+
+    Raises:
+        UncacheableError: A function was called; the error has the reason for which it cannot be read.
+    """
+    reasons = {id(code.__code__): f"{name}: {reason}" for reason, name, each in unread for code in each.code}
+    if not reasons:
+        yield
+        return
+    called, before = list[str](), sys.getprofile()
+
+    def note(frame: Any, event: Any, argument: Any) -> None:
+        if id(frame.f_code) in reasons:
+            called.append(reasons[id(frame.f_code)])
+        if before is not None:
+            before(frame, event, argument)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    if called:
+        raise UncacheableError(f"cannot cache {label}", called[0])
 
 
 def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:

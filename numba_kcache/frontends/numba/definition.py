@@ -165,7 +165,10 @@ class PythonDefinition(Definition):
         runtime_build: str | None,
     ) -> Artifact:
         """Compile the artifact of a request; `runtime_build` is that of `Flavour.runtime` in its key, or None."""
-        made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
+        from .compiled_code import observed
+
+        with observed(() if isinstance(found, Uncapturable) else found.unread, self.label):
+            made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
         return made
 
     def part(self, name: str) -> Any:
@@ -369,7 +372,7 @@ def component_kinds() -> Mapping[str, ReasonKind]:
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
     """Fingerprint the kernel in its present state."""
     declared, lines = definition.declared, definition.has_lines
-    return fingerprint(declared, definition.flavour, with_lines=lines, depends=definition.depends)
+    return fingerprint(declared, definition.flavour, with_lines=lines, depends=definition.depends, is_observed=True)
 
 
 def kernel_request(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,11 @@ from ...model.request import LinkInput, Origin
 from .code import Read, read_code, words_in
 from .configuration import replaced
 from .graph import ABSENT, Edge, Graph
-from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, Unread, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
     from .flavour import Flavour
-    from .graph import Jitted
+    from .graph import Jitted, Registration
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
@@ -63,18 +63,23 @@ class Fingerprint(NamedTuple):
             files, which the digest does not cover.
         links: Link inputs of the options and of declared functions, in order.
         graph: For `device_functions`.
+        unread: Registrations that cannot be read, and that this kernel seems not to use: the reason, a name, and the
+            registration. The key has what they are for. The compile shows whether one is used (`compiled_code`).
     """
 
     digest: str
     components: tuple[Component, ...]
     links: tuple[LinkInput, ...]
     graph: Graph
+    unread: tuple[tuple[str, str, Registration], ...] = ()
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """Objects whose compiled code the compiler keeps, callees before callers, with their digests (`call_order`)."""
         from .call_order import kept_objects  # here: a hit compiles none
 
-        return kept_objects(self.graph)
+        kept = kept_objects(self.graph)
+        once = os.urandom(8).hex() if self.unread else ""  # all are compiled again, to see what they use
+        return tuple((each, digest + once) for each, digest in kept)
 
     def is_cooperative(self) -> bool:
         """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""
@@ -94,7 +99,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(
-    function: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()
+    function: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = (), is_observed: bool = False
 ) -> Fingerprint | Uncapturable:
     """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
@@ -106,51 +111,73 @@ def fingerprint(
         depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
             the function's own) whose content counts. As a mapping, each represents its key: a value that cannot be
             read, or the name by which such a value was refused.
+        is_observed: Whether the compile will show which registrations it uses (`Fingerprint.unread`).
     """
     plain = _undecorated(function, flavour)
-    try:
-        reader = Reader(flavour, with_lines, depends)
+
+    def read(reader: Reader) -> None:
         reader.add_function(function)
         reader.add_depends(plain)
         patches = replaced(flavour.code_modules, reader.trust)
-        if reader.words or patches:
-            from .objects import add_patches, add_special
+        if patches:
+            from .objects import add_patches
 
             add_patches(reader, patches)
-            add_special(reader)
+
+    try:
+        reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
     except RefusedByName as refusal:
-        return Uncapturable(*refusal.args)
+        return Uncapturable(*refusal.args[:2])
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
-    graph = reader.graph
-    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
+    graph, unread = reader.graph, tuple(reader.unread.values())
+    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph, unread)
 
 
 def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()) -> str:
     """Digest of an argument's type that a program added, with everything registered for its class; or `Refused`."""
-    reader = Reader(flavour, with_lines, depends)
     label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
-    start = reader.add(label, "argument", None)
-    try:
-        reader.edge(start, "type", reader.add_value(kind, label))
-        if reader.words:
-            from .objects import add_special
 
-            add_special(reader)
+    def read(reader: Reader) -> None:
+        reader.edge(reader.add(label, "argument", None), "type", reader.add_value(kind, label))
+
+    try:
+        return _read(read, flavour, with_lines, depends, is_observed=True).graph.digest(0)
     except RefusedByName as refusal:
         raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
     except Exception as error:  # a program's class may raise anything; a launch must not fail by it
         raise Refused(f"reading it raised {type(error).__name__}: {error}") from None
-    return reader.graph.digest(start)
+
+
+def _read(
+    read: Callable[[Reader], None], flavour: Flavour, with_lines: bool, depends: Depends, *, is_observed: bool
+) -> Reader:
+    """Read with a new `Reader`; again for each registration that turns out to be unreadable and may be unused."""
+    unread: dict[int, Any] = {}
+    while True:
+        reader = Reader(flavour, with_lines, depends, unread)
+        try:
+            read(reader)
+            if reader.words:
+                from .objects import add_special
+
+                add_special(reader)
+            return reader
+        except Unread as found:
+            if not is_observed:
+                raise
+            unread[id(found.args[2])] = found.args
 
 
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, flavour: Flavour, with_lines: bool, depends: Depends = ()) -> None:
+    def __init__(
+        self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
+    ) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.flavour, self.trust = flavour, Trust(flavour.packages)
-        self._with_lines, self._depends = with_lines, depends
+        self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}

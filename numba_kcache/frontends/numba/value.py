@@ -73,6 +73,10 @@ class RefusedByName(Exception):
     """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
 
 
+class Unread(RefusedByName):
+    """A registration cannot be read that any code may use, or none: raised with what `RefusedByName` has, and it."""
+
+
 class Trust(dict[str, bool]):
     """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
