@@ -128,7 +128,8 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
                     value = value.fget
                 if type(value) is not FunctionType or (path := value.__code__.co_filename).startswith(own_folders):
                     continue
-                if files.get(path):
+                home = str(value.__globals__.get("__name__")) if path[:1] == "<" else ""
+                if files.get(path) or home.startswith("namedtuple_"):
                     continue
                 if not _is_trusted(value, trust):
                     here.append((f"{place}.{name}", value))
@@ -143,7 +144,7 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
 def _is_trusted(function: FunctionType, trust: Trust) -> bool:
     path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
     if path.startswith("<"):  # generated code is in no file
-        return home.startswith("namedtuple_") or trust[home]
+        return trust[home]
     return trust.has_file(path) or f"{os.sep}site-packages{os.sep}cuda{os.sep}" in path
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import OptionError
 from ...launch import LaunchShape
+from ...launch.devices import bindings
 from .arguments import Signature
 from .flavour import Flavour
 from .parts import surface
@@ -69,7 +70,6 @@ def launch_watched(
 ) -> None:
     """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
     from ...launch.debugging import watched
-    from ...launch.devices import bindings
 
     def queue() -> bool:
         configured(*arguments)
