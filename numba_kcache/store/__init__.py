@@ -255,9 +255,16 @@ def is_network_mount(mountinfo: str, path: str) -> bool:
 
 
 def _after_fork() -> None:
+    """Renew all objects of a child; the error of one, which Python prints, comes after the others have been renewed."""
     _forget_imports_of_others()
+    failed: Exception | None = None
     for each in list(renewed_in_children):
-        each.after_fork()
+        try:
+            each.after_fork()
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 _IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})

@@ -72,3 +72,10 @@ def test_readme_fits_a_sitting_and_has_the_commands() -> None:
     assert [line.split("#")[0].strip() for line in commands.splitlines()] == [
         "python3 tasks.py demo", "python3 tasks.py test",
     ]  # fmt: skip
+
+
+def test_each_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest imports them by their names alone: where nothing of two is skipped, it refuses the second one."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+
+    assert len(set(names)) == len(names)

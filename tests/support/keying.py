@@ -27,6 +27,9 @@ class MadeUpToolchain:
     def settle(self) -> None:
         """Do nothing: there are no records."""
 
+    def after_fork(self) -> None:
+        """Do nothing: there are no locks."""
+
     def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._compilers, self._versions = compilers, versions
 

@@ -7,7 +7,7 @@ import enum
 import struct
 from collections import namedtuple
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, codes_of, lay_out, slot_of
+from numba_kcache.frontends.numba.llvm import NumbaDefinition
 from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 from numba_kcache.launch.arguments import struct_format
@@ -101,6 +102,31 @@ def test_cubin_of_another_signature_is_refused() -> None:
         laid_out((types.int64,), found)
     with pytest.raises(ArgumentError, match="of other sizes"):
         laid_out((types.int8, types.int8), found)
+
+
+def test_array_of_jax_is_typed_without_its_export() -> None:
+    """numba-cuda 0.30.4 exports it to the stream -1, which JAX 0.11 refuses; it must not be written."""
+
+    class JaxArray:
+        dtype, ndim, shape = np.dtype("f4"), 2, (3, 4)
+        __cuda_array_interface__: ClassVar[dict[str, Any]] = {
+            "shape": (3, 4),
+            "typestr": "<f4",
+            "data": (4096, True),
+            "version": 2,
+        }
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, *, stream: int) -> object:
+            raise RuntimeError(f"CUDA_ERROR_INVALID_HANDLE: {stream}")
+
+    JaxArray.__module__ = "jaxlib._jax"
+
+    assert tuple(NumbaDefinition(lambda x: None, {}).types_of([JaxArray()])) == (
+        types.Array(types.float32, 2, "C", readonly=True),
+    )
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, np.int32(1), True, 1.0], ids=repr)

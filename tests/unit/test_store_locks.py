@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import waiting
-from numba_kcache.store import locks, try_flock
+from numba_kcache.store import locks, renewed_in_children, try_flock
 from numba_kcache.store.folders import Folder
 from numba_kcache.store.locks import SILENT_S, KeyLocks
 from tests.support.stores import folder_of
@@ -241,6 +241,28 @@ def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypa
     with turns.turn("key", lambda: None, WAIT_S) as turn:
         assert not turn.has_turn
     assert turn.waited_s == pytest.approx(WAIT_S, abs=1)
+
+
+def test_error_of_one_object_keeps_no_other_from_being_renewed_in_a_child(tmp_path: Path) -> None:
+    """The child would end the turns of its parent, or wait for locks that nobody releases."""
+
+    class Failing:
+        def after_fork(self) -> None:
+            raise AttributeError("half made")
+
+    failing = [Failing() for _ in range(20)]
+    for one in failing:
+        renewed_in_children.add(one)
+    turns = [KeyLocks(folder_of(tmp_path, "locks")) for _ in range(20)]
+    with ExitStack() as stack:
+        for each in turns:
+            stack.enter_context(each.turn(f"key{id(each)}", lambda: None, WAIT_S))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(bool(each.turns) for each in turns))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for one in failing:
+        renewed_in_children.discard(one)
 
 
 def test_child_that_is_forked_in_a_turn_leaves_it_to_its_parent(tmp_path: Path) -> None:

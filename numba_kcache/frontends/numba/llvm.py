@@ -18,7 +18,15 @@ from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...launch import LaunchShape
-from ...launch.arguments import NUMPY_NAMES, Unfit, is_c_contiguous, memory_of
+from ...launch.arguments import (
+    NUMPY_NAMES,
+    Unfit,
+    element_of_dtype,
+    is_c_contiguous,
+    is_exported,
+    is_immutable,
+    memory_of,
+)
 from ..base import Variant
 from .arguments import Signature
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
@@ -147,10 +155,14 @@ FRONT_END = PythonFrontEnd(NumbaDefinition)
 
 
 def _type_of_others(value: Any) -> Any:
-    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us; None for all others.
+    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us, or of JAX, for which numba-cuda 0.30.4
+    exports the array to the stream -1, which JAX 0.11 takes for a handle: it raises, or ends the process. None for all
+    others.
 
-    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`.
+    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
+    if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
+        return _array_type(element, value.ndim, "C", True)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:

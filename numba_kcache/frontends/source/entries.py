@@ -58,7 +58,8 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
 
 def with_names(artifact: Artifact, texts: Iterable[bytes]) -> Artifact:
     """Name the parameters of kernels by all texts that were compiled: the source, and the user's headers."""
-    declared = [each for text in texts for each in declarations(text.decode("utf-8", "replace"))]
+    kernels = (text for text in texts if b"__global__" in text)
+    declared = [each for text in kernels for each in declarations(text.decode("utf-8", "replace"))]
 
     def named(entry: Entry) -> Entry:
         names = parameter_names(declared, own_name(entry.symbol), len(entry.parameters))
