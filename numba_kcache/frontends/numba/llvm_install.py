@@ -13,7 +13,6 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
 from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
@@ -21,21 +20,10 @@ from ...launch.typed import around
 from ...model import choose_for_device
 from .llvm import NumbaDefinition, NumbaResolutions, is_simulated
 from .llvm_dispatcher import DispatcherCache, specialize
-from .takeover import Takeover, give_back
+from .llvm_flavour import NUMBA
+from .takeover import Patch, Takeover
 
-_replaced: dict[str, Any] = {}
-"""Numba's original methods while they are replaced, by name."""
-
-_attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
-
-
-def _restore() -> None:
-    if not _replaced:
-        return
-    from numba.cuda.dispatcher import CUDADispatcher, NullCache
-
-    give_back(CUDADispatcher, NullCache, _replaced, _attached)
+_patch = Patch(NUMBA)
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
@@ -45,13 +33,13 @@ def _replace(home: Any, every_kernel: bool) -> None:
     original_compile: Callable[[Any, Any], Any] = kind.compile
 
     def enable_caching(self: Any) -> None:
-        _attached[self] = None
+        _patch.attached[self] = None
         _attach(self)
 
     def compile_signature(self: Any, sig: Any) -> Any:
         wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
         if wanted and isinstance(self._cache, (home.CUDACache, home.NullCache)):
-            _attached[self] = self._cache
+            _patch.attached[self] = self._cache
             _attach(self)
         return original_compile(self, sig)
 
@@ -67,15 +55,8 @@ def _replace(home: Any, every_kernel: bool) -> None:
         else:
             original_call(self, args, launch_config)
 
-    for name, method in (
-        ("call", call),
-        ("enable_caching", enable_caching),
-        ("compile", compile_signature),
-        ("specialize", specialized),
-    ):
-        _replaced[name] = vars(kind)[name]
-        method.__doc__ = _replaced[name].__doc__
-        setattr(kind, name, method)
+    methods = {"call": call, "enable_caching": enable_caching, "compile": compile_signature, "specialize": specialized}
+    _patch.replace(kind, methods)
 
 
 def _attach(dispatcher: Any) -> None:
@@ -85,4 +66,4 @@ def _attach(dispatcher: Any) -> None:
     resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
 
 
-TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_CUDA_MODULE, _replace, _restore)
+TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_CUDA_MODULE, _replace, _patch.restore)

@@ -13,7 +13,6 @@ Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound m
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...errors import KCacheError, OptionError
 from .mlir import MlirResolutions
@@ -21,13 +20,9 @@ from .mlir_dispatcher import served, served_launch
 from .mlir_flavour import DISPATCHERS, MLIR, PACKAGE
 from .mlir_installed import InstalledDefinition, InstalledLaunches
 from .parts import surface
-from .takeover import CacheOfDispatcher, Takeover, give_back
+from .takeover import CacheOfDispatcher, Patch, Takeover
 
-_replaced: dict[str, Any] = {}
-"""The original methods while they are replaced, by name."""
-
-_attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
+_patch = Patch(MLIR)
 
 
 class DispatcherCache(CacheOfDispatcher):
@@ -48,12 +43,6 @@ class DispatcherCache(CacheOfDispatcher):
     def flush(self) -> None:
         """Read the function again at the next launch."""
         self.launches.forget()
-
-
-def _restore() -> None:
-    if not _replaced:
-        return
-    give_back(surface(MLIR).MLIRDispatcher, surface(MLIR).NullCache, _replaced, _attached)
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
@@ -101,16 +90,14 @@ def _replace(home: Any, every_kernel: bool) -> None:
         made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
         return made or _specialized(self, args)
 
-    for name, method in (
-        ("enable_caching", enable_caching),
-        ("__getitem__", launch_of),
-        ("_compile_impl", compile_for_launcher),
-        ("_compile_public", compile_signature),
-        ("specialize", specialize),
-    ):
-        _replaced[name] = vars(kind)[name]
-        method.__doc__ = _replaced[name].__doc__
-        setattr(kind, name, method)
+    methods = {
+        "enable_caching": enable_caching,
+        "__getitem__": launch_of,
+        "_compile_impl": compile_for_launcher,
+        "_compile_public": compile_signature,
+        "specialize": specialize,
+    }
+    _patch.replace(kind, methods)
 
 
 def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
@@ -135,9 +122,9 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
         assert definition.declared
     except OptionError:  # a device function
         return None
-    _attached[dispatcher], launches = before, InstalledLaunches(definition)
+    _patch.attached[dispatcher], launches = before, InstalledLaunches(definition)
     dispatcher._cache = DispatcherCache(launches)
     return launches.resolutions
 
 
-TAKEOVER = Takeover(DISPATCHERS, PACKAGE, DISPATCHERS, _replace, _restore)
+TAKEOVER = Takeover(DISPATCHERS, PACKAGE, DISPATCHERS, _replace, _patch.restore)
