@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.support.compiling import in_python
+from tests.support.compiling import edited, in_python, said
 
 pytestmark = pytest.mark.slow
 
@@ -148,17 +147,13 @@ OF_QUATERNIONS = {
 
 def test_extension_tutorial_is_cached(tmp_path: Path) -> None:
     """Kernels with an interval, with a quaternion, and with neither: compiled once, found in the next process."""
-    found = [json.loads(in_python(PROGRAM + COMPILE, str(tmp_path))) for _ in range(2)]
-
-    assert found == [[0, 3], [3, 0]]
+    assert [said(PROGRAM + COMPILE, str(tmp_path)) for _ in range(2)] == [[0, 3], [3, 0]]
 
 
 @pytest.mark.parametrize("edit", [*OF_INTERVALS.values(), *OF_QUATERNIONS.values()], ids=lambda edit: edit[1])
 def test_edit_of_an_extension_invalidates_key(edit: tuple[str, str]) -> None:
     """Of the kernels that use it."""
-    assert PROGRAM.count(edit[0]) == 1
-
-    before, after = (json.loads(in_python(each + KEYS)) for each in (PROGRAM, PROGRAM.replace(*edit)))
+    before, after = (said(each + KEYS) for each in (PROGRAM, edited(PROGRAM, *edit)))
 
     assert before[0] != after[0] or edit in OF_QUATERNIONS.values()
     assert before[1] != after[1] or edit in OF_INTERVALS.values()
@@ -234,9 +229,9 @@ def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(
     reaching = {"direct", "by_assignment", "by_callee"} if scanned == "" or imports is NUMBA else set[str]()
     reaching |= {"by_library", "of_tuple"} if imports is NUMBA else set()
 
-    found = [json.loads(in_python(imports + scanned + UNREADABLE, str(tmp_path))) for _ in range(2)]
+    found = [said(imports + scanned + UNREADABLE, str(tmp_path)) for _ in range(2)]
 
-    for said, _hits in found:
-        assert {name for name, why in said.items() if why == "global HELD of __main__"} == reaching
-        assert {name for name, why in said.items() if why == "cached"} == said.keys() - reaching
-    assert [hits for _said, hits in found] == [1, 1 + len(found[0][0]) - len(reaching)]
+    for reasons, _hits in found:
+        assert {name for name, why in reasons.items() if why == "global HELD of __main__"} == reaching
+        assert {name for name, why in reasons.items() if why == "cached"} == reasons.keys() - reaching
+    assert [hits for _reasons, hits in found] == [1, 1 + len(found[0][0]) - len(reaching)]
