@@ -104,7 +104,7 @@ def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
     """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
     parts = surface(MLIR)
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
-    key = parts.current_device().compute_capability, types
+    key = parts.get_context().device.compute_capability, types
     found = dispatcher.specializations.get(key)
     if found is None:
         found = parts.MLIRDispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
