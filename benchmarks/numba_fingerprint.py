@@ -35,7 +35,7 @@ import json, sys, time
 from numba import cuda
 import first, second, third
 from numba_kcache import cached_kernel
-from numba_kcache.frontends.python.definition import read_function
+from numba_kcache.frontends.numba.definition import read_function
 
 @cached_kernel
 def kernel(x, out):

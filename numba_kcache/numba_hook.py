@@ -3,7 +3,7 @@
 Promise     Kernels remain objects of their own library with unchanged behaviour; only their compiled code comes from
             the cache. Each library is patched when `install()` is called, or when the program imports it. A library
             that the program has not imported is not imported, and neither is the module that patches it.
-Not here    The patches of each library (`replace` and `restore` in the modules of `_PATCHES`).
+Not here    The patches of each library (`replace` and `restore` in the modules of `PATCHES`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .settings import install_wanted
 
 __all__ = ["install", "install_when_imported", "uninstall"]
 
-_NUMBAS = {"numba.cuda.dispatcher": "numba_cuda", "numba_cuda_mlir.descriptor": "numba_cuda_mlir"}
+NUMBAS = {"numba.cuda.dispatcher": "numba_cuda", "numba_cuda_mlir.descriptor": "numba_cuda_mlir"}
 """The modules of both Numbas that are patched, each with its package."""
 
-_PATCHES = {
-    "numba.cuda.dispatcher": "frontends.numba.install",
-    "numba_cuda_mlir.descriptor": "frontends.mlir.install",
+PATCHES = {
+    "numba.cuda.dispatcher": "frontends.numba.llvm_install",
+    "numba_cuda_mlir.descriptor": "frontends.numba.mlir_install",
     "cuda.compute": "adapters.cuda_compute",
     "cupy.cuda.compiler": "adapters.cupy",
 }
@@ -44,7 +44,7 @@ def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -
         ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was requested.
     """
     homes = ["cuda.compute"] * cuda_compute + ["cupy.cuda.compiler"] * cupy
-    for home, package in _NUMBAS.items():
+    for home, package in NUMBAS.items():
         with suppress(ImportError, ValueError):  # a package that is being imported, or that a test replaced
             homes += [home] if home in sys.modules or importlib.util.find_spec(package) else []
     if not homes:
@@ -61,7 +61,7 @@ def uninstall() -> None:
     """Undo `install`. Code that is built or loaded stays usable."""
     _arrivals.leave()
     _arrivals.awaited.clear()
-    for name in _PATCHES.values():
+    for name in PATCHES.values():
         patch = sys.modules.get(f"{__package__}.{name}")
         if patch is not None:
             patch.restore()
@@ -69,7 +69,7 @@ def uninstall() -> None:
 
 def install_when_imported() -> None:
     """Call `install` as `NUMBA_KCACHE_INSTALL` says, as soon as the program imports a Numba."""
-    for home in _NUMBAS:
+    for home in NUMBAS:
         _patch_when_imported(home, None)
 
 
@@ -90,7 +90,7 @@ def _patch(home: str, every_kernel: bool | None) -> None:
         if not wanted:
             return
         every_kernel = wanted == "all"
-    patch = import_module(f".{_PATCHES[home]}", __package__)
+    patch = import_module(f".{PATCHES[home]}", __package__)
     patch.restore()
     patch.replace(sys.modules[home], every_kernel)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..keys import Plain, sha256
 
 if TYPE_CHECKING:
-    from ..frontends.python.function import Fingerprint
+    from ..frontends.numba.function import Fingerprint
 
 HOME = "cuda.compute"
 
@@ -170,7 +170,7 @@ def type_form(descriptor: Any) -> Plain:
 
 def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
     """The form of a Python operator: its fingerprint."""
-    from ..frontends.python.function import Uncapturable, fingerprint
+    from ..frontends.numba.function import Uncapturable, fingerprint
     from .compute_operators import OPERATORS
 
     found = fingerprint(function, OPERATORS, with_lines=False)

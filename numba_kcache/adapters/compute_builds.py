@@ -36,7 +36,7 @@ from ..toolchain.packages import imported_digest
 from .compute_arguments import Unkeyed, argument_forms
 
 if TYPE_CHECKING:
-    from ..frontends.python.function import Fingerprint
+    from ..frontends.numba.function import Fingerprint
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"

@@ -1,4 +1,4 @@
-"""The `Dialect` of cuda.compute's operators: numba-cuda-mlir's objects, structs, and device arrays as state.
+"""The `Flavour` of cuda.compute's operators: numba-cuda-mlir's objects, structs, and device arrays as state.
 
 Promise     Functions registered with numba-cuda-mlir, or decorated by it, are keyed as for one of its kernels. No
             compiler is imported for that. The functions that an operator calls are compiled in their present state,
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..frontends.mlir import dialect as mlir
-from ..frontends.python import Registration, Registrations
-from ..frontends.python.configuration import code_variables
-from ..frontends.python.value import Refused
+from ..frontends.numba.configuration import code_variables
+from ..frontends.numba.flavour import Extension, refuse
+from ..frontends.numba.graph import Registration, Registrations
+from ..frontends.numba.mlir_flavour import MlirFlavour
+from ..frontends.numba.value import Refused
 from ..keys import Plain
 from ..settings import variables
 from .compute_arguments import HOME, Unkeyed, dtype_form, type_form
@@ -27,34 +28,28 @@ def struct_class() -> None:
     """Stand in a fingerprint for the code that cuda.compute generates for a struct class; its layout is added."""
 
 
-class Operators:
-    """The dialect: objects that cuda.compute's operators may use beside plain Python and NumPy."""
+class Operators(MlirFlavour):
+    """numba-cuda-mlir, with the objects that cuda.compute's operators may use beside plain Python and NumPy."""
 
-    packages = mlir.packages | {HOME}
-    stateful = mlir.stateful
-    code_modules = mlir.code_modules
-    python_function = staticmethod(mlir.python_function)
-    jitted = staticmethod(mlir.jitted)
-    external = staticmethod(mlir.external)
-    untyped = staticmethod(mlir.untyped)
+    packages = MlirFlavour.packages | {HOME}
 
     def intrinsic(self, value: Any) -> Registration | None:
         """The registration of a class of `gpu_struct`, with its layout, or else of an intrinsic."""
         struct = sys.modules.get(f"{HOME}.struct")
         if struct is None or not (isinstance(value, type) and issubclass(value, struct._Struct)):
-            return mlir.intrinsic(value)
+            return super().intrinsic(value)
         try:
             layout = repr(type_form(value._type_descriptor))  # type: ignore[attr-defined]
         except Unkeyed as refusal:
             raise Refused(str(refusal)) from None
         return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
 
-    def type_form(self, value: Any, extension: Callable[[Any], Plain]) -> Plain | None:
+    def type_form(self, value: Any, extension: Extension = refuse) -> Plain | None:
         """The form of a type, or of a device array in an operator's state, whose address is passed at each call."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
         if isinstance(value, type) or not is_device_array(value):
-            return mlir.type_form(value, extension)
+            return super().type_form(value, extension)
         try:
             return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))
         except Unkeyed as refusal:
@@ -62,7 +57,7 @@ class Operators:
 
     def registrations(self) -> Registrations:
         """The program's registrations, without cuda.compute's own for structs: `intrinsic` covers the classes."""
-        of_value, of_attribute, of_all = mlir.registrations()
+        of_value, of_attribute, of_all = super().registrations()
         attributes = {name: _of_program(found) for name, found in of_attribute.items()}
         return Registrations(
             lambda value: _of_program(of_value(value)),
@@ -97,7 +92,7 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.mlir.compile import fresh as fresh_functions
+    from ..frontends.numba.mlir_compile import fresh as fresh_functions
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
     with fresh_functions(others, chip):

@@ -2,7 +2,7 @@
 
 Promise     A `Request` is all that the engine knows of a kernel of any kind: the components of its key, its build
             function, and its names.
-Not here    Making one for a kind of kernel (frontends.source.request, frontends.python.definition), and the order of
+Not here    Making one for a kind of kernel (frontends.source.request, frontends.numba.definition), and the order of
             look-ups (engine/__init__.py).
 """
 

@@ -18,11 +18,13 @@ from ..errors import OptionError
 BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",), "mlir": ("mlir",)}
 """Front ends of this package, and their kinds."""
 
+_HOMES = {"source": "source", "numba": "numba.llvm", "mlir": "numba.mlir"}
+
 
 @functools.cache
 def front_end(name: str) -> Any:
     """Import a front end of this package."""
-    return import_module(f".{name}", __package__).FRONT_END
+    return import_module(f".{_HOMES[name]}", __package__).FRONT_END
 
 
 def front_ends_for(thing: Any, kind: str | None) -> tuple[str, ...]:

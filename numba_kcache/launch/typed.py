@@ -46,24 +46,20 @@ class ArraySlot(Slot):
         others: Layouts of other libraries' arrays that are accepted for this type.
 
     Args:
-        kind: The Numba type, as a device array of Numba has it in `_numba_type_`.
+        kind: The Numba type, as a device array of Numba has it in `_numba_type_`. Its layout is `"C"`, `"F"`, or `"A"`
+            for other strides; arrays of other libraries count as `"C"` or `"A"`.
+        own: The class of Numba's device arrays.
         element: Type code of its elements.
         item_bytes: Size of an element.
-        axes: Number of axes.
-        layout: `"C"`, `"F"`, or `"A"` for other strides; arrays of other libraries count as `"C"` or `"A"`.
-        read_own: Reads a device array of Numba, if it has this type; returns None otherwise.
         passed_as: The letters of its parameters, in order (see the Method of this module).
-        is_readonly: Whether it is a type of read-only arrays.
     """
 
     others = "CA"
 
-    def __init__(
-        self, kind: Any, *, element: str, item_bytes: int, axes: int, layout: str,
-        read_own: Callable[[Any], Memory | None], passed_as: str, is_readonly: bool = False,
-    ) -> None:  # fmt: skip
-        self.kind, self.element, self.item_bytes, self.axes, self.layout = kind, element, item_bytes, axes, layout
-        self.read_own, self.is_readonly = read_own, is_readonly
+    def __init__(self, kind: Any, own: Any, *, element: str, item_bytes: int, passed_as: str) -> None:
+        self.kind, self.own, self.element, self.item_bytes = kind, own, element, item_bytes
+        axes = self.axes = kind.ndim
+        self.layout, self.is_readonly = kind.layout, not kind.mutable
         self.fields = [(letter, axis) for letter in passed_as for axis in range(axes if letter in "sbe" else 1)]
         starts = {"0": 0, "n": 1, "i": 2, "a": 3, "s": 4, "b": 4 + axes, "e": 4 + 2 * axes}
         pick: Callable[[Any], tuple[int, ...]] = operator.itemgetter(
@@ -79,6 +75,19 @@ class ArraySlot(Slot):
             OtherTypes: The argument is not of this type.
         """
         return self.values_of(self.read_own(value) or self._of_others(value, call))
+
+    def read_own(self, value: Any) -> Memory | None:
+        """The memory of a device array of Numba; None for other objects.
+
+        Raises:
+            OtherTypes: It is an array of another type.
+        """
+        if type(value) is not self.own:
+            return None
+        if not (value._numba_type_ is self.kind or value._numba_type_ == self.kind):
+            raise OtherTypes
+        address = value.gpu_data.device_ctypes_pointer.value or 0
+        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
 
     def values_of(self, memory: Memory) -> tuple[int, ...]:
         """The parameters of an array of this type; its strides may be None if they are not among the parameters."""

@@ -20,12 +20,11 @@ from tests.support.fake_driver import needs_fake_driver
 from tests.support.house import HOUSE, ROOT, house
 
 FOREIGN_HOMES = {
-    "cuda": {"toolchain", "launch", "adapters", "frontends/base", "frontends/source", "frontends/numba",
-             "frontends/mlir"},
+    "cuda": {"toolchain", "launch", "adapters", "frontends/base", "frontends/source", "frontends/numba"},
     "numba": {"launch", "frontends/numba", "numba_hook"},
-    "numba_cuda_mlir": {"frontends/mlir"},
+    "numba_cuda_mlir": {"frontends/numba"},
     "triton": {"adapters"}, "cupy": {"adapters"},
-    "numpy": {"launch", "toolchain", "adapters", "frontends/numba", "frontends/mlir"},
+    "numpy": {"launch", "toolchain", "adapters", "frontends/numba"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers"},
     "obstore": {"tiers"}, "cryptography": {"tiers"},
     "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"},

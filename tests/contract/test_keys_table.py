@@ -15,10 +15,10 @@ from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
 from numba_kcache.explanation.components import diff
 from numba_kcache.explanation.diff import kind_of
 from numba_kcache.explanation.history import KINDS
-from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
+from numba_kcache.frontends.numba import function as python_function
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
-from numba_kcache.frontends.numba.dialect import component_kinds
-from numba_kcache.frontends.python import function as python_function
+from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
+from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
 from numba_kcache.frontends.source import OWN_OPTIONS
 from numba_kcache.keys import derive
 from numba_kcache.model.request import CompileOptions
@@ -31,7 +31,6 @@ PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
 OF_MANIFESTS = {"history"}
 """Components that occur only in the names of manifests, in no key."""
 
-NUMBA_KINDS = component_kinds()
 PARTS = [name for name in NUMBA_KINDS if name.endswith((" ", "["))]
 """How the names of the components of a function's parts start."""
 

@@ -58,7 +58,7 @@ COVERED = {
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
     "store/locks.py Thread": "gives the parent's signs of life",
-    "frontends/python/value.py cached_property": "of an object that one call makes and no other thread sees",
+    "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
     "adapters/turn.py Thread": "belongs to one look-up, which a child does not continue",
     "adapters/turn.py SimpleQueue": "belongs to one look-up, which a child does not continue",

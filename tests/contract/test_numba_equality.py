@@ -11,8 +11,9 @@ from numba import cuda, float32, float64, int32, int64
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.dispatcher import _Kernel
 
-from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.frontends.numba.internals import assumed_device
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.parts import assumed_device
 from numba_kcache.model import Target
 
 TARGET = Target(9, 0, "a")
@@ -85,7 +86,7 @@ def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.M
     dispatcher = cuda.jit(function, **options)
 
     ours = compile_numba(dispatcher, signature, TARGET).artifact
-    with assumed_device((9, 0)):
+    with assumed_device(NUMBA, (9, 0)):
         kernel = _Kernel(function, signature, **dispatcher.targetoptions)
     own = bytes(kernel._codelibrary.get_cubin().code)
 

@@ -18,9 +18,9 @@ import pytest
 
 from numba_kcache.frontends import BUILT_IN, options
 from numba_kcache.frontends.base import COMMON_OPTIONS
-from numba_kcache.frontends.mlir.definition import DECORATOR_OPTIONS as OF_MLIR
-from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as OF_NUMBA
+from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
+from numba_kcache.frontends.numba.mlir import DECORATOR_OPTIONS as OF_MLIR
 from numba_kcache.frontends.source import OWN_OPTIONS as OF_SOURCE
 from numba_kcache.model.options import STANDARDS, compile_options
 from numba_kcache.settings import DURABILITIES, LOG_LEVELS, MODES, TOOLCHAINS, Settings

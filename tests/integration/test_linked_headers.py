@@ -15,7 +15,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError, UncacheableError
-from numba_kcache.frontends.numba import compile as numba_compile
+from numba_kcache.frontends.numba import llvm_compile as numba_compile
 from numba_kcache.headers import record
 
 pytestmark = pytest.mark.slow

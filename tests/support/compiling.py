@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -75,6 +76,17 @@ def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: 
     result = run_nvrtc(source, "k.cu", [f"-arch={target}", *flags], (output,))
     assert result.ok, result.log
     return result.code[output]
+
+
+def edited(program: str, old: str, new: str) -> str:
+    """The program with another text in the one place that has the old one."""
+    assert program.count(old) == 1, old
+    return program.replace(old, new)
+
+
+def said(code: str, *arguments: str) -> Any:
+    """What a program in a process of its own prints, as JSON."""
+    return json.loads(in_python(code, *arguments))
 
 
 def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:

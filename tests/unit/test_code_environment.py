@@ -12,13 +12,13 @@ from numba import cuda
 from numba.cuda.core import config
 
 from numba_kcache import cached_kernel
-from numba_kcache.frontends.numba.dialect import code_environment
-from numba_kcache.frontends.python.configuration import code_variables
+from numba_kcache.frontends.numba.configuration import code_variables
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 from tests.support.compiling import in_python
 
 
 def digest(*, has_lines: bool = False) -> str:
-    return code_environment(has_lines=has_lines)[0].digest
+    return NUMBA.code_environment(has_lines=has_lines)[0].digest
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -
     asked for, so that code made elsewhere is found. What a program sets is requested."""
     from numba.cuda import debuginfo
 
-    before = code_environment(has_lines=False)
+    before = NUMBA.code_environment(has_lines=False)
     assert [each.name for each in before] == ["numba settings", "numba toolkit"]
     other = not debuginfo.DEBUG_POLY_SUPPORTED
     monkeypatch.setattr(config, "CUDA_DEBUG_POLY", other)
-    set_by_program = code_environment(has_lines=False)
+    set_by_program = NUMBA.code_environment(has_lines=False)
     monkeypatch.setattr(debuginfo, "DEBUG_POLY_SUPPORTED", other)
-    of_another_toolkit = code_environment(has_lines=False)
+    of_another_toolkit = NUMBA.code_environment(has_lines=False)
 
     assert set_by_program[0] != before[0]
     assert set_by_program[1] == before[1]
@@ -112,7 +112,7 @@ def test_setting_that_llvmlite_read_when_it_was_loaded_counts() -> None:
     script = (
         "import os\nos.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS'] = {!r}\nfrom numba import cuda\n"
         "del os.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS']\n"
-        "from numba_kcache.frontends.numba.dialect import code_environment as read\n"
+        "from numba_kcache.frontends.numba.llvm_flavour import NUMBA\nread = NUMBA.code_environment\n"
         "print(read(has_lines=False)[0].digest)"
     )
 
@@ -145,7 +145,8 @@ def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
 RELOADED = """
 import os
 from numba import cuda
-from numba_kcache.frontends.numba.dialect import code_environment as read
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+read = NUMBA.code_environment
 before = read(has_lines=True)
 os.environ["NUMBA_SHOW_HELP"] = "0"
 assert read(has_lines=True) == before, (read(has_lines=True), before)
@@ -155,8 +156,10 @@ assert read(has_lines=True) == before, (read(has_lines=True), before)
 @pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
 def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
     """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""
-    in_python(RELOADED.replace("from numba ", f"from {package} ").replace("frontends.numba.",
-              "frontends.numba." if package == "numba" else "frontends.mlir."))  # fmt: skip
+    program = RELOADED.replace("from numba ", f"from {package} ")
+    if package != "numba":
+        program = program.replace("llvm_flavour import NUMBA", "mlir_flavour import MLIR as NUMBA")
+    in_python(program)
 
 
 def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +174,7 @@ def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.frontends.numba.dialect import code_environment as read; import sys\n"
+        "from numba_kcache.frontends.numba.llvm_flavour import NUMBA; import sys; read = NUMBA.code_environment\n"
         "assert read(has_lines=True) == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

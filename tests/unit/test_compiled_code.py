@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from numba_kcache.frontends.python.compiled_code import is_plain
-from numba_kcache.frontends.python.value import Refused
+from numba_kcache.frontends.numba.compiled_code import is_plain
+from numba_kcache.frontends.numba.value import Refused
 
 
 class Kind:

@@ -19,10 +19,10 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.mlir import arguments, arrays  # noqa: E402
-from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of, make_launcher  # noqa: E402
-from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
-from numba_kcache.frontends.python.arguments import lay_out  # noqa: E402
+from numba_kcache.frontends.numba import mlir_arrays as arrays  # noqa: E402
+from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out, make_launcher  # noqa: E402
+from numba_kcache.frontends.numba.mlir_flavour import MLIR  # noqa: E402
+from numba_kcache.frontends.numba.parts import surface  # noqa: E402
 
 ADDRESS = 0x7F0000001000
 
@@ -34,7 +34,7 @@ def native(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    surface()  # its imports need the real modules
+    surface(MLIR)  # its imports need the real modules
     current = {"handle": 0}
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
@@ -49,7 +49,7 @@ class Typed:
     """
 
     def __init__(self, *kinds: Any, native: bool, defaults: Sequence[Any] = (), stream: Any = None) -> None:
-        codes, found, offset = [code for each in kinds for code in codes_of(each)], list[Parameter](), 0
+        codes, found, offset = [code for each in kinds for code in codes_of(MLIR, each)], list[Parameter](), 0
         for code in codes:
             size = int(code[1:]) * (2 if code[0] == "c" else 1)
             offset = -(-offset // size) * size
@@ -59,14 +59,14 @@ class Typed:
         self.interpreted = 0
         test = self
 
-        class Counting(MlirLauncher):
+        class Counting(TypedLauncher):
             def _slow(self, *given: Any) -> None:
                 test.interpreted += 1
                 super()._slow(*given)
 
         def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
             return Counting(
-                loaded, name, parameters, kinds=kinds, is_cast=False,
+                loaded, name, parameters, flavour=MLIR, kinds=kinds, is_cast=False,
                 complete=lambda given: given + tuple(defaults[: len(kinds) - len(given)]),
                 otherwise=lambda config, given: self.refused.append(given), **options,
             )  # fmt: skip
@@ -82,7 +82,7 @@ class Typed:
 
 
 def array(element: str = "float32", axes: int = 1, layout: str = "C", readonly: bool = False) -> Any:
-    types = surface().types
+    types = surface(MLIR).types
     return types.Array(getattr(types, element), axes, layout, readonly=readonly)
 
 
@@ -178,7 +178,7 @@ def test_other_elements_axes_and_permissions_are_other_types(libraries: dict[str
 
 def test_complex_number_is_one_parameter(native: bool) -> None:
     """Both parts are one parameter, and the next parameter has the right offset."""
-    types = surface().types
+    types = surface(MLIR).types
     typed = Typed(types.complex64, types.int32, types.complex128, native=native)
 
     typed.launch(np.complex64(1 - 2j), np.int32(3), 4 + 5j)
@@ -189,7 +189,7 @@ def test_complex_number_is_one_parameter(native: bool) -> None:
 
 def test_numbers_go_by_the_type_of_the_kernel(native: bool) -> None:
     """A number of another class is passed to the dispatcher."""
-    types = surface().types
+    types = surface(MLIR).types
     typed = Typed(types.int64, types.float16, types.boolean, native=native)
 
     typed.launch(5, np.float16(0.5), True)
@@ -202,7 +202,7 @@ def test_numbers_go_by_the_type_of_the_kernel(native: bool) -> None:
 
 def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
     """An argument that is left out has its default."""
-    types = surface().types
+    types = surface(MLIR).types
     typed = Typed(types.int64, types.int64, native=native, defaults=(3,))
 
     typed.launch(7)
@@ -213,14 +213,14 @@ def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
 
 def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None:
     """The type of `*args` has a member for each argument, and the launch a slot for each."""
-    types = surface().types
+    types = surface(MLIR).types
     fast = Kernel([Parameter(0, 8, "?"), Parameter(8, 4, "?")])
     refused: list[Any] = []
 
     def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
         loaded.entry.parameters = parameters
         return make_launcher(
-            loaded, name, [types.StarArgTuple([types.int64, types.int32])], complete=lambda given: given,
+            MLIR, loaded, name, [types.StarArgTuple([types.int64, types.int32])], complete=lambda given: given,
             otherwise=lambda config, given: refused.append(given), relaunch=lambda *given: False,
         )  # fmt: skip
 
@@ -255,8 +255,8 @@ def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: 
     made = np.zeros(2, [("a", "f4"), ("b", "i8")])
     other = np.zeros(1, [("a", "f8")])
     copies: list[Any] = []
-    monkeypatch.setattr(arguments, "copied", lambda value, call: (copies.append(value), (ADDRESS,))[1])
-    typed = Typed(surface().typeof(made[0]), native=native)
+    monkeypatch.setattr(arrays, "copied", lambda value, call: (copies.append(value), (ADDRESS,))[1])
+    typed = Typed(surface(MLIR).typeof(made[0]), native=native)
 
     typed.launch(made[1])
     typed.launch(other[0])
@@ -297,4 +297,4 @@ def test_own_arrays_go_by_the_type_that_they_keep(native: bool, layout: str) -> 
 def own(strides: tuple[int, ...]) -> Any:
     """An array of numba-cuda-mlir with two rows of three."""
     memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_void_p(ADDRESS), size=1 << 20)
-    return surface().DeviceNDArray((2, 3), strides, np.dtype("f4"), 0, memory)
+    return surface(MLIR).DeviceNDArray((2, 3), strides, np.dtype("f4"), 0, memory)

@@ -15,9 +15,10 @@ from tests.support.resolving import definition_of, resolutions_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.mlir import dispatcher as mlir_dispatcher  # noqa: E402
-from numba_kcache.frontends.mlir.dispatcher import dispatcher_of, result_of  # noqa: E402
-from numba_kcache.frontends.mlir.internals import surface  # noqa: E402
+from numba_kcache.frontends.numba import mlir_dispatcher as mlir_dispatcher  # noqa: E402
+from numba_kcache.frontends.numba.mlir_dispatcher import dispatcher_of, result_of  # noqa: E402
+from numba_kcache.frontends.numba.mlir_flavour import MLIR  # noqa: E402
+from numba_kcache.frontends.numba.parts import surface  # noqa: E402
 
 SIGNATURE = "void(float32[::1])"
 
@@ -60,7 +61,7 @@ def test_kernel_that_is_not_cached_is_compiled_as_ever_while_the_cache_is_instal
 ) -> None:
     """`compile` returns the result of numba-cuda-mlir's own."""
     made = object()
-    monkeypatch.setattr(surface().MLIRDispatcher, "_compile_public", lambda self, sig, **more: made)
+    monkeypatch.setattr(surface(MLIR).MLIRDispatcher, "_compile_public", lambda self, sig, **more: made)
     numba_kcache.install()
     try:
         assert mlir_cuda.jit(function).compile(SIGNATURE) is made
@@ -79,7 +80,7 @@ def test_callbacks_of_linked_files_come_back_with_the_code(links: Any) -> None:
     given = links if links is None else [*links, linked, "file.ltoir"]
     entry: Any = SimpleNamespace(symbol="kernel")
     artifact = Artifact("mlir", Target(9, 0), (entry,), b"cubin", 0.1, {"needs_setup": True}, {})
-    types = surface().types
+    types = surface(MLIR).types
 
     found = result_of(SimpleNamespace(targetoptions={"link": given}), (types.int64,), artifact)
 

@@ -16,17 +16,18 @@ from numba_kcache import ToolchainMissingError
 
 numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.mlir import internals  # noqa: E402
+from numba_kcache.frontends.numba import configuration, parts  # noqa: E402
+from numba_kcache.frontends.numba.mlir_flavour import MLIR, MlirFlavour, has_another_compile, has_planners  # noqa: E402
 
 pytestmark = pytest.mark.lane
 
 
 @pytest.fixture(autouse=True)
 def _asked_again() -> Any:
-    for each in (internals.surface, internals.compiler):
+    for each in (parts.surface, parts.compiler):
         each.cache_clear()
     yield
-    for each in (internals.surface, internals.compiler):
+    for each in (parts.surface, parts.compiler):
         each.cache_clear()
 
 
@@ -35,7 +36,7 @@ def test_installed_version_has_every_part() -> None:
     wanted = os.environ.get("NUMBA_KCACHE_TEST_MLIR")
 
     assert wanted in (None, numba_cuda_mlir.__version__)
-    assert internals.compiler().compile_mlir
+    assert parts.compiler(MLIR).compile_mlir
 
 
 def test_older_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,35 +44,35 @@ def test_older_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(numba_cuda_mlir, "__version__", "0.5.3")
 
     with pytest.raises(ToolchainMissingError, match=r"0\.5\.3"):
-        internals.surface()
+        parts.surface(MLIR)
 
 
 def test_newer_version_is_accepted_when_it_has_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """No version is refused for its number alone."""
     for version in ("0.7.0", "1.0.0", "1.0.0rc1"):
         monkeypatch.setattr(numba_cuda_mlir, "__version__", version)
-        for each in (internals.surface, internals.compiler):
+        for each in (parts.surface, parts.compiler):
             each.cache_clear()
 
-        assert internals.compiler().compile_mlir
+        assert parts.compiler(MLIR).compile_mlir
 
 
-@pytest.mark.parametrize("place", ["SURFACE", "COMPILER"])
+@pytest.mark.parametrize("place", ["surface_parts", "compiler_parts"])
 def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The error is not an AttributeError from inside a launch."""
-    home = next(iter(getattr(internals, place)))
-    monkeypatch.setattr(internals, place, {home: ("no_such_part",)})
+    home, _names = getattr(MLIR, place)[0]
+    monkeypatch.setattr(MlirFlavour, place, ((home, "no_such_part"),))
 
     with pytest.raises(ToolchainMissingError, match="no_such_part"):
-        internals.compiler()
+        parts.compiler(MLIR)
 
 
 def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function with other parameters is not called."""
-    monkeypatch.setattr(internals, "PARAMETERS", {"optimize": ("nothing_of_the_kind",)})
+    monkeypatch.setattr(MlirFlavour, "parameters", (("optimize", "nothing_of_the_kind"),))
 
     with pytest.raises(ToolchainMissingError, match="optimize takes no nothing_of_the_kind"):
-        internals.compiler()
+        parts.compiler(MLIR)
 
 
 def test_assumed_host_is_this_threads_alone() -> None:
@@ -84,7 +85,7 @@ def test_assumed_host_is_this_threads_alone() -> None:
     real = tools.get_gpu_compute_capability
     tools.get_gpu_compute_capability = lambda as_type=str: (7, 5)
     try:
-        with internals.assumed_host((9, 0)):
+        with parts.assumed_device(MLIR, (9, 0)):
             other = threading.Thread(target=lambda: seen.append(tools.get_gpu_compute_capability(tuple)))
             other.start()
             other.join()
@@ -98,30 +99,30 @@ def test_assumed_host_is_this_threads_alone() -> None:
 
 def test_planner_shows() -> None:
     """A registered planner is noticed: a kernel may be cached only without one."""
-    registry = internals.surface()._planner_registry
+    registry = parts.surface(MLIR)._planner_registry
 
-    assert not internals.has_planners()
+    assert not has_planners()
     registry._planners.append(SimpleNamespace)
     try:
-        assert internals.has_planners()
+        assert has_planners()
     finally:
         registry._planners.clear()
 
 
 def test_every_module_with_registries_is_known() -> None:
     """In versions with such a list, a compile loads no other module with registries."""
-    internals.surface().mlir_target.ensure_initialized()
-    everywhere = internals.registries_among([each for each in sys.modules if each.startswith(f"{internals.PACKAGE}.")])
+    parts.surface(MLIR).mlir_target.ensure_initialized()
+    everywhere = configuration.registries_among([each for each in sys.modules if each.startswith(MLIR.searched)])
 
     assert len(everywhere) > 50
-    assert internals.NAMES.holders() == everywhere
+    assert MLIR.holders() == everywhere
 
 
 def test_compile_that_a_program_replaced_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replaced compile function is noticed, since the code it makes is in no key."""
     from numba_cuda_mlir import mlir_compiler
 
-    assert not internals.has_another_compile()
+    assert not has_another_compile()
     monkeypatch.setattr(mlir_compiler, "mlir_compiler_entry", lambda *arguments: None)
 
-    assert internals.has_another_compile()
+    assert has_another_compile()

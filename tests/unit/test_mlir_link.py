@@ -12,9 +12,9 @@ from numba_kcache.model.request import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.mlir import link
-from numba_kcache.frontends.mlir.internals import linker_parts
-from numba_kcache.frontends.python.value import Refused
+from numba_kcache.frontends.numba.mlir_flavour import MLIR
+from numba_kcache.frontends.numba.parts import toolkit_dirs
+from numba_kcache.frontends.numba.value import Refused
 
 
 def text(content: str, name: str = "device.cu") -> LinkInput:
@@ -24,6 +24,7 @@ def text(content: str, name: str = "device.cu") -> LinkInput:
 def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The toolkit's folders in its order, then the setting's; the text's own folder is not among them."""
     from numba_cuda_mlir.numba_cuda.core import config
+    from numba_cuda_mlir.numba_cuda.cudadrv import nvrtc
 
     class Seen(Exception):
         pass
@@ -32,15 +33,15 @@ def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: p
         raise Seen(options.include_path)
 
     monkeypatch.setattr(config, "CUDA_NVRTC_EXTRA_SEARCH_PATHS", f"{tmp_path}:/elsewhere")
-    monkeypatch.setattr(linker_parts().nvrtc, "Program", program)
+    monkeypatch.setattr(nvrtc, "Program", program)
     with pytest.raises(Seen) as seen:
-        linker_parts().nvrtc.compile("", "device.cu", (9, 0))
+        nvrtc.compile("", "device.cu", (9, 0))
 
-    search = link.linked_headers([text('#include "value.h"\n')], has_lines=False)
+    search = MLIR.linked_headers([text('#include "value.h"\n')], has_lines=False)
 
     (folders,) = seen.value.args
     assert [os.path.realpath(each) for each in folders] == [
-        *map(os.path.realpath, link.toolkit_dirs()), os.path.realpath(tmp_path), "/elsewhere",
+        *map(os.path.realpath, toolkit_dirs(MLIR)), os.path.realpath(tmp_path), "/elsewhere",
     ]  # fmt: skip
     assert search is not None
     assert search.folders == (str(tmp_path), "/elsewhere")
@@ -48,9 +49,9 @@ def test_folders_are_those_that_it_names_to_nvrtc(tmp_path: Path, monkeypatch: p
 
 def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
     """An exception is a text with line tables, whose code contains its path."""
-    assert link.linked_headers([text("int x;\n")], has_lines=False) is None
-    assert link.linked_headers([text("int x;\n")], has_lines=True) is not None
-    assert link.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) is None
+    assert MLIR.linked_headers([text("int x;\n")], has_lines=False) is None
+    assert MLIR.linked_headers([text("int x;\n")], has_lines=True) is not None
+    assert MLIR.linked_headers([LinkInput("ptx", "a.ptx", b"#include", "")], has_lines=True) is None
 
 
 @pytest.mark.parametrize(
@@ -60,4 +61,4 @@ def test_text_that_asks_for_nothing_needs_no_look_at_headers() -> None:
 def test_what_no_key_can_hold_is_refused(content: str, name: str, why: str) -> None:
     """The text reads the time of the compile, or its name contains a folder."""
     with pytest.raises(Refused, match=why):
-        link.linked_headers([text(content, name)], has_lines=False)
+        MLIR.linked_headers([text(content, name)], has_lines=False)

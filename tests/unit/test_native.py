@@ -13,8 +13,8 @@ from numba import types
 from numba.cuda.np.numpy_support import from_dtype
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.frontends.numba.arguments import lay_out, slot_of
-from numba_kcache.frontends.python.arguments import TypedLauncher
+from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 from numba_kcache.launch import devices
 from numba_kcache.model.artifact import SCALAR_SIZES, Parameter
 from tests.support.launching import (
@@ -304,13 +304,13 @@ class Typed:
             offset = -(-offset // size) * size
             found.append(Parameter(offset, size, "?"))
             offset += size
-        self.parameters = lay_out("k", kinds, found)
+        self.parameters = lay_out("k", [each.code for each in _parameters(kinds)], found)
         self.kernel = Kernel(self.parameters)
         self.refused: list[Any] = []
 
         def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
             return CountingTyped(
-                loaded, name, parameters, slots=[slot_of(each) for each in kinds],
+                loaded, name, parameters, flavour=NUMBA, kinds=kinds,
                 otherwise=lambda config, args: self.refused.append(args), **options,
             )  # fmt: skip
 
@@ -319,9 +319,7 @@ class Typed:
 
 
 def _parameters(kinds: Any) -> list[Parameter]:
-    from numba_kcache.frontends.numba.arguments import codes_of  # sizes alone
-
-    return [Parameter(0, int(code[1:]), code) for kind in kinds for code in codes_of(kind)]
+    return [Parameter(0, int(code[1:]), code) for kind in kinds for code in codes_of(NUMBA, kind)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCac
 from numba_kcache.engine.compile import subject_of
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
-from numba_kcache.frontends.python.reasons import KINDS as PYTHON_KINDS
+from numba_kcache.frontends.numba.reasons import KINDS as PYTHON_KINDS
 from numba_kcache.keys import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python

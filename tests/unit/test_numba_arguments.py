@@ -16,9 +16,10 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.frontends.numba.arguments import are_packable, lay_out, slot_of, types_of
-from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.frontends.python.arguments import OtherTypes
+from numba_kcache.frontends.numba.arguments import OtherTypes, codes_of, lay_out, slot_of
+from numba_kcache.frontends.numba.llvm import NumbaDefinition
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 from numba_kcache.launch.arguments import struct_format
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter
@@ -47,7 +48,11 @@ def words_of(kind: Any, value: Any) -> bytes:
     for size in sizes:
         places.append(Parameter(offset, size, "?"))
         offset += size
-    return struct.pack(struct_format(lay_out("kernel", (kind,), places)), *slot_of(kind).settle(value, 0, None))
+    return struct.pack(struct_format(laid_out((kind,), places)), *slot_of(NUMBA, kind).settle(value, 0, None))
+
+
+def laid_out(kinds: Any, found: Any) -> Any:
+    return lay_out("kernel", [code for each in kinds for code in codes_of(NUMBA, each)], found)
 
 
 def sizes_of(kind: Any) -> list[int]:
@@ -81,7 +86,7 @@ def test_layout_is_that_of_the_cubin() -> None:
     exec(f"def kernel({names}):\n    pass\n", space)
     entry = compile_numba(cuda.jit(space["kernel"]), kinds, Target(8, 0)).artifact.entries[0]
 
-    parameters = lay_out("kernel", kinds, entry.parameters)
+    parameters = laid_out(kinds, entry.parameters)
 
     assert struct.calcsize(struct_format(parameters)) == entry.parameters[-1].offset + entry.parameters[-1].size
     assert [each.offset for each in parameters] == [each.offset for each in entry.parameters]
@@ -91,12 +96,12 @@ def test_layout_is_that_of_the_cubin() -> None:
 def test_cubin_of_another_signature_is_refused() -> None:
     """A stored kernel for int8 must not be launched on int64: Numba's cache does, after a race."""
     found = (Parameter(0, 1, "?"),)
-    assert lay_out("kernel", (types.int8,), found)[0].code == "i1"
+    assert laid_out((types.int8,), found)[0].code == "i1"
 
     with pytest.raises(ArgumentError, match="of other sizes"):
-        lay_out("kernel", (types.int64,), found)
+        laid_out((types.int64,), found)
     with pytest.raises(ArgumentError, match="of other sizes"):
-        lay_out("kernel", (types.int8, types.int8), found)
+        laid_out((types.int8, types.int8), found)
 
 
 def test_array_of_jax_is_typed_without_its_export() -> None:
@@ -119,14 +124,16 @@ def test_array_of_jax_is_typed_without_its_export() -> None:
 
     JaxArray.__module__ = "jaxlib._jax"
 
-    assert tuple(types_of([JaxArray()])) == (types.Array(types.float32, 2, "C", readonly=True),)
+    assert tuple(NumbaDefinition(lambda x: None, {}).types_of([JaxArray()])) == (
+        types.Array(types.float32, 2, "C", readonly=True),
+    )
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, np.int32(1), True, 1.0], ids=repr)
 def test_value_of_another_class_is_handed_on(value: Any) -> None:
     """A kernel for int64 takes ints of 64 bits: Numba types a larger one otherwise, and compiles for each class."""
     with pytest.raises(OtherTypes):
-        slot_of(types.int64).settle(value, 0, None)
+        slot_of(NUMBA, types.int64).settle(value, 0, None)
 
 
 def test_what_is_not_common_is_left_to_numba() -> None:
@@ -138,5 +145,7 @@ def test_what_is_not_common_is_left_to_numba() -> None:
         types.NPTimedelta("s"), types.CPointer(types.int8), types.unicode_type, types.literal(3),
     )  # fmt: skip
 
-    assert are_packable((types.int8, types.Array(record, 1, "C")))
-    assert not any(are_packable((types.int8, each)) for each in left)
+    assert codes_of(NUMBA, types.Array(record, 1, "C"))
+    for each in left:
+        with pytest.raises(KeyError):
+            codes_of(NUMBA, each)

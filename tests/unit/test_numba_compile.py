@@ -17,11 +17,11 @@ from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
 
 from numba_kcache.errors import CompileError, LinkError
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba, why_uncacheable
-from numba_kcache.frontends.numba.dialect import Declared
-from numba_kcache.frontends.numba.internals import assumed_device
-from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.flavour import Declared
+from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.llvm_compile import NumbaBuild, compile_numba, why_uncacheable
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.parts import assumed_device
 from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import artifact_from_header
 from numba_kcache.model.cubin import read_cubin
@@ -35,7 +35,7 @@ EXTERNAL = 'extern "C" __device__ int external(int *out, int x) { *out = x * 77 
 
 def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> NumbaBuild:
     """Compile as the cache does: with the digests of the device functions that the kernel calls."""
-    found = fingerprint(dispatcher, numba_dialect, with_lines=False)
+    found = fingerprint(dispatcher, NUMBA, with_lines=False)
     callees = found.device_functions() if isinstance(found, Fingerprint) else ()
     declared = Declared(dispatcher.py_func, dispatcher.targetoptions | options)
     return compile_numba(declared, signature, target, device_functions=callees)
@@ -120,7 +120,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
-    with assumed_device((8, 0)):
+    with assumed_device(NUMBA, (8, 0)):
         space["scaled"].compile_device((float64,))
     space["FACTOR"] = 5.0
 
@@ -131,7 +131,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
 def test_explicit_overload_is_compiled_anew_with_its_signature() -> None:
     """A device function with an explicit signature keeps it, and the cast of the argument to it."""
     space = dict(SPACE)
-    with assumed_device((7, 5)):
+    with assumed_device(NUMBA, (7, 5)):
         exec("@cuda.jit('float64(float64)', device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x, out):\n    out[0] = scaled(x[0])\n", space)
     space["FACTOR"] = 5.0
@@ -150,7 +150,7 @@ def test_other_threads_keep_their_device() -> None:
     real = dispatchers.get_current_device
     dispatchers.get_current_device = lambda: "the device"
     try:
-        with assumed_device((8, 0)):
+        with assumed_device(NUMBA, (8, 0)):
             here = dispatchers.get_current_device().compute_capability
             thread = threading.Thread(target=lambda: seen.append(dispatchers.get_current_device()))
             thread.start()
@@ -384,7 +384,7 @@ def test_numbas_own_errors_pass_unchanged() -> None:
         x[0] = x.nonsense
 
     for function in (returning, untyped):
-        with pytest.raises(TypingError) as own, assumed_device((8, 0)):
+        with pytest.raises(TypingError) as own, assumed_device(NUMBA, (8, 0)):
             cuda.compile_ptx(function, types.void(ARRAY), cc=(8, 0))
         with pytest.raises(TypingError) as ours:
             built(cuda.jit(function), (ARRAY,))
@@ -455,12 +455,11 @@ def test_compiling_keeps_digests() -> None:
     script = """
 import math, operator
 from numba import cuda, float32
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.python.function import fingerprint
-from numba_kcache.frontends.numba.dialect import code_environment
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target
-from numba_kcache.frontends.numba.dialect import Declared
-from numba_kcache.frontends.numba.compile import compile_numba
+from numba_kcache.frontends.numba.flavour import Declared
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
 @cuda.jit(device=True)
 def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
 @cuda.jit
@@ -470,9 +469,9 @@ def kernel(x, out):
         out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
 @cuda.jit
 def plain(x): x[0] = device(x[0])
-before = fingerprint(kernel, numba_dialect, with_lines=False), code_environment(has_lines=False)
+before = fingerprint(kernel, NUMBA, with_lines=False), NUMBA.code_environment(has_lines=False)
 compile_numba(plain, (float32[::1],), Target(8, 0))
-after = fingerprint(kernel, numba_dialect, with_lines=False), code_environment(has_lines=False)
+after = fingerprint(kernel, NUMBA, with_lines=False), NUMBA.code_environment(has_lines=False)
 assert before[0].components == after[0].components, (before, after)
 assert before[0].digest == after[0].digest and before[1] == after[1]
 """
@@ -523,7 +522,7 @@ def kernel(x): x[0] = scaled(x[0])
     )
 
     def digest() -> str:
-        found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
+        found = fingerprint(space["kernel"], NUMBA, with_lines=False)
         assert isinstance(found, Fingerprint)
         return found.digest
 
@@ -607,7 +606,7 @@ def test_explicit_overload_is_compiled_anew_after_what_it_calls(callees: str, in
     """A device function with an explicit signature is compiled at its decoration, with the code that its callees have
     then."""
     space = dict(SPACE)
-    with assumed_device((8, 0)):
+    with assumed_device(NUMBA, (8, 0)):
         exec(f"@cuda.jit{inner}\ndef inner(x):\n    return x * FACTOR\n", space)
         exec("@cuda.jit('float64(float64)', device=True)\ndef outer(x):\n    return inner(x)\n", space)
     exec(f"@cuda.jit\ndef kernel(x):\n    x[0] = {callees}\n", space)

@@ -13,7 +13,7 @@ from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.base import RunsUncached
-from numba_kcache.frontends.numba import compile as numba_compile
+from numba_kcache.frontends.numba import llvm_compile as numba_compile
 from numba_kcache.model import EventKind, Target
 from tests.support.resolving import definition_of, resolutions_of
 
@@ -125,11 +125,12 @@ def device_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of CUDA's device runtime that Numba finds."""
     from numba.cuda.cudadrv import libs
 
-    from numba_kcache.frontends.numba.internals import internals
+    from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+    from numba_kcache.frontends.numba.parts import compiler
 
     copy = tmp_path / "libcudadevrt.a"
     copy.write_bytes(Path(libs.get_cudalib("cudadevrt", static=True)).read_bytes())
-    for owner in (libs, internals()):
+    for owner in (libs, compiler(NUMBA)):
         monkeypatch.setattr(owner, "get_cudalib", lambda *_name, **_static: str(copy))
     return copy
 

@@ -12,8 +12,8 @@ from numba import cuda
 import numba_kcache
 from numba_kcache import Kernel, cached_kernel
 from numba_kcache.errors import CompileError, NoDeviceError
-from numba_kcache.frontends.numba import dispatcher as numba_dispatcher
-from numba_kcache.frontends.numba.dispatcher import DispatcherCache
+from numba_kcache.frontends.numba import llvm_dispatcher as numba_dispatcher
+from numba_kcache.frontends.numba.llvm_dispatcher import DispatcherCache
 from numba_kcache.model import Target
 
 

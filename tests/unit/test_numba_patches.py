@@ -10,8 +10,8 @@ from numba.cuda import cgutils, target
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.base import BaseContext
 
-from numba_kcache.frontends.numba import dialect
-from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA as dialect
 
 VALUE: Any = 1
 

@@ -7,6 +7,7 @@ import functools
 import pytest
 
 from tests.support import numba_server
+from tests.support.compiling import edited as in_program
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -169,11 +170,7 @@ def swapped(one: str, other: str) -> str:
     return PROGRAM.replace(one, "\0").replace(other, one).replace("\0", other)
 
 
-def edited(old: str, new: str) -> str:
-    """The program with another text."""
-    assert PROGRAM.count(old) == 1
-    return PROGRAM.replace(old, new)
-
+edited = functools.partial(in_program, PROGRAM)
 
 EDITS = {
     "the code of an overload": edited("x / GAIN", "x * GAIN"),
@@ -220,9 +217,9 @@ app = sys.modules["app"] = types.ModuleType("app")
 space = vars(app)
 exec({source!r}, space)
 from numba import float64
-from numba_kcache.frontends.numba import dialect
-from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.frontends.python.function import fingerprint
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA as dialect
+from numba_kcache.frontends.numba.llvm_compile import compile_numba
+from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target
 before = fingerprint(space["kernel"], dialect, with_lines=False)
 digest = getattr(before, "digest", None) or str(before)

@@ -18,10 +18,10 @@ import pytest
 from numba import cuda, float32, types
 from numba.cuda.extending import overload
 
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.python import code as python_code
-from numba_kcache.frontends.python.code import Read, code_form, outer_reads
-from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba import code as python_code
+from numba_kcache.frontends.numba.code import Read, code_form, outer_reads
+from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
 from numba_kcache.keys import Plain
 from tests.support.modules import imported
 
@@ -503,7 +503,10 @@ def test_depends_covers_only_what_it_is_given_for() -> None:
         taken({"global A of app": 1}),
     )
 
+    in_a_list = taken([space["A"], space["B"]])
+
     assert isinstance(both, Uncapturable)
+    assert isinstance(in_a_list, Uncapturable)
     assert isinstance(by_name, Fingerprint)
     assert isinstance(half, Uncapturable)
     assert half.name == "global B of app"
@@ -601,8 +604,8 @@ def test_reading_loads_no_compiler() -> None:
     """A warm start must not load Numba's registries (300 ms), nor, for a plain function, Numba itself."""
     script = """
 import sys
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.python.function import fingerprint
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.function import fingerprint
 def plain(x): return x
 fingerprint(plain, numba_dialect, with_lines=False)
 assert not [name for name in sys.modules if name.split('.')[0] in ('numba', 'numpy', 'llvmlite', 'cuda')]

@@ -20,9 +20,9 @@ import pytest
 from numba import cuda
 from numba.cuda import libdevice
 
-from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.python.value import Trust, value_form
+from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.value import Trust, value_form
 
 TRUST = Trust(numba_dialect.packages)
 

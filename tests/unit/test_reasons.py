@@ -12,14 +12,13 @@ from numba_kcache.explanation.diff import kind_of, with_line
 from numba_kcache.explanation.history import KINDS as COMMON_KINDS
 from numba_kcache.explanation.history import Record
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
-from numba_kcache.frontends.numba.dialect import component_kinds
+from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
 from numba_kcache.keys import component
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.model.request import Origin
 
 LONG = "x" * 5000
 
-NUMBA_KINDS = component_kinds()
 KINDS = COMMON_KINDS | {name: kind for name, kind in NUMBA_KINDS.items() if not name.endswith((" ", "["))}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import numba_hook
-from numba_kcache.frontends.python.takeover import give_back
+from numba_kcache.frontends.numba.takeover import give_back
 
 HOME = "toy_compiler.dispatch"
 
@@ -34,8 +34,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]
 
     patch: Any = SimpleNamespace(replace=replace, restore=lambda: done.append("restored"))
     monkeypatch.setitem(sys.modules, "numba_kcache.toy_patch", patch)
-    monkeypatch.setattr(numba_hook, "_PATCHES", {HOME: "toy_patch"})
-    monkeypatch.setattr(numba_hook, "_NUMBAS", {HOME: "toy_compiler"})
+    monkeypatch.setattr(numba_hook, "PATCHES", {HOME: "toy_patch"})
+    monkeypatch.setattr(numba_hook, "NUMBAS", {HOME: "toy_compiler"})
     before = list(sys.meta_path)
     yield done
     numba_kcache.uninstall()

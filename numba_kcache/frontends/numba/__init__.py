@@ -1,8 +1,4 @@
-"""Numba kernels, compiled by numba-cuda."""
+"""Kernels in Python, of both Numbas: numba-cuda (llvm, by its intermediate code) and numba-cuda-mlir (mlir).
 
-from __future__ import annotations
-
-from ..python import PythonFrontEnd
-from .definition import NumbaDefinition
-
-FRONT_END = PythonFrontEnd("numba", NumbaDefinition)
+Not here    A module whose full name contains `numba.cuda`: the import hook of numba-cuda answers for all such names.
+"""

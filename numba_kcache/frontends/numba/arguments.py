@@ -1,168 +1,222 @@
-"""Arguments of a Numba kernel: find their types, and make the launcher for common types.
+"""Key and pack the arguments of Numba kernels by their types.
 
-Method      One slot per argument. An array is recognised by the Numba type that it keeps, which Numba interns; a number
-            by its class. An argument takes these parameters of the cubin, as in numba-cuda's `_Kernel._prepare_args`:
+Promise     A launch has the same parameter bytes as Numba's own. Numbers are packed by the types that the kernel was
+            compiled for, never by those of another launch. Arguments whose types are not exactly those are passed on
+            before anything is queued (`OtherTypes`). A cubin whose parameters have other sizes than the signature's is
+            refused, never guessed.
+Method      One slot per argument. An argument takes these parameters of the cubin:
 
-                array of n axes     meminfo and parent (both 0), items, item size, address, shape, strides in bytes
+                array of n axes     `Flavour.array_codes`, then shape and strides
                 integer, boolean    the value, with its width
                 float16             its bits
                 float32, float64    the value
-                complex64, 128      real and imaginary part
+                complex64, 128      real and imaginary part; of numba-cuda-mlir one parameter of both
 
-            Arrays of CuPy and PyTorch, and objects with an array interface, are passed like Numba's; the launch waits
-            on the device for their streams.
-Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In`, `Out` and `InOut`, extensions and debug
-            kernels: Numba's own launch code handles those (dispatcher).
-Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` passes its strides
-            unchanged.
+            With numba-cuda-mlir (`Flavour.packs_all`) also
+
+                datetime, timedelta the count of its units
+                record              the address of a copy on the device
+                tuple               the parameters of its members
+                None                nothing
+
+Not here    Arrays of numba-cuda-mlir (mlir_arrays). What a Numba launches by its own code (llvm_dispatcher,
+            mlir_dispatcher): host arrays, records and tuples of numba-cuda, enums, pointers, texts, functions,
+            extensions, debug kernels.
+Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
+            aligned to their size. numba-cuda 0.30.4: `_Kernel._prepare_args`. numba-cuda-mlir 0.6.0, cext/launcher of
+            v0.5.0. tests/integration/test_mlir_on_fake_driver.py compares the bytes of launches with its own.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...launch.arguments import (
-    CODES,
-    NUMPY_NAMES,
-    Memory,
-    Slot,
-    Unfit,
-    element_of_dtype,
-    is_c_contiguous,
-    is_exported,
-    is_immutable,
-    memory_of,
-)
-from ...launch.launcher import Relaunch
+from ...errors import ArgumentError
+from ...keys import Component, Plain, component
+from ...launch import Dim3
+from ...launch.arguments import CODES, Call, Order, Settle, Slot
+from ...launch.devices import stream_identity
+from ...launch.launcher import Launcher
 from ...launch.loader import LoadedKernel
-from ...launch.typed import ArraySlot
+from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model.artifact import Parameter
-from ..python.arguments import Otherwise, Signature, TypedLauncher, number_code, number_slot
-from ..python.arguments import lay_out as lay_out_codes
+from .flavour import Flavour
+from .function import Depends, Uncapturable, type_digest
+from .parts import surface
+from .value import Refused
 
-_PASSED_AS = "00niasb"
-"""The parameters of an array in numba-cuda's order (`typed`): meminfo, parent, items, item size, address, extents,
-strides."""
-
-_TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
+_PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
+"""Python's classes that Numba types like NumPy's."""
 
 
-def types_of(arguments: Sequence[Any]) -> Signature:
-    """Type the arguments of a launch as Numba does; common ones without calling Numba.
+class Signature(tuple[Any, ...]):
+    """Argument types with a cached hash, since a Numba type computes its hash in Python, in ten calls."""
 
-    Raises:
-        ValueError: Numba has no type for one of them; the message is Numba's.
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = tuple.__hash__(self)
+        return found
+
+
+Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+"""Called with configuration and arguments that the launcher does not take. Nothing has been queued."""
+
+
+class TypedLauncher(Launcher):
+    """A launcher with Numba's calling convention: an array takes several parameters.
+
+    Args:
+        flavour: The Numba.
+        kinds: Types of the arguments.
+        otherwise: Takes arguments of other types.
+        complete: Adds the defaults of omitted arguments.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
+        more: As for `Launcher`.
     """
-    typeof, array, plain = _typing()
-    return Signature([
-        each._numba_type_ if type(each) is array else
-        plain.get(type(each)) or _type_of_others(each) or typeof(each)
-        for each in arguments
-    ])  # fmt: skip
+
+    shares_layout = False
+
+    def __init__(
+        self,
+        *arguments: Any,
+        flavour: Flavour,
+        kinds: Sequence[Any],
+        otherwise: Otherwise,
+        complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
+        is_cast: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.flavour, self._kinds, self._otherwise = flavour, kinds, otherwise
+        self._complete, self._is_cast = complete, is_cast
+
+    def make_slots(self) -> list[Slot]:
+        """Make a slot for each argument, at the first launch."""
+        self.slots = slots = [slot_of(self.flavour, each, self, self._is_cast) for each in self._kinds]
+        for slot in slots:
+            slot.launcher = self
+        return slots
+
+    def _slow(
+        self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
+    ) -> None:
+        if self._complete is not None:
+            arguments = self._complete(arguments)
+        try:
+            super()._slow(arguments, code, shape, handle, stream)
+            return
+        except OtherTypes:
+            pass  # continue outside this block, so that an error there does not have this one as its context
+        grid, block, shared = shape
+        self._otherwise((grid, block, stream, shared), arguments)
+
+    def _wrong_count(self, call: Call) -> Exception:
+        """Make `OtherTypes`, so that Numba itself reports a wrong number of arguments."""
+        return OtherTypes()
+
+    def left_after_waits(self, orders: list[Order], handle: int) -> list[Order]:
+        """Wait on the host for the streams of array interfaces, unless something is captured or the setting of
+        numba-cuda-mlir forbids it. Its own arrays' streams do not count."""
+        orders = [each for each in orders if not each.is_numba]
+        is_captured = any(self.module.is_capturing(each.handle) for each in orders)
+        if is_captured or not self.flavour.setting("CUDA_ARRAY_INTERFACE_SYNC"):
+            return orders
+        for each in orders:
+            if not each.is_current and stream_identity(each.handle) != stream_identity(handle):
+                surface(self.flavour).get_context().create_external_stream(each.handle).synchronize()
+        return [each for each in orders if each.is_current]
 
 
-def _type_of_others(value: Any) -> Any:
-    """The type of an array of CuPy or PyTorch, for which Numba takes 100 us, or of JAX, for which numba-cuda 0.30.4
-    exports the array to the stream -1, which JAX 0.11 takes for a handle: it raises, or ends the process. None for all
-    others.
-
-    As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
-    """
-    if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
-        return _array_type(element, value.ndim, "C", True)
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
-    try:
-        memory = memory_of(value) if is_known else None
-    except Unfit:
-        return None
-    if memory is None or memory.element not in _TYPED:
-        return None
-    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
-
-
-@functools.lru_cache(maxsize=256)
-def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
-    import numpy
-    from numba.cuda import types
-    from numba.cuda.np.numpy_support import from_dtype
-
-    return types.Array(from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
-
-
-@functools.cache
-def _typing() -> tuple[Callable[[Any], Any], Any, dict[type, Any]]:
-    from numba.cuda import types
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.typing.typeof import typeof
-
-    return typeof, DeviceNDArray, {float: types.float64, bool: types.boolean, complex: types.complex128}
-
-
-def make_numba_launcher(
-    kernel: LoadedKernel,
-    name: str,
-    types: Sequence[Any],
-    *,
-    relaunch: Relaunch,
-    otherwise: Otherwise,
-    attributes: bytes = b"",
-    labels: Sequence[str] | None = None,
+def make_launcher(
+    flavour: Flavour, kernel: LoadedKernel, name: str, types: Sequence[Any], **more: Any
 ) -> TypedLauncher | None:
     """Make the launcher of one signature; None if it does not support one of the argument types.
 
     Args:
+        flavour: The Numba.
         kernel: The kernel, loaded on a device.
         name: Its name in messages.
-        types: Numba types of the arguments.
-        relaunch: As in `Launcher`.
-        otherwise: As in `TypedLauncher`.
-        attributes: Launch attributes, as `Launcher` takes them.
-        labels: Name and type of each argument, if each launch is waited for (`debugging`); else None.
+        types: Types of the arguments.
+        more: As for `TypedLauncher`.
 
     Raises:
         ArgumentError: The cubin's parameters are not those of this signature.
     """
-    if not are_packable(types):
+    flat = [inner for each in types for inner in (each.types if type(each).__name__.startswith("StarArg") else (each,))]
+    try:
+        codes = [code for each in flat for code in codes_of(flavour, each)]
+    except KeyError:
         return None
     return TypedLauncher(
-        kernel,
-        name,
-        lay_out(name, types, kernel.entry.parameters),
-        attributes=attributes,
-        relaunch=relaunch,
-        slots=[slot_of(each) for each in types],
-        otherwise=otherwise,
-        debug_labels=labels,
+        kernel, name, lay_out(name, codes, kernel.entry.parameters), flavour=flavour, kinds=flat, **more
     )
 
 
-def are_packable(types: Sequence[Any]) -> bool:
-    """Check whether the launcher can pack arguments of all these types."""
-    from numba.cuda import types as numba_types
+def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
+    """Combine type codes with the offsets of a cubin's parameters.
 
-    simple = (numba_types.Array, numba_types.Integer, numba_types.Float, numba_types.Complex, numba_types.Boolean)
-    return all(type(each) in simple for each in types)
+    Args:
+        kernel: Its name, for messages.
+        codes: The type code (`model.artifact`) of each parameter that the arguments take.
+        found: Offset and size of each parameter of the cubin.
+
+    Raises:
+        ArgumentError: Number or sizes differ; the cubin is not of this signature.
+    """
+    if [int(code[1:]) * (1 + (code[0] == "c")) for code in codes] != [each.size for each in found]:
+        raise ArgumentError(
+            f"cannot launch {kernel}",
+            f"its cubin takes {len(found)} parameters of other sizes than this signature's {len(codes)}",
+            "clear the cache, and report this",
+        )
+    return tuple([Parameter(each.offset, each.size, code) for code, each in zip(codes, found, strict=True)])
 
 
-def lay_out(kernel: str, types: Sequence[Any], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Combine the type codes of arguments with a cubin's parameters; see `python.arguments`."""
-    return lay_out_codes(kernel, [code for each in types for code in codes_of(each)], found)
+def number_code(dtype: Any) -> str:
+    """The type code of a number's parameter; not for complex numbers."""
+    return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
 
 
-def codes_of(kind: Any) -> Sequence[str]:
-    """The type code (`model.artifact`) of each parameter that an argument takes."""
-    if _is_array(kind):
-        return "u8", "u8", "i8", "i8", "u8", *("i8",) * (2 * kind.ndim)
-    dtype = dtype_of(kind)
-    return (f"f{dtype.itemsize // 2}",) * 2 if dtype.kind == "c" else (number_code(dtype),)
+def number_slot(dtype: Any) -> NumberSlot:
+    """Make the slot of a number, which recognises it by its class."""
+    values = _parts if dtype.kind == "c" else _half_bits if dtype.name == "float16" else None
+    return NumberSlot(CODES[dtype.name], dtype.type, _PYTHON.get(dtype.name) or dtype.type, values)
 
 
-def _is_array(kind: Any) -> bool:
-    return hasattr(kind, "ndim")
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value.real, value.imag
+
+
+def _half_bits(value: Any) -> tuple[Any, ...]:
+    return (int(value.view("uint16")),)
+
+
+def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
+    """The type code (`model.artifact`) of each parameter that an argument of a type takes.
+
+    Raises:
+        KeyError: The launcher cannot pack arguments of this type.
+    """
+    parts, cls = surface(flavour), type(kind)
+    if cls is parts.Array:
+        return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
+    if cls is parts.Complex:
+        part = kind.bitwidth // 16
+        return (f"c{part}",) if flavour.packs_all else (f"f{part}", f"f{part}")
+    if cls in (parts.Integer, parts.Float, parts.Boolean):
+        return (number_code(dtype_of(kind)),)
+    if not flavour.packs_all:
+        raise KeyError(kind)
+    if cls is parts.NoneType:
+        return ()
+    if parts.BaseTuple in cls.__mro__:  # not isinstance: see flavour.is_a
+        return tuple(code for each in kind for code in codes_of(flavour, each))
+    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("u8",) if cls is parts.Record else ("i8",)
+    raise KeyError(kind)
 
 
 def dtype_of(kind: Any) -> Any:
@@ -172,25 +226,115 @@ def dtype_of(kind: Any) -> Any:
     return numpy.dtype(str(kind))
 
 
-def slot_of(kind: Any) -> Slot:
-    """Make the slot of an argument of one type."""
-    return _array_slot(kind) if _is_array(kind) else number_slot(dtype_of(kind))
+def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = False) -> Slot:
+    """Make the slot of an argument of one type.
+
+    Raises:
+        KeyError: As for `codes_of`.
+    """
+    parts, cls = surface(flavour), type(kind)
+    if cls is parts.Array:
+        if flavour.packs_all:
+            from .mlir_arrays import MlirArraySlot
+
+            return MlirArraySlot(flavour, kind, launcher)
+        dtype = parts.as_dtype(kind.dtype)
+        element, size = CODES.get(dtype.name, ""), dtype.itemsize
+        return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
+    if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
+        slot = number_slot(dtype_of(kind))
+        return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
+    codes_of(flavour, kind)
+    if cls is parts.NoneType:
+        return _values_slot(lambda value: () if value is None else _refuse())
+    if cls is parts.Record:
+        return _record_slot(flavour, kind)
+    if parts.BaseTuple in cls.__mro__:
+        return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
+    return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
 
 
-def _array_slot(kind: Any) -> Slot:
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.np.numpy_support import as_dtype
+def _refuse() -> Any:
+    raise OtherTypes
 
-    dtype = as_dtype(kind.dtype)
 
-    def read_own(value: Any) -> Memory | None:
-        if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
-            return None
-        address = value.gpu_data.device_ctypes_pointer.value or 0
-        return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
+class _SettledSlot(Slot):
+    """A slot whose `settle` is a given function."""
 
-    return ArraySlot(
-        kind, element=CODES.get(dtype.name, ""),
-        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, read_own=read_own, passed_as=_PASSED_AS,
-        is_readonly=not kind.mutable,
-    )  # fmt: skip
+    def __init__(self, settle: Settle) -> None:
+        self.settle = settle
+
+
+def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+    return _SettledSlot(lambda value, _stream_id, _call: values_of(value))
+
+
+def _cast_slot(exact: Slot, dtype: Any) -> Slot:
+    """The slot of a number that is converted to the type in the user's signature, if that preserves its value."""
+    numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
+    least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
+
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        try:
+            number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
+            fits = letter not in "iu" or least <= number < beyond
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ArgumentError(
+                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
+                "convert it, or change the signature",
+            )  # fmt: skip
+        found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
+        return found
+
+    return _SettledSlot(settle)
+
+
+def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if not isinstance(value, tuple) or len(value) != len(slots):
+            raise OtherTypes
+        if getattr(kind, "instance_class", type(value)) is not type(value):
+            raise OtherTypes
+        found: list[Any] = []
+        for slot, each in zip(slots, value, strict=True):
+            found += slot.settle(each, stream_id, call)
+        return tuple(found)
+
+    return _SettledSlot(settle)
+
+
+def _record_slot(flavour: Flavour, kind: Any) -> Slot:
+    from .mlir_arrays import copied
+
+    parts = surface(flavour)
+
+    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if isinstance(value, parts.DeviceRecord):
+            if parts.typeof(value) != kind:
+                raise OtherTypes
+            return (value.gpu_data.device_ctypes_pointer.value,)
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
+            raise OtherTypes
+        return (copied(value, call)[0],)
+
+    return _SettledSlot(settle)
+
+
+def signature_component(
+    flavour: Flavour, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
+) -> Component | Uncapturable:
+    """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
+    program added is read as a kernel is, with these arguments of `fingerprint`.
+    """
+
+    def extension(kind: Any) -> Plain:
+        return "type of an extension", type_digest(kind, flavour, with_lines=with_lines, depends=depends)
+
+    types = tuple(types)
+    try:
+        form = [flavour.form_of_type(each, extension) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])

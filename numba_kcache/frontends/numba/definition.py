@@ -1,183 +1,452 @@
-"""The definition of a Numba kernel (a function or dispatcher with its options), and its artifacts.
+"""The definition of a Python kernel, and its requests: the code shared by the front ends of both Numbas.
 
-Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
-            itself.
-Not here    The code shared with kernels of numba-cuda-mlir (python.definition), settings and libraries (dialect),
-            packing (arguments), and the work of Numba's own dispatcher: launches that no launcher supports, and
-            attributes (dispatcher).
+Promise     Making a definition imports no compiler. A signature is resolved once for each target in a process, under
+            the fingerprint that the function has then. A request's components contain everything that determines the
+            code: the kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's
+            settings, as a compilation starting now would use them. An input that cannot be captured makes the request
+            uncacheable, with its name: the kernel is then compiled by Numba's own dispatcher, with one warning.
+Not here    Options, packing and compiling, which differ (llvm, mlir).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ...errors import OptionError, ToolchainMissingError
-from ...launch import LaunchShape
-from ...launch.launcher import Launcher, Relaunch
-from ...launch.loader import LoadedKernel
-from ..base import Variant
-from ..python.definition import OWN_OPTIONS, PythonDefinition, PythonResolutions
-from . import dialect
-from .arguments import make_numba_launcher, types_of
-from .dialect import Declared
+from ...engine.request import Request, Resolution, Wanted
+from ...engine.session import Session
+from ...errors import OptionError, UncacheableError
+from ...keys import Component, component
+from ...model import Choice, Target
+from ...model.artifact import Artifact
+from ...settings import NVRTC_VARIABLES, variables
+from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
+from .arguments import TypedLauncher, make_launcher, signature_component
+from .flavour import Flavour
+from .function import Depends, Fingerprint, Uncapturable, fingerprint
+from .parts import surface
+from .value import Refused
 
-__all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
+if TYPE_CHECKING:
+    from ...launch import LaunchShape
+    from ...launch.attributes import LaunchOptions
+    from ...launch.launcher import Relaunch
+    from ...launch.loader import LoadedKernel
+    from ...model.reason import ReasonKind
+    from ...toolchain import Toolchain
 
-DECORATOR_OPTIONS = (
-    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
-    "shared_memory_carveout", "extensions",
-)  # fmt: skip
-"""Options of `cuda.jit` for a kernel."""
+LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
+"""Launch attributes that `cuda.jit` has no option for."""
 
-
-class CompilerLock:
-    """The lock that Numba itself holds while it compiles."""
-
-    def __enter__(self) -> None:
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-
-        global_compiler_lock.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-
-        global_compiler_lock.release()
+OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
+"""Options of `cached_kernel` that `cuda.jit` does not have."""
 
 
-class NumbaDefinition(PythonDefinition):
-    """A Python function or a dispatcher of `cuda.jit` as a kernel."""
+class PythonDefinition(Definition):
+    """A Python function or a dispatcher of `cuda.jit` as a kernel.
 
-    kind = "numba"
-    room = __package__
-    dialect = dialect
-    device_runtime = "numba.cuda:cudadevrt"
-    errors = "numba.cuda.core.errors"
-    decorator_options = DECORATOR_OPTIONS
-    compiler_lock = CompilerLock
+    Args:
+        thing: The function or dispatcher.
+        options: Options of `cached_kernel`.
+
+    Attributes:
+        function: The Python function.
+        qualname: Its qualified name.
+        given: The options of `cuda.jit` among those of `cached_kernel`.
+        depends: Values or files whose content enters the key.
+        strict: Refuse rather than run uncached.
+        keep_ptx: Store the PTX with the cubin.
+        flavour: The Numba.
+        room: Prefix of the names of the Numba's modules `compile` and `dispatcher`.
+        decorator_options: The options of `cuda.jit` for a kernel.
+        is_cast: Whether numbers are converted to the types of a signature that the user wrote.
+    """
+
+    has_variants = True
+    is_sent_by_name = True
+    any_variant: Variant = ()
+    flavour: Flavour
+    room: str
+    decorator_options: tuple[str, ...]
+    complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    is_cast: Any = False
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
-        super().__init__(thing, options)
-        self._simulated: Any = None
+        self.thing, self.options = thing, options
+        function = self.function = getattr(thing, "py_func", thing)
+        self.name, self.qualname = function.__name__, function.__qualname__
+        self.label = f"{function.__module__}.{self.qualname}"
+        code = function.__code__
+        self.argument_names = code.co_varnames[: code.co_argcount], function.__defaults__ or ()
+        path = code.co_filename
+        self.file = os.path.abspath(path) if os.path.isfile(path) else ""
+        self.given = self._decorator_options()
+        if any(options.get(name) is not None for name in LAUNCH_OPTIONS):
+            from ...launch.attributes import read_launch_options
+
+            self.launch_options = read_launch_options(options, self.kind)
+        depends = options.get("depends") or ()
+        self.depends: Depends = depends if isinstance(depends, Mapping) else tuple(depends)
+        self.strict = bool(options.get("strict", False))
+        self.keep_ptx = bool(options.get("keep_ptx", True))
+        self._declared: Any = None
+
+    def _decorator_options(self) -> dict[str, Any]:
+        """The options of `cuda.jit` among those of `cached_kernel`; link paths start in the function's folder."""
+        options = self.options
+        given = {name: value for name, value in options.items() if name not in OWN_OPTIONS and value is not None}
+        if options.get("carveout") is not None:
+            given["shared_memory_carveout"] = options["carveout"]
+        unknown = sorted(given.keys() - set(self.decorator_options))
+        if unknown:
+            from ...model.options import hint_for_function
+
+            hint = hint_for_function(unknown[0], sorted({*self.decorator_options, *OWN_OPTIONS}))
+            raise OptionError(f"cannot use option {unknown[0]!r} here", "a Numba kernel does not take it", hint)
+        if "opt" in given:
+            given["opt"] = bool(given["opt"])
+        if "link" in given:
+            links = given["link"] if isinstance(given["link"], (list, tuple)) else [given["link"]]
+            folder = os.path.dirname(os.path.abspath(self.function.__code__.co_filename))
+            given["link"] = [
+                os.path.join(folder, os.fspath(each)) if isinstance(each, (str, os.PathLike)) else each
+                for each in links
+            ]
+        return given
 
     @property
-    def simulated(self) -> Any:
-        """The kernel of Numba's simulator for this function."""
-        if self._simulated is None:
-            from .simulator import simulated
-
-            self._simulated = simulated(self.thing, self.given)
-        return self._simulated
-
-    def declare(self) -> Declared:
-        """Fill in the options as `cuda.jit` does."""
-        return _declare(self.thing, self.given)
-
-    def types_of(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments of a launch as Numba does; None under its simulator, which needs no types.
+    def declared(self) -> Any:
+        """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
 
         Raises:
-            ToolchainMissingError: numba-cuda is not installed.
+            OptionError: The function is a device function, or an option cannot be used.
+            ToolchainMissingError: Numba's CUDA target is not installed.
         """
-        try:
-            return types_of(arguments)
-        except ImportError as problem:
-            if is_simulated():
-                return None
-            raise _without_numba(problem) from problem
+        if self._declared is None:
+            self._declared = self.declare()
+        return self._declared
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether its code has line tables or exceptions."""
+        options = self.declared.targetoptions
+        return bool(options.get("debug") or options.get("lineinfo"))
+
+    # -- implemented by each front end --------------------------------------------------------------
+
+    def declare(self) -> Any:
+        """Fill in the options, as `declared` says."""
+        raise NotImplementedError
+
+    def types_of(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments of a launch as the compiler does.
+
+        Raises:
+            ValueError, TypeError: It has no type for one.
+        """
+        raise NotImplementedError
+
+    def read_signatures(self, given: Any) -> Sequence[Variant]:
+        """Read the argument types from the value of `signature=`: a signature as `cuda.jit` takes it, or a list."""
+        from .dispatcher import read_signature_list
+
+        return read_signature_list(self.flavour, given)
+
+    def build(
+        self,
+        found: Fingerprint | Uncapturable,
+        types: Any,
+        target: Target,
+        ptx_target: Target | None,
+        runtime_build: str | None,
+    ) -> Artifact:
+        """Compile the artifact of a request; `runtime_build` is that of `Flavour.runtime` in its key, or None."""
+        from .compiled_code import observed
+
+        with observed(() if isinstance(found, Uncapturable) else found.unread, self.label):
+            made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
+        return made
+
+    def part(self, name: str) -> Any:
+        """A module of this compiler alone."""
+        return import_module(f".{self.room}_{name}", __package__)
+
+    def by_value(self) -> Any:
+        """Make a definition that pickles its function by value."""
+        from .by_value import ByValue
+
+        return ByValue(self)
+
+    def labels(self, types: Sequence[Any], *, debug: bool) -> list[str] | None:
+        """Name and type of each argument, for launches that are waited for; None for others."""
+        names = self.function.__code__.co_varnames
+        return [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if debug else None
+
+    def compiler_lock(self) -> AbstractContextManager[None]:
+        """The compiler's own lock over compilation. It is held for the compiler's work, never for a subscriber."""
+        lock: AbstractContextManager[None] = surface(self.flavour).global_compiler_lock
+        return lock
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
-    ) -> Launcher | None:
-        """Make the launcher for arguments of exactly these types; None if Numba's own launch is needed."""
-        needs_numba = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
-        if needs_numba or not getattr(self.thing, "_can_compile", True):  # Numba casts arguments to fixed signatures
+    ) -> TypedLauncher | None:
+        """Make the launcher for arguments of exactly these types; None if the Numba's own launch is needed."""
+        if self.is_launched_by_dispatcher(more["artifact"].attributes):
             return None
         types: Any = variant
-        return make_numba_launcher(
-            loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=self.labels(types, debug=more["debug"]),
+        return make_launcher(
+            self.flavour, loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"],
+            attributes=attributes, debug_labels=self.labels(types, debug=more["debug"]), complete=self.complete,
+            is_cast=self.is_cast,
         )  # fmt: skip
 
+    def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
+        """Check whether a kernel with these attributes needs the Numba's own launch."""
+        return bool(known.get("debug") or self.declared.targetoptions.get("extensions"))
 
-class NumbaResolutions(PythonResolutions):
-    """The artifacts of one Numba kernel."""
+    # -- requests and variants ----------------------------------------------------------------------
 
-    definition: NumbaDefinition
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of one signature for a target, for the function's present state."""
+        return kernel_request(self, read_function(self), variant, target, ptx_target)
+
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments as Numba does; None for a wrong number of them, which Numba itself reports.
+
+        Raises:
+            ValueError, TypeError: Numba has no type for one.
+        """
+        if len(arguments) != self.function.__code__.co_argcount:
+            return None
+        try:
+            return self.types_of(arguments)
+        except (ValueError, TypeError) as error:  # Numba's message does not name the kernel
+            error.add_note(self.note)
+            raise
+
+    def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
+        """Read `signature=`; if it is None, take the definition's own signatures, or else those resolved so far."""
+        given = self.options.get("signature") if signature is None else signature
+        assert self.declared  # raises if Numba is not installed
+        if given is None and not getattr(self.thing, "_can_compile", True):
+            given = [tuple(each) for each in self.thing.overloads]  # of `@cuda.jit("void(...)")`
+        found = self.read_signatures(given) if given is not None else known
+        if not found:
+            raise OptionError(
+                f"cannot compile {self.name}", "it has no signature", 'write signature="void(float32[::1], int64)"'
+            )
+        return found
+
+    def check_target(self, target: Target) -> None:
+        """Refuse virtual targets: a Numba kernel is linked for a device."""
+        if target.virtual:
+            raise OptionError(
+                f"cannot compile {self.name} for {target} alone",
+                "a Numba kernel is linked for a device",
+                f"name the device: {target.name.replace('compute', 'sm')!r}",
+            )
+
+    @property
+    def note(self) -> str:
+        """The note that is added to Numba's own errors."""
+        return f"while launching the Numba kernel {self.label}"
+
+    def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
+        """The user's launch options, and those that the compiler determined: cooperative grids, the carveout."""
+        known, options = artifact.attributes, self.launch_options
+        carveout = known.get("carveout")
+        if not known.get("cooperative") and carveout is None:
+            return options
+        from ...launch.attributes import LaunchOptions
+
+        options = options or LaunchOptions()
+        is_cooperative = options.cooperative or bool(known.get("cooperative"))
+        return options._replace(cooperative=is_cooperative, carveout=None if carveout is None else int(carveout))
+
+
+class PythonResolutions(Resolutions):
+    """The artifacts of one Python kernel.
+
+    Attributes:
+        dispatcher: Numba's dispatcher, for arguments that no launcher supports; None before it is needed.
+        launches: The owner of the method that chooses the session; None if the process's session is used.
+    """
+
+    definition: PythonDefinition
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatcher: Any = None
+        self.launches: Any = getattr(self.session, "__self__", None)
+        self._uncached: dict[Variant, str] = {}
+
+    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
+        """Make the requests of a choice from one reading of the function."""
+        make = functools.partial(kernel_request, self.definition, read_function(self.definition), variant)
+        return Wanted(make(choice.target, choice.ptx_target), choice, make)
+
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        if variant in self._uncached:
+            raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
+        with self.definition.compiler_lock():
+            wanted = self.wanted(choice, variant)
+        request, is_counted = wanted.request, False
+        if not request.uncacheable or self.compiles_uncached():
+            try:
+                return self._warned(session.resolve(wanted))
+            except UncacheableError as error:
+                request, is_counted = request._replace(uncacheable=error.why), True
+        session.refuse(request, is_counted=is_counted)
+        self._uncached[variant] = request.uncacheable
+        raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
+
+    def _warned(self, found: Resolution) -> Resolution:
+        if found.source != "compiled" and "warnings" in found.artifact.attributes:
+            from .warned import issue_again
+
+            home = f"{self.definition.flavour.home}.core.errors"
+            issue_again(found.artifact.attributes["warnings"], self.definition.function, home)
+        return found
+
+    def compiles_uncached(self) -> bool:
+        """Check whether an uncacheable kernel is compiled and launched by this package, not by Numba's dispatcher."""
+        return False
+
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch through the Numba's own dispatcher."""
+        self.definition.part("dispatcher").launch(self, shape, stream, arguments)
+
+    def attribute(self, name: str) -> Any:
+        """Read an attribute of the Numba's own dispatcher."""
+        part = self.definition.part("dispatcher")
+        return part.attribute(self, name) if name in part.NAMES else super().attribute(name)
+
+    def recompile(self, dispatcher: Any) -> None:
+        """Recompile all signatures of a dispatcher from the current function and launch the new kernels."""
+        dispatcher.recompile()
+        if self.launches is not None:
+            self.launches.forget()
+
+    def flush(self) -> None:
+        """Read the function again at the next launch."""
+        self.resolved, self._uncached = {}, {}
 
     def forget(self) -> None:
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
-        if self.dispatcher is not None and self.dispatcher._can_compile:
-            self.dispatcher._reset_overloads()
-
-    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
-        """Launch through Numba's own dispatcher."""
-        if is_simulated():
-            from .simulator import simulate
-
-            simulate(self.definition.simulated, shape, arguments)
-            return
-        from .dispatcher import launch
-
-        launch(self, shape, stream, arguments)
-
-    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
-        """Ask Numba's own code for the block size."""
-        if is_simulated():
-            return 1  # like the simulator's own forall
-        from .dispatcher import block_size
-
-        return block_size(self, arguments, shared_bytes)
-
-    def attribute(self, name: str) -> Any:
-        """Read an attribute of Numba's dispatcher."""
-        from .dispatcher import NUMBAS_NAMES, attribute
-
-        if is_simulated() and name in NUMBAS_NAMES:
-            return getattr(self.definition.simulated, name)
-        return attribute(self, name) if name in NUMBAS_NAMES else super().attribute(name)
+        self.flush()
 
 
-NumbaDefinition.make_resolutions = NumbaResolutions
+class PythonFrontEnd:
+    """The front end for functions and dispatchers of one Numba.
+
+    Args:
+        definition: The class of its definitions.
+    """
+
+    def __init__(self, definition: type[PythonDefinition]) -> None:
+        self.kinds, self.flavour, self._definition = (definition.kind,), definition.flavour, definition
+
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
+        """Define a kernel."""
+        if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
+            return self._definition(thing, dict(options))
+        if options.get("kind") in self.kinds:
+            why = f"it is a {type(thing).__name__}"
+            raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")
+        return None
 
 
-def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """Map each component of a kernel to its kind of reason."""
+    from .reasons import KINDS
+
+    return KINDS
+
+
+def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
+    """Fingerprint the kernel in its present state."""
+    declared, lines = definition.declared, definition.has_lines
+    return fingerprint(declared, definition.flavour, with_lines=lines, depends=definition.depends, is_observed=True)
+
+
+def kernel_request(
+    definition: PythonDefinition,
+    found: Fingerprint | Uncapturable,
+    types: Any,
+    target: Target,
+    ptx_target: Target | None,
+) -> Request:
+    """Make the request of one signature for one target.
+
+    Args:
+        definition: The kernel.
+        found: Its fingerprint, or the reason why it has none (`read_function`).
+        types: Numba types of its arguments.
+        target: The target to build for.
+        ptx_target: The virtual target to compile to first, if the user gave one.
+    """
+    flavour = definition.flavour
+    runtime = flavour.runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
+
+    def build(toolchain: Toolchain) -> Artifact:
+        linked = toolchain.library(runtime, saves=False) if runtime else None
+        return definition.build(found, types, target, ptx_target, linked and linked.build)
+
+    request = Request(
+        label=definition.label,
+        target=target,
+        components=(),
+        libraries=(*flavour.libraries, *filter(None, (runtime,))),
+        distributions=flavour.distributions,
+        build=build,
+        strict=definition.strict,
+        texts=dict if isinstance(found, Uncapturable) else found.sources,
+        file=definition.file,
+        name=definition.qualname,
+        kinds=component_kinds,
+        loads_slowly=True,
+    )
+    if isinstance(found, Uncapturable):
+        return request._replace(uncacheable=f"{found.name}: {found.reason}")
+    lines, depends = definition.has_lines, definition.depends
+    signature = signature_component(flavour, types, with_lines=lines, depends=depends)
+    if isinstance(signature, Uncapturable):
+        return request._replace(uncacheable=signature.reason)
     try:
-        from numba.cuda.core import config
-        from numba.cuda.decorators import _validate_shared_memory_carveout
-        from numba.cuda.dispatcher import CUDADispatcher
-    except ImportError as problem:
-        raise _without_numba(problem) from problem
-    if is_simulated():
-        raise _without_numba()
-    if isinstance(function, CUDADispatcher):
-        function, options = function.py_func, dict(function.targetoptions)
-    else:
-        debug = given["debug"] if "debug" in given else bool(config.CUDA_DEBUGINFO_DEFAULT)
-        options = {
-            "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False, "device": False,
-            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
-            "shared_memory_carveout": None,
-        }  # fmt: skip
-    if options.get("device"):
-        raise OptionError("cannot launch a device function", "it was decorated with device=True", "call it in a kernel")
-    options |= given
-    if options["shared_memory_carveout"] is not None:
-        _validate_shared_memory_carveout(options["shared_memory_carveout"])
-    return Declared(function, options)
+        environment = flavour.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
+        headers = flavour.linked_headers(found.links, has_lines=lines)
+    except Refused as refusal:
+        return request._replace(uncacheable=str(refusal))
+    components = (
+        component("kind", definition.kind),
+        component("function", found.digest),
+        signature,
+        component("target", [target.name, ptx_target.name if ptx_target else None]),
+        component("environment", dict(variables(NVRTC_VARIABLES))),
+        *environment,
+        *([] if definition.keep_ptx else [component("options", {"keep_ptx": False})]),
+        *found.components,
+    )
+    changed = functools.partial(_changed, definition, components, types, target, ptx_target)
+    return request._replace(components=components, headers=headers, changed=changed)
 
 
-def is_simulated() -> bool:
-    """Check whether the program's Numba is its simulator."""
-    return bool(getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", False))
+def _changed(definition: PythonDefinition, before: Sequence[Component], types: Any, *targets: Any) -> str:
+    """Read everything again, and name an input that changed during the compile; "" for none.
 
-
-def _without_numba(problem: ImportError | None = None) -> ToolchainMissingError:
-    """Make the error for a Numba kernel if Numba cannot be imported or only simulates."""
-    if is_simulated():
-        why = "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing"
-        return ToolchainMissingError("cannot compile a Numba kernel", why, "unset it to compile; a launch is simulated")
-    why = f"numba-cuda cannot be imported: {problem}"
-    return ToolchainMissingError("cannot use a Numba kernel", why, "pip install 'numba-kcache[numba]'")
+    Another thread, or typing code itself, may have set a global or registered an overload meanwhile.
+    """
+    now = kernel_request(definition, read_function(definition), types, *targets)
+    if now.uncacheable:
+        return now.uncacheable
+    old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific

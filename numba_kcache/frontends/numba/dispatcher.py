@@ -1,230 +1,81 @@
-"""Numba's own dispatcher for a kernel, with this cache behind it and launch options that Numba lacks.
+"""The Numbas' own dispatchers: code that both need.
 
-Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options, and treats arguments as Numba
-            does. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
-            on every device, for kernels from the cache and for those that Numba compiled.
-Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. That of
-            `DispatcherCache` returns a complete kernel, from disk or compiled just now, so that Numba compiles only
-            kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
-            configuration; a callback of this module replaces it by a function that prepares the launch and calls
-            Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install). A hit of a kernel whose
-            arguments are of common types does not use this module.
-Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
-            cuda.core's LaunchConfig counts the grid in clusters, if there are any.
+Not here    Making a dispatcher, and launches by it (llvm_dispatcher, mlir_dispatcher).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-from ...errors import CompileError, NoDeviceError
+from ...errors import OptionError
 from ...launch import LaunchShape
-from ...launch.attributes import LaunchOptions
-from ...launch.devices import check_interpreter, current_device
-from ...launch.loader import CodeRefusedError, LoadedKernel
-from ..base import RunsUncached
-from ..python.signatures import launch_watched, read_signature_list
-from ..python.takeover import CacheOfDispatcher
-from .definition import CompilerLock, NumbaResolutions
-from .overload import make_overload
-from .own import loaded_by_numba, numba_stream
+from ...launch.devices import bindings
+from .arguments import Signature
+from .flavour import Flavour
+from .parts import surface
 
-NUMBAS_NAMES = frozenset((
+NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
-    "inspect_sass_cfg", "inspect_types", "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block",
-    "get_max_threads_per_block", "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile",
-    "py_func", "targetoptions", "extensions", "specialized", "specialize",
+    "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block", "get_max_threads_per_block",
+    "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions",
+    "extensions", "specialized", "specialize",
 ))  # fmt: skip
-"""Attributes of Numba's dispatcher that a kernel has with the same meaning."""
+"""Attributes of a Numba's dispatcher that a kernel has with the same meaning."""
 
 
-class DispatcherCache(CacheOfDispatcher):
-    """The cache of one of Numba's dispatchers, with the interface of Numba's caches.
-
-    Args:
-        resolutions: Resolutions of the dispatcher's function and options.
-        dispatcher: The dispatcher that has this cache.
-        is_numbas: Whether the program uses Numba's own decorator, so that Numba raises errors in linked code itself.
-    """
-
-    def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
-        super().__init__(resolutions)
-        self.resolutions: NumbaResolutions = resolutions
-        self._dispatcher, self._is_numbas = dispatcher, is_numbas
-
-    def load_overload(self, sig: Any, _context: Any) -> Any:
-        """Return the complete kernel of a signature; None if Numba has to compile it."""
-        types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
-        is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
-        try:
-            resolution = self.resolutions.for_device(current_device().target, types)
-        except (NoDeviceError, RunsUncached):
-            return None
-        except CompileError:
-            if self._is_numbas:
-                return None
-            raise
-        if resolution.source == "compiled" and not is_known:  # Numba counts every kernel returned here as a hit
-            self._dispatcher._cache_hits[sig] -= 1
-            self._dispatcher._cache_misses[sig] += 1
-        return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))
-
-    def _load(self, types: tuple[Any, ...]) -> LoadedKernel:
-        """Load the kernel on the current device, with its carveout.
-
-        Raises:
-            RunsUncached, UncacheableError: It cannot be cached.
-            NoDeviceError: There is no device.
-        """
-        device = current_device()
-        found = self.resolutions.for_device(device.target, types)
-        artifact, loader = found.artifact, self.resolutions.session().loader
-        try:
-            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
-        except CodeRefusedError as error:
-            self.resolutions.give_up(found, error)
-            found = self.resolutions.for_device(device.target, types)
-            artifact = found.artifact
-            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=False)
-        carveout = artifact.attributes.get("carveout")
-        if carveout is not None:
-            loaded.prefer_shared(int(carveout))
-        return loaded
-
-
-def attribute(resolutions: NumbaResolutions, name: str) -> Any:
-    """Read one of `NUMBAS_NAMES` from the dispatcher, which is first given every resolved signature."""
-    if name == "specialize":
-        return functools.partial(_specialize, resolutions)
-    dispatcher = _dispatcher(resolutions)
-    if dispatcher._can_compile:
-        for _target, _ptx_target, types in resolutions.known():
-            if types not in dispatcher.overloads:
-                dispatcher.compile(types)
-    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
-
-
-def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
-    """Launch as Numba does, with the options of the kernel.
+def attribute_of(resolutions: Any, name: str, make: Callable[[Any], Any], specialize: Callable[..., Any]) -> Any:
+    """Read an attribute of the dispatcher of a kernel, which is first given every resolved signature.
 
     Args:
         resolutions: Resolutions of the kernel.
-        shape: Extents of the launch.
-        stream: The user's stream.
-        arguments: Arguments of the launch.
-
-    Raises:
-        LaunchConfigError, LaunchError: The device or an attribute does not allow it; a launch in debug mode failed.
+        name: One of `NAMES`, or of those that one Numba alone has.
+        make: Returns the dispatcher.
+        specialize: Makes a dispatcher for the types of given arguments.
     """
-    check_interpreter()
-    definition, is_watched = resolutions.definition, resolutions.session().settings.debug_launches
-    options = definition.launch_options
-    configured = _dispatcher(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
-    if options or shape.shared_bytes or is_watched:
-        wanted = options or LaunchOptions()
-        configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, wanted))
-    try:
-        if is_watched:
-            launch_watched(configured, shape, stream, arguments, definition.function)
-        else:
-            configured(*arguments)
-    except NotImplementedError as error:  # a type that Numba can compile for but not launch with
-        error.add_note(definition.note)
-        raise
+    if name == "specialize":
+        return functools.partial(specialize, resolutions)
+    dispatcher = make(resolutions)
+    if dispatcher._can_compile:
+        for _target, _ptx_target, types in resolutions.known():
+            if tuple(types) not in dispatcher.overloads:
+                dispatcher.compile(tuple(types))
+    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
 
 
-def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:
-    """Ask Numba's own code for the block size at which most threads are resident."""
-    from_numba = _specialize(resolutions, *arguments).forall(1, 0, 0, shared_bytes)
-    return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
-
-
-def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
-    """Make a dispatcher of Numba's for exactly the types of these arguments."""
-    made = specialize(_dispatcher(resolutions), arguments, resolutions)
-    options = resolutions.definition.launch_options
-    if options:
-        for kernel in made.overloads.values():
-            apply_options(kernel, options)
-    return made
-
-
-def _dispatcher(resolutions: NumbaResolutions) -> Any:
-    """Numba's dispatcher of a kernel, made when Numba itself has to launch, compile or inspect it."""
-    declared, thing = resolutions.definition.declared, resolutions.definition.thing
-    from numba.cuda.dispatcher import CUDADispatcher
-
-    with CompilerLock():
-        made = resolutions.dispatcher
-        if made is None:
-            made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
-            made._cache = DispatcherCache(resolutions, made)
-            if not getattr(thing, "_can_compile", True):  # the user's dispatcher is restricted to given signatures
-                for types in thing.overloads:
-                    made.compile(types)
-                made.disable_compile()
-            resolutions.dispatcher = made
-    return made
-
-
-def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
-    """Read the argument types of `signature=`: a signature as `cuda.jit` takes it, or a list of these.
+def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
+    """Read the argument types of a signature as `cuda.jit` takes it, or of a list of these.
 
     Raises:
         OptionError: One is not a signature, or returns something.
     """
-    from numba.cuda import types
-    from numba.cuda.core import sigutils
-
-    return read_signature_list(given, sigutils.normalize_signature, (None, types.void))
-
-
-def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """Make what `dispatcher.specialize(*arguments)` makes, but with this cache, which Numba would drop."""
-    from numba.cuda.api import get_current_device
-    from numba.cuda.dispatcher import CUDADispatcher
-
-    if dispatcher.specialized:
-        raise RuntimeError("Dispatcher already specialized")
-    key = get_current_device().compute_capability, tuple(dispatcher.typeof_pyval(each) for each in arguments)
-    found = dispatcher.specializations.get(key)
-    if found is None:
-        found = CUDADispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
-        if resolutions is not None:
-            found._cache = DispatcherCache(resolutions, found)
-        found.compile(key[1])
-        found.disable_compile()
-        found._specialized = True
-        dispatcher.specializations[key] = found
-    return found
+    parts, found = surface(flavour), []
+    for each in given if isinstance(given, list) else [given]:
+        try:
+            arguments, returned = parts.normalize_signature(each)
+        except Exception as error:  # Numba evaluates the text, which may raise anything; the error is reported
+            raise OptionError(
+                f"cannot read signature {each!r}", str(error), 'write "void(float32[::1], int64)" or a tuple of types'
+            ) from error
+        if returned not in (None, parts.types.void):
+            raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
+        found.append(Signature(arguments))
+    return tuple(found)
 
 
-def apply_options(kernel: Any, options: LaunchOptions) -> None:
-    """Add launch options to one of Numba's compiled kernels."""
-    kernel.cooperative = kernel.cooperative or options.cooperative
-    kernel.launch = functools.partial(_launch, kernel, options._replace(cooperative=kernel.cooperative))
-
-
-def _launch(
-    kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+def launch_watched(
+    configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
 ) -> None:
-    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # read each time: a device reset changes the function
-    name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    options.apply(loaded, name)
-    loaded.prepare(shape, name)
-    options.check(shape, loaded, name)
-    launch = type(kernel).launch
-    if options.cluster:
-        names = {**launch.__globals__, "LaunchConfig": functools.partial(_in_clusters, options.cluster)}
-        launch = FunctionType(launch.__code__, names, launch.__name__, launch.__defaults__, launch.__closure__)
-    launch(kernel, args, griddim, blockdim, stream, sharedmem)
+    """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
+    from ...launch.debugging import watched
 
+    def queue() -> bool:
+        configured(*arguments)
+        return True
 
-def _in_clusters(cluster: Sequence[int], *, grid: Sequence[int], **more: Any) -> Any:
-    from cuda.core import LaunchConfig
-
-    return LaunchConfig(grid=tuple(n // each for n, each in zip(grid, cluster, strict=True)), cluster=cluster, **more)
+    watched(
+        bindings(), stream, queue, kernel=function.__name__, shape=shape,
+        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Promise     A function that returns source is recognised by its annotation and code alone and called once, at
             first use. Relative paths start from the folder of the file that defines the kernel.
-Not here    Sources in files (inputs), kernels in Python (frontends.python), and what a source includes (headers).
+Not here    Sources in files (inputs), kernels in Python (frontends.numba), and what a source includes (headers).
 """
 
 from __future__ import annotations

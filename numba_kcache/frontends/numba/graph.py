@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from ...errors import OptionError
 from ...keys import Component, Plain, digest_of
 from ...model import NamedTuple
 
@@ -106,24 +105,3 @@ class Registrations(NamedTuple):
     of_value: Callable[[Any], Sequence[Registration]]
     of_attribute: dict[str, list[Registration]]
     of_all: list[Registration]
-
-
-class PythonFrontEnd:
-    """The front end for functions and dispatchers of one Numba.
-
-    Args:
-        kind: The kind of its artifacts.
-        definition: The class of its definitions.
-    """
-
-    def __init__(self, kind: str, definition: Callable[[Any, dict[str, Any]], Any]) -> None:
-        self.kinds, self._definition = (kind,), definition
-
-    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
-        """Define a kernel."""
-        if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
-            return self._definition(thing, dict(options))
-        if options.get("kind") in self.kinds:
-            why = f"it is a {type(thing).__name__}"
-            raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")
-        return None

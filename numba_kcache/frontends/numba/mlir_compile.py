@@ -4,7 +4,7 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             program is compiled in its present state: a device function that was compiled before, for other globals or
             another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
             modified.
-Not here    The key (dialect), and private names (internals).
+Not here    The key (mlir_flavour), and private names (parts).
 Source      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """
@@ -20,12 +20,12 @@ from ...errors import UncacheableError
 from ...model import Target
 from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
-from ..python.compiled_code import attributes_of, entry_of, fresh_functions
-from ..python.function import Fingerprint, Uncapturable
-from ..python.warned import recorded, rows_of
-from . import dialect
-from .definition import MlirDefinition
-from .internals import PACKAGE, assumed_host, compiler, linker_parts
+from .compiled_code import attributes_of, entry_of, fresh_functions
+from .function import Fingerprint, Uncapturable
+from .mlir import MlirDefinition
+from .mlir_flavour import MLIR, PACKAGE
+from .parts import assumed_device, compiler
+from .warned import recorded, rows_of
 
 _alive: list[Any] = []
 """Device arrays whose addresses are in code of this process, kept alive."""
@@ -91,14 +91,14 @@ def compile_kernel(
         UncacheableError: Its code depends on values of its arguments, or a callee's link input has callbacks.
         CompileError: The linked cubin has no such kernel.
     """
-    start, parts, types = time.perf_counter(), compiler(), tuple(types)
+    start, parts, types = time.perf_counter(), compiler(MLIR), tuple(types)
     generated = ptx_target or target
     options = dict(declared.targetoptions)
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
     anew = fresh(device_functions, options["chip"])
-    linker_parts().cached_file_read.cache_clear()  # link inputs are read again
-    with recorded(parts.global_compiler_lock) as warned, assumed_host(target.cc), anew:
+    parts.cached_file_read.cache_clear()  # link inputs are read again
+    with recorded(parts.global_compiler_lock) as warned, assumed_device(MLIR, target.cc), anew:
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)
@@ -132,7 +132,7 @@ def _foreign_callbacks(metadata: Mapping[str, Any], links: Iterable[Any]) -> lis
 
 def fresh(device_functions: Iterable[tuple[Any, str]], chip: str) -> AbstractContextManager[None]:
     """Compile for a target without code that was compiled earlier; see `fresh_functions`."""
-    return fresh_functions(dialect, device_functions, chip, lambda function: function, _forget_overloads)
+    return fresh_functions(MLIR, device_functions, chip, lambda function: function, _forget_overloads)
 
 
 def _forget_overloads(dispatcher: Any) -> None:

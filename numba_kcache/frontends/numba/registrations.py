@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from . import Registration, Registrations
+from .graph import Registration, Registrations
 
 _OF_TEMPLATE = ("prefer_literal", "unsafe_casting", "exact_match_required", "_strict", "_jit_options", "is_method")
 """Attributes of a typing template that hold options of a decorator."""

@@ -3,7 +3,7 @@
 Method      Four methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
             `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (numba_hook).
+Not here    Finding and compiling a signature (llvm_dispatcher), and when methods are replaced (numba_hook).
 Source      numba-cuda 0.30.4, dispatcher.py.
 """
 
@@ -13,30 +13,18 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
 from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
 from ...launch.typed import around
 from ...model import choose_for_device
-from ..python.takeover import give_back
-from .definition import NumbaDefinition, NumbaResolutions, is_simulated
-from .dispatcher import DispatcherCache, specialize
+from .llvm import NumbaDefinition, NumbaResolutions, is_simulated
+from .llvm_dispatcher import DispatcherCache, specialize
+from .llvm_flavour import NUMBA
+from .takeover import Patch
 
-_replaced: dict[str, Any] = {}
-"""Numba's original methods while they are replaced, by name."""
-
-_attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
-
-
-def restore() -> None:
-    """Give Numba its methods back."""
-    if not _replaced:
-        return
-    from numba.cuda.dispatcher import CUDADispatcher, NullCache
-
-    give_back(CUDADispatcher, NullCache, _replaced, _attached)
+_patch = Patch(NUMBA)
+restore = _patch.restore
 
 
 def replace(home: Any, every_kernel: bool) -> None:
@@ -47,13 +35,13 @@ def replace(home: Any, every_kernel: bool) -> None:
     original_compile: Callable[[Any, Any], Any] = kind.compile
 
     def enable_caching(self: Any) -> None:
-        _attached[self] = None
+        _patch.attached[self] = None
         _attach(self)
 
     def compile_signature(self: Any, sig: Any) -> Any:
         wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
         if wanted and isinstance(self._cache, (home.CUDACache, home.NullCache)):
-            _attached[self] = self._cache
+            _patch.attached[self] = self._cache
             _attach(self)
         return original_compile(self, sig)
 
@@ -69,15 +57,8 @@ def replace(home: Any, every_kernel: bool) -> None:
         else:
             original_call(self, args, launch_config)
 
-    for name, method in (
-        ("call", call),
-        ("enable_caching", enable_caching),
-        ("compile", compile_signature),
-        ("specialize", specialized),
-    ):
-        _replaced[name] = vars(kind)[name]
-        method.__doc__ = _replaced[name].__doc__
-        setattr(kind, name, method)
+    methods = {"call": call, "enable_caching": enable_caching, "compile": compile_signature, "specialize": specialized}
+    _patch.replace(kind, methods)
 
 
 def _attach(dispatcher: Any) -> None:

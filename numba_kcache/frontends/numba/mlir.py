@@ -3,33 +3,30 @@
 Promise     A kernel's options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Omitted arguments have
             their defaults. Annotated parameters, and dispatchers with signatures, have the types written there. `chip=`
             and `cc=` mean the same as `arch=`, whatever device is present.
-Not here    The code shared with Numba's kernels (python.definition), settings (dialect), packing (arguments), compiling
-            (compile), and the work of its own dispatcher (dispatcher).
+Not here    The code shared with Numba's kernels (definition), settings (mlir_flavour), packing (arguments),
+            compiling (mlir_compile), and the work of its own dispatcher (mlir_dispatcher).
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import CellType
 from typing import Any
 
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
-from ...launch import LaunchShape
-from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
 from ..base import Variant
-from ..python.arguments import Signature
-from ..python.definition import PythonDefinition, PythonResolutions
-from ..python.numbas import Declared
-from . import dialect
-from .arguments import MlirLauncher, make_launcher, watch_context
-from .arrays import array_type_of
-from .internals import CONFIG, EXPERIMENTAL, has_planners, surface
+from .arguments import Signature, TypedLauncher
+from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
+from .flavour import Declared
+from .mlir_arrays import array_type_of
+from .mlir_flavour import MLIR, PACKAGE, has_planners
+from .parts import surface
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
@@ -50,10 +47,8 @@ class MlirDefinition(PythonDefinition):
     """
 
     kind = "mlir"
-    room = __package__
-    dialect = dialect
-    device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
-    errors = "numba_cuda_mlir.numba_cuda.core.errors"
+    room = "mlir"
+    flavour = MLIR
     decorator_options = DECORATOR_OPTIONS
     takes_cluster = True
 
@@ -103,7 +98,7 @@ class MlirDefinition(PythonDefinition):
 
     def types_of(self, arguments: Sequence[Any]) -> Signature:
         """Type the arguments of a launch as numba-cuda-mlir does; arrays that it does not know, by their memory."""
-        code, parts = self.function.__code__, surface()
+        code, parts = self.function.__code__, surface(MLIR)
         found = [type_of(each) for each in arguments]
         for position, kind in enumerate(self.annotated):
             if kind is not None and position < len(found):
@@ -123,29 +118,36 @@ class MlirDefinition(PythonDefinition):
             self._annotated = tuple(found) if any(each is not None for each in found) else ()
         return self._annotated
 
-    # -- requests -----------------------------------------------------------------------------------
-
-    def compiler_lock(self) -> AbstractContextManager[None]:
-        """numba-cuda-mlir's lock over compilation."""
-        lock: AbstractContextManager[None] = surface().global_compiler_lock
-        return lock
-
     # -- launches -----------------------------------------------------------------------------------
 
-    def launcher(
-        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
-    ) -> MlirLauncher | None:
+    @property
+    def is_cast(self) -> Any:
+        """Whether numbers are converted to the types of a signature that the user wrote."""
+        return self.is_bound or bool(self.annotated)
+
+    def is_launched_by_dispatcher(self, known: Mapping[str, Any]) -> bool:
+        """Check whether the dispatcher's launch is needed: it sets up what callbacks need."""
+        return super().is_launched_by_dispatcher(known) or bool(known.get("needs_setup"))
+
+    def launcher(self, loaded: LoadedKernel, variant: Variant, **more: Any) -> TypedLauncher | None:
         """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
-        known = more["artifact"].attributes
-        if known.get("debug") or known.get("needs_setup") or self.declared.targetoptions.get("extensions"):
-            return None
-        watch_context(loaded)
-        types: Any = variant
-        return make_launcher(
-            loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
-            labels=self.labels(types, debug=more["debug"]), complete=self.complete,
-            is_cast=self.is_bound or bool(self.annotated),
-        )  # fmt: skip
+        made = super().launcher(loaded, variant, **more)
+        if made is not None:
+            watch_context(loaded)
+        return made
+
+
+class _Sentinel:
+    """Stored with the modules of numba-cuda-mlir's context, and finalised when the context is destroyed."""
+
+
+def watch_context(loaded: LoadedKernel) -> None:
+    """Clear a module's `live` when `cuda.close()` destroys numba-cuda-mlir's context, so that it is loaded again."""
+    module, live = loaded.module, loaded.live
+    if getattr(module, "mlir_context", None) is None:
+        sentinel, modules = _Sentinel(), surface(MLIR).get_context().modules
+        modules[sentinel] = sentinel
+        module.mlir_context = weakref.ref(sentinel, lambda _gone: live.__setitem__(0, False))
 
 
 def type_of(value: Any) -> Any:
@@ -154,7 +156,7 @@ def type_of(value: Any) -> Any:
     Raises:
         ValueError: It has no type.
     """
-    parts, kind = surface(), type(value)
+    parts, kind = surface(MLIR), type(value)
     if kind is parts.DeviceNDArray:
         return value._numba_type_
     if kind is float:
@@ -167,7 +169,7 @@ def type_of(value: Any) -> Any:
 
 
 def _annotation(function: Any, name: str) -> Any:
-    parts, given = surface(), function.__annotations__[name]
+    parts, given = surface(MLIR), function.__annotations__[name]
     if isinstance(given, parts.types.Type):
         return given
     try:
@@ -223,21 +225,9 @@ class MlirResolutions(PythonResolutions):
         if self.dispatcher is not None and self.dispatcher._can_compile:
             self.dispatcher.overloads.clear()
 
-    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
-        """Launch through numba-cuda-mlir's own dispatcher."""
-        from .dispatcher import launch
-
-        launch(self, shape, stream, arguments)
-
     def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """The default block size of numba-cuda-mlir."""
         return 128
-
-    def attribute(self, name: str) -> Any:
-        """Read an attribute of the dispatcher."""
-        from .dispatcher import DISPATCHERS_NAMES, attribute
-
-        return attribute(self, name) if name in DISPATCHERS_NAMES else super().attribute(name)
 
 
 MlirDefinition.make_resolutions = MlirResolutions
@@ -253,7 +243,7 @@ def _choose(definition: MlirDefinition, choose: Callable[[Target], Choice], devi
 
 
 def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
-    parts = surface()
+    parts = surface(MLIR)
     if isinstance(function, parts.MLIRDispatcher):
         options = dict(function.targetoptions)
         if options.get("device"):
@@ -266,12 +256,12 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
         for name in given:
             options.update({each: checked[each] for each in (name, *derived.get(name, ()))})
         return Declared(function.py_func, options)
-    config = sys.modules[CONFIG]
+    config = sys.modules[MLIR.config]
     defaults: dict[str, Any] = {"debug": config.CUDA_DEBUGINFO_DEFAULT != 0}
     if "opt_level" not in given:
         defaults["opt"] = config.OPT != 0
     options = _verified({**defaults, **given})
-    experimental = sys.modules.get(EXPERIMENTAL)
+    experimental = sys.modules.get(f"{PACKAGE}.cuda.experimental")
     if experimental is not None and "experimental_ast_transforms" not in given:
         switches = {id(experimental), id(experimental.consteval), id(experimental.local_array_from)}
         cells = [each.cell_contents for each in function.__closure__ or () if each != CellType()]
@@ -282,7 +272,10 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
 
 def _verified(given: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        options: dict[str, Any] = surface().verify_target_options(dict(given))
+        options: dict[str, Any] = surface(MLIR).verify_target_options(dict(given))
     except (ValueError, TypeError) as error:
         raise OptionError("cannot use the options of the kernel", str(error).strip().splitlines()[-1]) from error
     return options
+
+
+FRONT_END = PythonFrontEnd(MlirDefinition)

@@ -5,7 +5,7 @@ Promise     While the patch is installed, numba-cuda-mlir's own cache is not use
 Method      Five methods of its dispatcher class are replaced: both that compile (dispatcher), `__getitem__`
             (installed), `enable_caching` (what `cache=True` calls) and `specialize`, so that the dispatcher that it
             makes uses this cache as well.
-Not here    Finding and compiling a signature (dispatcher), and when methods are replaced (numba_hook).
+Not here    Finding and compiling a signature (mlir_dispatcher), and when methods are replaced (numba_hook).
 Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
 """
@@ -13,20 +13,17 @@ Source      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound m
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...errors import KCacheError, OptionError
-from ..python.takeover import CacheOfDispatcher, give_back
-from .definition import MlirResolutions
-from .dispatcher import served, served_launch
-from .installed import InstalledDefinition, InstalledLaunches
-from .internals import surface
+from .mlir import MlirResolutions
+from .mlir_dispatcher import served, served_launch
+from .mlir_flavour import MLIR
+from .mlir_installed import InstalledDefinition, InstalledLaunches
+from .parts import surface
+from .takeover import CacheOfDispatcher, Patch
 
-_replaced: dict[str, Any] = {}
-"""The original methods while they are replaced, by name."""
-
-_attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would make."""
+_patch = Patch(MLIR)
+restore = _patch.restore
 
 
 class DispatcherCache(CacheOfDispatcher):
@@ -49,13 +46,6 @@ class DispatcherCache(CacheOfDispatcher):
         self.launches.forget()
 
 
-def restore() -> None:
-    """Give numba-cuda-mlir its methods back."""
-    if not _replaced:
-        return
-    give_back(surface().MLIRDispatcher, surface().NullCache, _replaced, _attached)
-
-
 def replace(home: Any, every_kernel: bool) -> None:
     """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
     kind = home.MLIRDispatcher
@@ -69,7 +59,7 @@ def replace(home: Any, every_kernel: bool) -> None:
             return None
         if self.targetoptions.get("device"):
             return None
-        is_wanted = every_kernel or isinstance(self._cache, surface().MLIRCache)
+        is_wanted = every_kernel or isinstance(self._cache, surface(MLIR).MLIRCache)
         return _attach(self, self._cache) if is_wanted else None
 
     def enable_caching(self: Any) -> None:
@@ -92,7 +82,7 @@ def replace(home: Any, every_kernel: bool) -> None:
 
     def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
         if abi_info is None and output is None and (resolutions := attached(self)) is not None:
-            types, _returned = surface().normalize_signature(sig)
+            types, _returned = surface(MLIR).normalize_signature(sig)
             found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=True)
             if found is not None:
                 return found
@@ -102,23 +92,21 @@ def replace(home: Any, every_kernel: bool) -> None:
         made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
         return made or _specialized(self, args)
 
-    for name, method in (
-        ("enable_caching", enable_caching),
-        ("__getitem__", launch_of),
-        ("_compile_impl", compile_for_launcher),
-        ("_compile_public", compile_signature),
-        ("specialize", specialize),
-    ):
-        _replaced[name] = vars(kind)[name]
-        method.__doc__ = _replaced[name].__doc__
-        setattr(kind, name, method)
+    methods = {
+        "enable_caching": enable_caching,
+        "__getitem__": launch_of,
+        "_compile_impl": compile_for_launcher,
+        "_compile_public": compile_signature,
+        "specialize": specialize,
+    }
+    _patch.replace(kind, methods)
 
 
 def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
     """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
-    parts = surface()
+    parts = surface(MLIR)
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
-    key = parts.current_device().compute_capability, types
+    key = parts.get_context().device.compute_capability, types
     found = dispatcher.specializations.get(key)
     if found is None:
         found = parts.MLIRDispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
@@ -136,6 +124,6 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
         assert definition.declared
     except OptionError:  # a device function
         return None
-    _attached[dispatcher], launches = before, InstalledLaunches(definition)
+    _patch.attached[dispatcher], launches = before, InstalledLaunches(definition)
     dispatcher._cache = DispatcherCache(launches)
     return launches.resolutions

@@ -17,7 +17,7 @@ class ByValue:
         self._definition = definition
 
     def __reduce__(self) -> Any:
-        of, home = type(self._definition), f"{self._definition.dialect.NAMES.home}.serialize"
+        of, home = type(self._definition), f"{self._definition.flavour.home}.serialize"
         return _load, (of, home, bytes(import_module(home).dumps(self._definition.thing)), self._definition.options)
 
 

@@ -8,7 +8,7 @@ Promise     A change of any of these changes the digest: the code, constants and
             the user gives `depends`, it represents the content of such inputs, and only of such.
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
-            Objects of the compiler are described by its `Dialect`.
+            Objects of the compiler are described by its `Flavour`.
 Not here    Packages that are pinned by version (the compiler, NumPy, the standard library; a separate component)
             and headers that linked CUDA C++ includes (headers).
 """
@@ -18,21 +18,21 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...keys import COVERED, Component, Plain, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
-from . import ABSENT, Edge, Graph
 from .code import Read, read_code, words_in
 from .configuration import replaced
-from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, name_of, shown, state_of, value_form
+from .graph import ABSENT, Edge, Graph
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, Unread, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
-    from . import Jitted
-    from .dialect import Dialect
+    from .flavour import Flavour
+    from .graph import Jitted, Registration
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
@@ -63,18 +63,23 @@ class Fingerprint(NamedTuple):
             files, which the digest does not cover.
         links: Link inputs of the options and of declared functions, in order.
         graph: For `device_functions`.
+        unread: Registrations that cannot be read, and that this kernel seems not to use: the reason, a name, and the
+            registration. The key has what they are for. The compile shows whether one is used (`compiled_code`).
     """
 
     digest: str
     components: tuple[Component, ...]
     links: tuple[LinkInput, ...]
     graph: Graph
+    unread: tuple[tuple[str, str, Registration], ...] = ()
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """Objects whose compiled code the compiler keeps, callees before callers, with their digests (`call_order`)."""
         from .call_order import kept_objects  # here: a hit compiles none
 
-        return kept_objects(self.graph)
+        kept = kept_objects(self.graph)
+        once = os.urandom(8).hex() if self.unread else ""  # all are compiled again, to see what they use
+        return tuple((each, digest + once) for each, digest in kept)
 
     def is_cooperative(self) -> bool:
         """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""
@@ -94,82 +99,104 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(
-    function: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()
+    function: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = (), is_observed: bool = False
 ) -> Fingerprint | Uncapturable:
     """Fingerprint a kernel in its present state; since globals may change, this is done at each signature's first use.
 
     Args:
-        function: A Python function, or a dispatcher of the dialect, whose options then count.
-        dialect: The dialect of the kernel's compiler.
+        function: A Python function, or a dispatcher of the flavour, whose options then count.
+        flavour: The flavour of the kernel's compiler.
         with_lines: Whether file and lines count, as they do if line tables or exceptions are compiled in.
             For functions whose own options request lines, they always count.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` if it names a file relative to
             the function's own) whose content counts. As a mapping, each represents its key: a value that cannot be
             read, or the name by which such a value was refused.
+        is_observed: Whether the compile will show which registrations it uses (`Fingerprint.unread`).
     """
-    plain = _undecorated(function, dialect)
-    try:
-        reader = Reader(dialect, with_lines, depends)
+    plain = _undecorated(function, flavour)
+
+    def read(reader: Reader) -> None:
         reader.add_function(function)
         reader.add_depends(plain)
-        patches = replaced(dialect.code_modules, reader.trust)
-        if reader.words or patches:
-            from .objects import add_patches, add_special
+        patches = replaced(flavour.code_modules, reader.trust)
+        if patches:
+            from .objects import add_patches
 
             add_patches(reader, patches)
-            add_special(reader)
+
+    try:
+        reader = _read(read, flavour, with_lines, depends, is_observed=is_observed)
     except RefusedByName as refusal:
-        return Uncapturable(*refusal.args)
+        return Uncapturable(*refusal.args[:2])
     except Exception as error:  # reading a user's object may raise anything; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
-    graph = reader.graph
-    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
+    graph, unread = reader.graph, tuple(reader.unread.values())
+    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph, unread)
 
 
-def type_digest(kind: Any, dialect: Dialect, *, with_lines: bool, depends: Depends = ()) -> str:
+def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depends = ()) -> str:
     """Digest of an argument's type that a program added, with everything registered for its class; or `Refused`."""
-    reader = Reader(dialect, with_lines, depends)
     label = f"class {type(kind).__module__}.{type(kind).__qualname__}"
-    start = reader.add(label, "argument", None)
-    try:
-        reader.edge(start, "type", reader.add_value(kind, label))
-        if reader.words:
-            from .objects import add_special
 
-            add_special(reader)
+    def read(reader: Reader) -> None:
+        reader.edge(reader.add(label, "argument", None), "type", reader.add_value(kind, label))
+
+    try:
+        return _read(read, flavour, with_lines, depends, is_observed=True).graph.digest(0)
     except RefusedByName as refusal:
         raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
     except Exception as error:  # a program's class may raise anything; a launch must not fail by it
         raise Refused(f"reading it raised {type(error).__name__}: {error}") from None
-    return reader.graph.digest(start)
+
+
+def _read(
+    read: Callable[[Reader], None], flavour: Flavour, with_lines: bool, depends: Depends, *, is_observed: bool
+) -> Reader:
+    """Read with a new `Reader`; again for each registration that turns out to be unreadable and may be unused."""
+    unread: dict[int, Any] = {}
+    while True:
+        reader = Reader(flavour, with_lines, depends, unread)
+        try:
+            read(reader)
+            if reader.words:
+                from .objects import add_special
+
+                add_special(reader)
+            return reader
+        except Unread as found:
+            if not is_observed:
+                raise
+            unread[id(found.args[2])] = found.args
 
 
 class Reader:
     """Follow the names that functions read, and build the graph of their values."""
 
-    def __init__(self, dialect: Dialect, with_lines: bool, depends: Depends = ()) -> None:
+    def __init__(
+        self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
+    ) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
-        self.dialect, self.trust = dialect, Trust(dialect.packages)
-        self._with_lines, self._depends = with_lines, depends
+        self.flavour, self.trust = flavour, Trust(flavour.packages)
+        self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
         self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
-        self.registrations = dialect.registrations()
+        self.registrations = flavour.registrations()
         self.alive: list[Any] = []  # no other object gets their `id()` while these live
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; added, with all that it reaches, at the first call."""
         if id(value) in self.functions:
             return self.functions[id(value)]
-        function = _undecorated(value, self.dialect)
+        function = _undecorated(value, self.flavour)
         name = name_of(function)
         if type(function) is not FunctionType:
             raise RefusedByName(f"it is a {type(function).__qualname__}, not a Python function", name)
         word = "kernel" if not self.graph.edges else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.graph.edges)
+            jitted = None if function is value else self.flavour.jitted(value, is_kernel=not self.graph.edges)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             self.graph.has_lines |= lines
             reading = read_code(code, with_lines=lines)
@@ -281,7 +308,7 @@ class Reader:
 
                 return add_module(self, function.__code__, value, label)
             if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
-                state = state_of(home, self.dialect.stateful)
+                state = state_of(home, self.flavour.stateful)
                 if state:
                     return self.refused(Refused(f"it belongs to {state}, whose state cannot be in a key"), label)
             goal = self.values[at, where] = self.add_value(value, label)
@@ -321,7 +348,7 @@ class Reader:
             return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
             self.words.update(words_in(pinned.encode()))
-            state = state_of(pinned, self.dialect.stateful)
+            state = state_of(pinned, self.flavour.stateful)
             return self.refused(Refused(f"{state} depends on more than its arguments"), label) if state else pinned
         if self._is_function(value):
             return (self.is_patch and self.trust.original(value)) or self.add_function(value)
@@ -334,7 +361,7 @@ class Reader:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
             is_programs = self._is_compiled and self.trust.name_of(type(value)) is None
-            if is_programs and (why := self.dialect.untyped(value)):
+            if is_programs and (why := self.flavour.untyped(value)):
                 raise RefusedByName(f"the compiler cannot use it: {why}", label) from None
             return self.refused(refusal, label, value)
         self.alive.append(value)
@@ -342,7 +369,7 @@ class Reader:
 
     def _is_function(self, value: Any) -> bool:
         kind = type(value)
-        return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
+        return kind is FunctionType or (kind not in _DATA and self.flavour.python_function(value) is not None)
 
     def other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of a function or compiler object inside a value; its code is added to the edges."""
@@ -354,12 +381,12 @@ class Reader:
 
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
-            if state := state_of(pinned, self.dialect.stateful):
+            if state := state_of(pinned, self.flavour.stateful):
                 raise Refused(f"{state} depends on more than its arguments")
             return "pinned", pinned
-        definition = self.dialect.intrinsic(value)
+        definition = self.flavour.intrinsic(value)
         if definition is None and isinstance(value, type):
-            form = self.dialect.type_form(value, extension)
+            form = self.flavour.type_form(value, extension)
             if form is not None:
                 return form
         if definition is not None or isinstance(value, type):
@@ -371,9 +398,9 @@ class Reader:
         if self._is_function(value):
             edges.append((str(len(edges)), self.add_function(value)))
             return "function", type(value).__qualname__, len(edges) - 1
-        external = self.dialect.external(value)
+        external = self.flavour.external(value)
         if external is None:
-            return self.dialect.type_form(value, extension)
+            return self.flavour.type_form(value, extension)
         node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
@@ -382,9 +409,9 @@ class Reader:
         return "declared", len(edges) - 1
 
 
-def _undecorated(value: Any, dialect: Dialect) -> Any:
+def _undecorated(value: Any, flavour: Flavour) -> Any:
     """The Python function under a decorator of the front end; other objects unchanged."""
-    function = dialect.python_function(value)
+    function = flavour.python_function(value)
     return value if function is None else function
 
 

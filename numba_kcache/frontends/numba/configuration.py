@@ -62,6 +62,10 @@ def code_variables(known: Mapping[str, Any]) -> dict[str, Plain]:
     }
 
 
+_AS_THEY_ARE = (bool, str, type(None))
+"""Types of most settings, for which no function is called."""
+
+
 def code_settings(config: Any) -> dict[str, Plain]:
     """Read the settings that count: of Numba's module `config`, of the environment, and of llvmlite as it is loaded.
 
@@ -73,7 +77,10 @@ def code_settings(config: Any) -> dict[str, Plain]:
     except Exception:  # an invalid variable: the compilation reports it, a look-up must not fail
         pass
     known = vars(config)
-    found: dict[str, Plain] = {name: plain_setting(known[name]) for name in _counting(tuple(known))}
+    found: dict[str, Plain] = {
+        name: value if type(value := known[name]) in _AS_THEY_ARE else plain_setting(value)
+        for name in _counting(tuple(known))
+    }
     llvmlite = sys.modules.get("llvmlite")
     found |= {name: value for name, value in vars(llvmlite).items() if type(value) is bool} if llvmlite else {}
     return found | code_variables(known)
@@ -104,6 +111,7 @@ _sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}
 def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
     """List the replaced functions in those of these modules that are loaded, with their full names."""
     found, files = list[tuple[str, FunctionType]](), dict[str, bool]()
+    own_folders = (*trust.folders, "<frozen ", _OWN)
     for own in modules:
         module = sys.modules.get(own)
         known = _sound.get(own)
@@ -113,12 +121,15 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
         here = list[tuple[str, FunctionType]]()
         for place, space in spaces:
-            for name, value in space.items():  # over a thousand: no call of a function for each
+            for name, value in space.items():  # over a thousand: no call of a function of this package for each
                 if isinstance(value, (classmethod, staticmethod)):
                     value = value.__func__
                 elif isinstance(value, property):
                     value = value.fget
-                if type(value) is not FunctionType or files.get(path := value.__code__.co_filename):
+                if type(value) is not FunctionType or (path := value.__code__.co_filename).startswith(own_folders):
+                    continue
+                home = str(value.__globals__.get("__name__")) if path[:1] == "<" else ""
+                if files.get(path) or home.startswith("namedtuple_"):
                     continue
                 if not _is_trusted(value, trust):
                     here.append((f"{place}.{name}", value))
@@ -133,8 +144,8 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
 def _is_trusted(function: FunctionType, trust: Trust) -> bool:
     path, home = function.__code__.co_filename, str(function.__globals__.get("__name__"))
     if path.startswith("<"):  # generated code is in no file
-        return path.startswith("<frozen ") or home.startswith("namedtuple_") or trust[home]
-    return trust.has_file(path) or path.startswith(_OWN) or f"{os.sep}site-packages{os.sep}cuda{os.sep}" in path
+        return trust[home]
+    return trust.has_file(path) or f"{os.sep}site-packages{os.sep}cuda{os.sep}" in path
 
 
 # -- registries -------------------------------------------------------------------------------------------------------

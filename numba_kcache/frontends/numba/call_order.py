@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import Graph
+    from .graph import Graph
 
 
 def kept_objects(graph: Graph) -> tuple[tuple[Any, str], ...]:

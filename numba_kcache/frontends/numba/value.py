@@ -20,8 +20,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from ...keys import Plain, sha256
-from . import ABSENT
 from .code import scalar_form
+from .graph import ABSENT
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
@@ -73,6 +73,10 @@ class RefusedByName(Exception):
     """The kernel cannot be keyed: raised with the reason and a name, which `fingerprint` returns as `Uncapturable`."""
 
 
+class Unread(RefusedByName):
+    """A registration cannot be read that any code may use, or none: raised with what `RefusedByName` has, and it."""
+
+
 class Trust(dict[str, bool]):
     """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
@@ -88,7 +92,8 @@ class Trust(dict[str, bool]):
         self._packages = packages
 
     @cached_property
-    def _folders(self) -> tuple[str, ...]:
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the packages."""
         found = []
         for package in self._packages:
             origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
@@ -103,12 +108,12 @@ class Trust(dict[str, bool]):
         origin, loader = getattr(spec, "origin", None), getattr(spec, "loader", None)
         if type(origin) is not str:
             places = list(getattr(spec, "submodule_search_locations", None) or ())
-            found = bool(places) and all(each.startswith(self._folders) for each in places)
+            found = bool(places) and all(each.startswith(self.folders) for each in places)
         elif top in sys.stdlib_module_names:
             found = is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
             found = found or (loader is BuiltinImporter and name in sys.builtin_module_names)
         else:
-            found = origin.startswith(self._folders)
+            found = origin.startswith(self.folders)
         self[name] = found
         return found
 
@@ -142,7 +147,7 @@ class Trust(dict[str, bool]):
 
     def has_file(self, path: str) -> bool:
         """Check whether code of this file belongs to the interpreter or the packages."""
-        return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
+        return path.startswith(("<frozen ", *self.folders)) or is_standard(path)
 
     def name_of(self, value: Any) -> str | None:
         """`module.qualname` if that is this same object in a trusted module now; None otherwise."""
@@ -193,7 +198,7 @@ def state_of(name: str, stateful: frozenset[str]) -> str:
 
     Args:
         name: Dotted name of a trusted module or object.
-        stateful: The dialect's names of modules and objects with state (`Dialect.stateful`).
+        stateful: Names of modules and objects with state (`Flavour.stateful`).
     """
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:

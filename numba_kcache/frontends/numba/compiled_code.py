@@ -5,21 +5,23 @@ Promise     Code of a device function or an implementation is used again only if
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
             target, and nothing else was compiled of it since.
-Not here    Making a device function's dispatcher compile again (numba.compile, mlir.compile).
+Not here    Making a device function's dispatcher compile again (llvm_compile, mlir_compile).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...errors import CompileError
+from ...errors import CompileError, UncacheableError
 from ...keys import Plain
 from ...model.artifact import Entry, Parameter
 from ...model.cubin import read_cubin
+from .graph import Registration
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -34,7 +36,7 @@ def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
 
     Args:
         types: A tuple of argument types, or a key of Numba's with such tuples in it.
-        form_of_type: The dialect's function for the form of a type.
+        form_of_type: The flavour's function for the form of a type.
     """
     try:
         for each in types:
@@ -76,7 +78,7 @@ def forget_implementations(
 
 @contextmanager
 def fresh_functions(
-    dialect: Any,
+    flavour: Any,
     device_functions: Iterable[tuple[Any, str]],
     target: object,
     on_device: Callable[[Any], Any],
@@ -89,7 +91,7 @@ def fresh_functions(
     package add some too, which this package cannot count.
 
     Args:
-        dialect: The dialect.
+        flavour: The flavour.
         device_functions: As `Fingerprint.device_functions` returns them.
         target: The target.
         on_device: Returns the dispatcher or function that is compiled for the device; None if there is none yet.
@@ -102,15 +104,47 @@ def fresh_functions(
             implementations.append(found)
         elif found is not None:
             is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
-            if not (is_known and is_plain((*found.overloads,), dialect.form_of_type)):
+            if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
                 compile_again(found)
-    all_code = bool(dialect.registrations().of_all)
-    forget_implementations(dialect.registries(), implementations, dialect.form_of_type, all_code=all_code)
+    all_code = bool(flavour.registrations().of_all)
+    forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)
     yield
     for function, digest in functions:
         found = on_device(function)
         if found is not None and not isinstance(found, FunctionType):
             _compiled_as[found] = digest, target, len(found.overloads)
+
+
+@contextmanager
+def observed(unread: Iterable[tuple[str, str, Registration]], label: str) -> Iterator[None]:
+    """Compile, and refuse the result if this thread called a function of a registration that is not in the key.
+
+    Args:
+        unread: As in `Fingerprint`.
+        label: The kernel's, for the error.
+
+    Raises:
+        UncacheableError: A function was called; the error has the reason for which it cannot be read.
+    """
+    reasons = {id(code.__code__): f"{name}: {reason}" for reason, name, each in unread for code in each.code}
+    if not reasons:
+        yield
+        return
+    called, before = list[str](), sys.getprofile()
+
+    def note(frame: Any, event: Any, argument: Any) -> None:
+        if id(frame.f_code) in reasons:
+            called.append(reasons[id(frame.f_code)])
+        if before is not None:
+            before(frame, event, argument)
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    if called:
+        raise UncacheableError(f"cannot cache {label}", called[0])
 
 
 def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model.artifact import SCALAR_SIZES
-from .internals import surface
+from .flavour import Flavour
+from .mlir_flavour import MLIR
+from .parts import surface
 
 if TYPE_CHECKING:
-    from .arguments import MlirLauncher
+    from .arguments import TypedLauncher
 
 _NAMES = {
     "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
@@ -68,7 +70,7 @@ def _type_of_memory(memory: Memory) -> Any:
 
 @functools.cache
 def _array_type(element: str, ndim: int, layout: str, readonly: bool) -> Any:
-    types = surface().types
+    types = surface(MLIR).types
     dtype = getattr(types, _NAMES[element], None)
     return None if dtype is None else types.Array(dtype, ndim, layout, readonly=readonly)
 
@@ -95,30 +97,19 @@ class MlirArraySlot(ArraySlot):
     """The slot of an array of any library, or of the host.
 
     Args:
+        flavour: numba-cuda-mlir.
         kind: Its type.
         launcher: The launcher of the kernel.
     """
 
     others = "C"  # in "F" or "A" order, an array of another library has another type
 
-    def __init__(self, kind: Any, launcher: MlirLauncher) -> None:
-        parts = surface()
-        array = parts.DeviceNDArray
+    def __init__(self, flavour: Flavour, kind: Any, launcher: TypedLauncher) -> None:
         element = _element_of(kind.dtype)
-
-        def read_own(value: Any) -> Memory | None:
-            if type(value) is not array:
-                return None
-            if not (value._numba_type_ is kind or value._numba_type_ == kind):
-                raise OtherTypes
-            address = value.gpu_data.device_ctypes_pointer.value or 0
-            return tuple.__new__(Memory, (address, None, 1, value.shape, value.strides, False, None))
-
-        super().__init__(
-            kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
-            layout=kind.layout, read_own=read_own, passed_as="aa0se", is_readonly=not kind.mutable,
-        )  # fmt: skip
-        self.launcher: MlirLauncher = launcher
+        item_bytes = SCALAR_SIZES[element] if element else _unit_of(kind)
+        own, letters = surface(flavour).DeviceNDArray, flavour.array_letters
+        super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
+        self.launcher: TypedLauncher = launcher
 
     def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
@@ -154,7 +145,7 @@ class MlirArraySlot(ArraySlot):
 
 def _element_of(dtype: Any) -> str:
     """The type code of an element; "" for a rarer one."""
-    types = surface().types
+    types = surface(MLIR).types
     for code, name in _NAMES.items():  # types are interned, so that identity suffices
         if getattr(types, name, None) is dtype:
             return code
@@ -164,14 +155,14 @@ def _element_of(dtype: Any) -> str:
 def _unit_of(kind: Any) -> int:
     """Bytes of one unit of the strides, for arrays of rarer elements: non-contiguous records and texts have strides in
     bytes, others in items."""
-    parts = surface()
+    parts = surface(MLIR)
     is_counted = kind.layout == "C" or type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
     return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
 def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
     """The values of a host array, which is copied before and after the launch."""
-    parts = surface()
+    parts = surface(MLIR)
     inner = value.value if isinstance(value, parts.ArgHint) else value
     if isinstance(inner, parts.DeviceNDArray) or parts.typeof(value) != kind:
         raise OtherTypes
@@ -193,7 +184,7 @@ def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...
 def copied(value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
     """Copy a host array or record before and after the launch. Returns a function that gives the copy's address, and
     a list that will contain the copy."""
-    parts = surface()
+    parts = surface(MLIR)
     wrapper = value if isinstance(value, parts.ArgHint) else parts.InOut(value)
     copies: list[Any] = []
 

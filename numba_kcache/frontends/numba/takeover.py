@@ -3,13 +3,17 @@
 Promise     Kernels remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from the cache.
             Kernels that were decorated before `install()` use it from their next compilation on. `uninstall()` undoes
             all.
-Not here    The methods that are replaced (numba.install, mlir.install).
+Not here    The methods that are replaced (llvm_install, mlir_install), and when (numba_hook).
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
+from weakref import WeakKeyDictionary
+
+from .flavour import Flavour
+from .parts import surface
 
 
 def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: MutableMapping[Any, Any]) -> None:
@@ -33,6 +37,35 @@ def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: Mutab
         except RuntimeError:  # no folder for Numba's cache: without `install`, the decorator would have raised this
             kernel._cache = null_cache()
     caches.clear()
+
+
+class Patch:
+    """The methods of one Numba's dispatcher class while they are replaced.
+
+    Args:
+        flavour: The Numba.
+
+    Attributes:
+        attached: Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would
+            make.
+    """
+
+    def __init__(self, flavour: Flavour) -> None:
+        self._flavour, self._replaced = flavour, dict[str, Any]()
+        self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def replace(self, kind: Any, methods: Mapping[str, Any]) -> None:
+        """Replace these methods of a class."""
+        for name, method in methods.items():
+            self._replaced[name] = vars(kind)[name]
+            method.__doc__ = self._replaced[name].__doc__
+            setattr(kind, name, method)
+
+    def restore(self) -> None:
+        """Undo `replace`."""
+        if self._replaced:
+            parts = surface(self._flavour)
+            give_back(parts.Dispatcher, parts.NullCache, self._replaced, self.attached)
 
 
 class CacheOfDispatcher:

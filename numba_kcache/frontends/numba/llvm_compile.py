@@ -6,7 +6,7 @@ Promise     Any target on any machine: no device, driver or context is needed. T
 Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
             NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
             process, and links them as a set, in no order).
-Not here    The key (dialect). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
+Not here    The key (llvm_flavour). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
@@ -25,14 +25,14 @@ from ...model import NamedTuple, Target
 from ...model.artifact import Artifact
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ..python.compiled_code import attributes_of, entry_of, fresh_functions
-from ..python.function import Fingerprint, Uncapturable
-from ..python.value import Trust
-from ..python.warned import recorded, rows_of
-from . import dialect
-from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
-from .internals import assumed_device, internals
-from .link import DEVICE_RUNTIME, link_kernel
+from .compiled_code import attributes_of, entry_of, fresh_functions
+from .function import Fingerprint, Uncapturable
+from .llvm import DECORATOR_OPTIONS, NumbaDefinition
+from .llvm_flavour import NUMBA
+from .llvm_link import DEVICE_RUNTIME, link_kernel
+from .parts import assumed_device, compiler
+from .value import Trust
+from .warned import recorded, rows_of
 
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
@@ -66,7 +66,7 @@ def build(
     """Compile the artifact of a request.
 
     Args:
-        definition, types, target, ptx_target: As for `python.definition.kernel_request`.
+        definition, types, target, ptx_target: As for `definition.kernel_request`.
         fingerprint: The kernel's fingerprint, or the reason why it has none.
         runtime_build: Build of the device runtime in the key; None for none.
 
@@ -77,7 +77,7 @@ def build(
         ((), ()) if isinstance(fingerprint, Uncapturable) else (fingerprint.device_functions(), fingerprint.links)
     )
     try:
-        with CompilerLock():
+        with definition.compiler_lock():
             made = compile_numba(
                 definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
                 keep_ptx=definition.keep_ptx,
@@ -124,13 +124,13 @@ def compile_numba(
         ToolchainMissingError: Numba, NVVM or nvJitLink is missing or of an unknown version.
     """
     start = time.perf_counter()
-    parts = internals()
+    parts = compiler(NUMBA)
     chosen = {name: dispatcher.targetoptions.get(name) for name in DECORATOR_OPTIONS}
     if ptx_target is not None:
         chosen["lto"] = False
     generated = ptx_target or target
     fresh = _fresh(parts, generated.cc, chosen, device_functions)
-    with recorded(parts.global_compiler_lock) as warned, assumed_device(generated.cc), fresh:
+    with recorded(parts.global_compiler_lock) as warned, assumed_device(NUMBA, generated.cc), fresh:
         result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
@@ -184,11 +184,11 @@ def _fresh(
 ) -> Iterator[None]:
     """Compile without code that Numba compiled earlier in this process: of device functions, and of its own functions
     for other flags, or with operators that the program registered."""
-    with fresh_functions(dialect, functions, cc, _on_device, _recompile):
-        cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(dialect.packages)
+    with fresh_functions(NUMBA, functions, cc, _on_device, _recompile):
+        cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(NUMBA.packages)
         known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
         are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
-        if dialect.registrations().of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
+        if NUMBA.registrations().of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
             cached.clear()
         yield
     _internal_cache_state[0] = (_flags(cc, chosen), len(cached))
@@ -204,7 +204,7 @@ def _on_device(function: Any) -> Any:
     A CUDA dispatcher or a plain function is that object itself. For a function under `njit`, Numba makes a second,
     CUDA dispatcher when a kernel first calls it; None before that.
     """
-    if isinstance(function, (internals().CUDADispatcher, FunctionType)):
+    if isinstance(function, (compiler(NUMBA).CUDADispatcher, FunctionType)):
         return function
     return getattr(function, "_CUDATypingContext__dispatcher", None)
 

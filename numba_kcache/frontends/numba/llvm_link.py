@@ -24,9 +24,10 @@ from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
-from ..python.files import read_link
-from ..python.value import Refused
-from .internals import internals
+from .files import read_link
+from .llvm_flavour import NUMBA
+from .parts import compiler, home_folder, toolkit_dirs
+from .value import Refused
 
 DEVICE_RUNTIME = "CUDA's device runtime"
 """Name of the link input that Numba adds to kernels which synchronise the grid."""
@@ -56,7 +57,7 @@ def link_kernel(
         target: The target to link for.
         generated: The target that the kernel's own code was generated for.
     """
-    parts = internals()
+    parts = compiler(NUMBA)
     lto = bool(chosen["lto"])
     logs: list[str] = []
     user = [chosen["link"]] if isinstance(chosen["link"], (str, os.PathLike)) else list(chosen["link"] or ())
@@ -71,23 +72,6 @@ def link_kernel(
     return Linked(cubin, "\n".join([*logs, log]).strip(), tuple(read))
 
 
-def toolkit_dirs() -> tuple[str, ...]:
-    """The include folders that are searched first for CUDA C++ link inputs of a Numba kernel;
-    `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and the input's own folder are searched after them."""
-    from cuda.bindings import nvrtc
-    from cuda.pathfinder import locate_nvidia_header_directory
-
-    parts = internals()
-    _status, major, _minor = nvrtc.nvrtcVersion()
-    cccl = locate_nvidia_header_directory("cccl")
-    return (
-        os.path.join(parts.folder, "include", str(major)),
-        os.path.realpath(str(parts.get_cuda_paths()["include_dir"].info)),
-        *([os.path.realpath(cccl.abs_path)] if cccl else []),
-        os.path.join(parts.folder, "memory_management"),
-    )
-
-
 def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInput]:
     if lto:
         return [LinkInput("ltoir", "kernel.ltoir", library.get_ltoir(cc=cc))]
@@ -99,12 +83,14 @@ def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[A
     """Inputs that Numba adds: helpers of reshape, its runtime if it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
-        found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))
+        found.append(_read(os.path.join(home_folder(NUMBA), "reshape_funcs.cu")))
     if parts.cuda_target.target_context.enable_nrt:
         names = "|".join(parts._Kernel.NRT_functions)
         pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
         if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
-            found.append(_read(parts.NRT_LIBRARY)._replace(folder=os.path.join(parts.folder, "memory_management")))
+            found.append(
+                _read(parts.NRT_LIBRARY)._replace(folder=os.path.join(home_folder(NUMBA), "memory_management"))
+            )
     if library.use_cooperative:
         library.needs_cudadevrt = True
     if library.needs_cudadevrt:
@@ -130,8 +116,8 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str]) -> Li
     kind = "ltoir" if lto else "ptx"
     flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
     flags += ["--dlink-time-opt"] if lto else []
-    extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
-    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *filter(None, (*extra, item.folder)))]
+    extra = compiler(NUMBA).config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(NUMBA), *filter(None, (*extra, item.folder)))]
     # The program name includes the folder, so that quoted includes are searched for there.
     program = os.path.join(item.folder, item.name)
     result = run_nvrtc(decoded(item.data), program, flags, (kind,))

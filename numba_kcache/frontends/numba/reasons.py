@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from ...model.reason import ReasonKind
 
 KINDS: Mapping[str, ReasonKind] = {
+    "argument types": ReasonKind.SIGNATURE,
+    "numba settings": ReasonKind.ENVIRONMENT,
+    "numba toolkit": ReasonKind.COMPILER,
     "function": ReasonKind.SOURCE_CHANGED,
     "kernel ": ReasonKind.SOURCE_CHANGED,
     "device function ": ReasonKind.SOURCE_CHANGED,
@@ -22,4 +25,4 @@ KINDS: Mapping[str, ReasonKind] = {
     "link ": ReasonKind.LINK_INPUT,
     "depends[": ReasonKind.DEPENDS,
 }
-"""The kind of reason for the functions and values of a kernel, by prefix of the component's name."""
+"""The kind of reason by the component's name, or a prefix of it. docs/keys.md has a row for each."""

@@ -4,7 +4,7 @@ Promise     Such a launch has the values, order and effects of a correct launch 
             dispatcher's overloads and counters as numba-cuda-mlir does. Launches with invalid configurations, fixed or
             annotated signatures, arguments without a type, or extensions are left to numba-cuda-mlir.
 Method      The dispatcher's own `configure` is called first when a configuration is bound, for its checks and warnings.
-Not here    Patching the dispatcher class (install).
+Not here    Patching the dispatcher class (mlir_install).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from ...launch import Launch, LaunchShape
 from ...launch.loader import LoadedKernel
 from ..base import RunsUncached, Variant
 from ..launches import Launches
-from .arguments import MlirLauncher, codes_of
-from .definition import VARARGS, MlirDefinition, MlirResolutions
-from .dispatcher import served
-from .internals import surface
+from .arguments import TypedLauncher, codes_of
+from .mlir import VARARGS, MlirDefinition, MlirResolutions
+from .mlir_dispatcher import served
+from .mlir_flavour import MLIR
+from .parts import surface
 
 
 class InstalledDefinition(MlirDefinition):
@@ -34,12 +35,12 @@ class InstalledDefinition(MlirDefinition):
         try:
             types: Any = super().variant(arguments)
             for each in types:
-                codes_of(each)
+                codes_of(MLIR, each)
             return types  # type: ignore[no-any-return]
         except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports the error, or can launch
             return None
 
-    def launcher(self, *arguments: Any, **more: Any) -> MlirLauncher | None:
+    def launcher(self, *arguments: Any, **more: Any) -> TypedLauncher | None:
         """Make the launcher, which has the host wait for streams as numba-cuda-mlir does: programs may rely on that."""
         made = super().launcher(*arguments, **more)
         if made is not None:
@@ -70,7 +71,7 @@ class InstalledLaunches(Launches):
 
     def __init__(self, definition: InstalledDefinition) -> None:
         super().__init__(definition)
-        self._resolutions.dispatcher, self._planners = definition.thing, surface()._planner_registry
+        self._resolutions.dispatcher, self._planners = definition.thing, surface(MLIR)._planner_registry
 
     @property
     def resolutions(self) -> MlirResolutions:

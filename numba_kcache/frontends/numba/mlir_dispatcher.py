@@ -5,7 +5,7 @@ Promise     A dispatcher made here behaves like one of `cuda.jit` with the same 
             metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
 Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
             `served`, which returns a compile result made from an artifact, or None if the method has to compile.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (install).
+Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (mlir_install).
 Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`.
 """
@@ -22,20 +22,18 @@ from ...launch import LaunchShape
 from ...launch.devices import check_interpreter, current_device, stream_handle
 from ...model.artifact import Artifact
 from ..base import RunsUncached
-from ..python.arguments import Signature
-from ..python.signatures import launch_watched, read_signature_list
-from .internals import assumed_host, compiler, has_another_compile, has_planners, surface
+from . import dispatcher
+from .arguments import Signature
+from .dispatcher import launch_watched
+from .mlir_flavour import MLIR, has_another_compile, has_planners
+from .parts import assumed_device, compiler, surface
 
 if TYPE_CHECKING:
-    from .definition import MlirResolutions
+    from .mlir import MlirResolutions
 
-DISPATCHERS_NAMES = frozenset((
-    "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_ptx", "inspect_mlir",
-    "inspect_mlir_optimized", "inspect_lto_ptx", "inspect_sass", "inspect_transformed_source", "get_regs_per_thread",
-    "get_const_mem_size", "get_shared_mem_per_block", "get_max_threads_per_block", "get_local_mem_per_thread",
-    "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions", "extensions", "specialized",
-    "specialize",
-))  # fmt: skip
+NAMES = dispatcher.NAMES | {
+    "inspect_ptx", "inspect_mlir", "inspect_mlir_optimized", "inspect_transformed_source",
+}  # fmt: skip
 """Attributes of the dispatcher that a kernel has with the same meaning."""
 
 _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
@@ -81,14 +79,14 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         types: Types of the arguments.
         artifact: The compiled kernel.
     """
-    parts, known, target = surface(), artifact.attributes, artifact.target
+    parts, known, target = surface(MLIR), artifact.attributes, artifact.target
     options = dict(dispatcher.targetoptions)
     options["chip"] = options.get("chip") or target.name  # text transforms read it
 
     @functools.cache
     def compiled() -> Any:
-        making = compiler()
-        with assumed_host(target.cc):
+        making = compiler(MLIR)
+        with assumed_device(MLIR, target.cc):
             found = making.compile_mlir(dispatcher.py_func, None, tuple(types), targetoptions=dict(options))
             making.optimize(found)
         return found
@@ -103,7 +101,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         metadata["teardown_callbacks"] = [each.teardown_callback for each in from_link if each.teardown_callback]
         if known.get("needs_runtime"):
             metadata["needs_nrt"] = metadata["nrt_inline"] = True
-            metadata["setup_callbacks"].append(compiler()._nrt_memsys_setup_callback)
+            metadata["setup_callbacks"].append(compiler(MLIR)._nrt_memsys_setup_callback)
     kept = Metadata(metadata, compiled, artifact.extras)
     result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
     result.objectmode = False
@@ -140,7 +138,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
         types: Types of the arguments.
         is_quiet: Whether errors in link inputs are left to numba-cuda-mlir, which raises them itself.
     """
-    definition, parts = resolutions.definition, surface()
+    definition, parts = resolutions.definition, surface(MLIR)
     is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled
     is_special = is_special or has_another_compile()
     if is_special or any(isinstance(each, parts.types.Literal) for each in types):
@@ -169,7 +167,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
 
 def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
     """The cubin, function name and cooperative flag for numba-cuda-mlir's own launcher; None if it must compile."""
-    parts, definition = surface(), resolutions.definition
+    parts, definition = surface(MLIR), resolutions.definition
     given = getattr(parts._compile_arg_types, "types", None)
     types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)
     if not dispatcher._can_compile or len(types) != definition.function.__code__.co_argcount or None in types:
@@ -190,7 +188,7 @@ def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequ
 def _cached_class() -> Any:
     """The class of dispatchers made here."""
 
-    class CachedDispatcher(surface().MLIRDispatcher):  # type: ignore[misc]
+    class CachedDispatcher(surface(MLIR).MLIRDispatcher):  # type: ignore[misc]
         """A dispatcher that looks kernels up in this cache before it compiles."""
 
         resolutions: MlirResolutions
@@ -199,11 +197,11 @@ def _cached_class() -> Any:
             found = served_launch(self, self.resolutions, args, False)
             if found is not None:
                 return found
-            with assumed_host(current_device().target.cc):
+            with assumed_device(MLIR, current_device().target.cc):
                 return super()._compile_impl(args, *rest)
 
         def _compile_public(self, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
-            types, _returned = surface().normalize_signature(sig)
+            types, _returned = surface(MLIR).normalize_signature(sig)
             if abi_info is None and output is None and types not in self.overloads:
                 found = served(self, self.resolutions, types)
                 if found is not None:
@@ -234,15 +232,8 @@ def dispatcher_of(resolutions: MlirResolutions) -> Any:
 
 
 def attribute(resolutions: MlirResolutions, name: str) -> Any:
-    """Read one of `DISPATCHERS_NAMES` from the dispatcher, which is first given every resolved signature."""
-    if name == "specialize":
-        return functools.partial(specialize, resolutions)
-    dispatcher = dispatcher_of(resolutions)
-    if dispatcher._can_compile:
-        for _target, _ptx_target, types in resolutions.known():
-            if tuple(types) not in dispatcher.overloads:  # type: ignore[arg-type]
-                dispatcher.compile(tuple(types))  # type: ignore[arg-type]
-    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
+    """Read one of `NAMES` from the dispatcher."""
+    return dispatcher.attribute_of(resolutions, name, dispatcher_of, specialize)
 
 
 def specialize(resolutions: MlirResolutions, *arguments: Any) -> Any:
@@ -285,15 +276,4 @@ def _as_its_own(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    return surface().cuda.as_cuda_array(value.detach())
-
-
-def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
-    """Read the argument types of `signature=`: a signature as `cuda.jit` takes it, or a list of these.
-
-    Raises:
-        OptionError: One is not a signature, or returns something.
-    """
-    parts = surface()
-    found = read_signature_list(given, parts.normalize_signature, (None, parts.types.void, parts.types.none))
-    return tuple(Signature(each) for each in found)
+    return surface(MLIR).as_cuda_array(value.detach())

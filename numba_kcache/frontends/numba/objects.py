@@ -8,6 +8,7 @@ Promise     A registration is keyed completely: its subject, options, types and 
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
 from .code import all_names, all_words, code_form
-from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, name_of, state_of, value_form
+from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Unread, name_of, state_of, value_form
 
 if TYPE_CHECKING:
-    from . import Registration
     from .function import Reader
+    from .graph import Registration
 
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 
@@ -57,7 +58,7 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
     name, node_key = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
     if name is None:
         return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
-    state = state_of(name, reader.dialect.stateful)
+    state = state_of(name, reader.flavour.stateful)
     if state:
         return reader.refused(Refused(f"it is {state}, whose state cannot be in a key"), label)
     if node_key not in reader.values:
@@ -180,7 +181,7 @@ def add_special(reader: Reader) -> None:
         return
     node, seen = reader.add("special attributes", tuple(sorted(words_read)), None), set[int]()
     for each in reader.alive:  # grows while it is walked
-        for value in (each, reader.dialect.python_function(each)):
+        for value in (each, reader.flavour.python_function(each)):
             if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
                 seen.add(id(value))
                 for word in sorted(
@@ -212,7 +213,7 @@ def _record_digests(value: Any) -> Iterator[bytes]:
 
 def _added(reader: Reader, *, is_any: bool) -> set[str]:
     """Names of the attributes that a program set on functions: those that code names, or all."""
-    plain = (reader.dialect.python_function(each) or each for each in reader.alive)
+    plain = (reader.flavour.python_function(each) or each for each in reader.alive)
     functions = [each for each in plain if isinstance(each, FunctionType)]
     added = {name for each in functions for name in vars(each)}
     named = set[str]().union(*(all_words(each.__code__) for each in functions))
@@ -275,11 +276,53 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
 
     A device function has them too, since its own digest decides whether its compiled code is used again."""
     _of_value, of_attribute, of_all = reader.registrations
-    groups = [("", of_all)] if index == 0 or index in reader.graph.kept else []
-    groups += [(name, of_attribute[name]) for name in sorted(of_attribute.keys() & set(all_names(code)))]
-    for name, group in groups:
-        for label, each in _in_order(reader, group):
-            reader.edge(index, f".{name} {each.what}", add_registration(reader, each, f"{label}.{name}".strip(".")))
+    for name in sorted(of_attribute.keys() & set(all_names(code))):
+        for label, each in _in_order(reader, of_attribute[name]):
+            reader.edge(index, f".{name} {each.what}", add_registration(reader, each, f"{label}.{name}"))
+    for label, each in _in_order(reader, of_all) if index == 0 or index in reader.graph.kept else ():
+        reader.edge(index, f". {each.what}", _add_operator(reader, each, label, code))
+
+
+def _add_operator(reader: Reader, registration: Registration, label: str, code: CodeType) -> int:
+    """The node of a registration that any code may use; of what it is for alone, if it cannot be read.
+
+    Raises:
+        Unread: It cannot be read, and a compile shows whether it is used: its code is in functions, and no instruction
+            of this code is its operator.
+    """
+    if id(registration) in reader.unread:
+        if uses(code, registration.subject):
+            raise RefusedByName(*reader.unread[id(registration)][:2])
+        return reader.add(f"overload of {label}", ("not read", registration.what, label), None)
+    try:
+        return add_registration(reader, registration, label)
+    except RefusedByName as refusal:
+        is_seen = all(type(each) is FunctionType for each in registration.code) and bool(registration.code)
+        if isinstance(refusal, Unread) or not is_seen or uses(code, registration.subject):
+            raise
+        raise Unread(*refusal.args[:2], registration) from None
+
+
+_SYMBOLS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and_", "|": "or_", "^": "xor", "<<": "lshift", ">>": "rshift",
+    "<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge",
+}  # fmt: skip
+_OPERATIONS = {
+    "UNARY_NEGATIVE": "neg", "UNARY_INVERT": "invert", "UNARY_POSITIVE": "pos", "BINARY_SUBSCR": "getitem",
+    "STORE_SUBSCR": "setitem", "CONTAINS_OP": "contains",
+}  # fmt: skip
+
+
+def uses(code: CodeType, operator: Any) -> bool:
+    """Check whether an instruction of this code is an operator, also with assignment (`+=`). If none is found, a
+    compile tells: this spares one."""
+    wanted = getattr(operator, "__name__", "")
+    for each in dis.get_instructions(code):
+        symbol = each.argrepr.rstrip("=") if each.opname == "BINARY_OP" else each.argrepr
+        if wanted in (found := _SYMBOLS.get(symbol) or _OPERATIONS.get(each.opname), f"i{found}".rstrip("_")):
+            return True
+    return any(type(each) is CodeType and uses(each, operator) for each in code.co_consts)
 
 
 def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:
