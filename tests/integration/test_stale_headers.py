@@ -521,7 +521,6 @@ def test_link_to_nothing_that_leads_somewhere_later_invalidates_key(tmp_path: Pa
     assert after[0] != before[0]
 
 
-@pytest.mark.xfail(strict=True, reason="which of the searched folders a link input is in is not recorded")
 @pytest.mark.slow
 def test_equal_link_input_in_another_searched_folder_invalidates_key(tmp_path: Path) -> None:
     """Its quoted includes begin in its own folder, which is searched in both cases."""

@@ -204,7 +204,7 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSear
 
     extra = str(loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")
     texts += filter(None, (own,))
-    folders = dict.fromkeys(filter(None, (*extra, *(each.folder for each in texts))))
+    folders = filter(None, (*extra, *(each.folder for each in texts)))  # equal ones too, for `Roots.layout`
     is_working = not all(each.folder for each in texts)
     toolkit = ("numba_include_dirs", _toolkit_dirs)
     return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
