@@ -14,7 +14,7 @@ import errno
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import KCacheError
 from ..keys import Plain
@@ -23,7 +23,7 @@ from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
-from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, stat_of
 from .observer import Event, observed, own_files, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
@@ -187,7 +187,8 @@ class Recording:
         }
         found = ((place, each) for place, each in self.answers.items() if each and place.root < own)
         stats = {place: each[0] for place, each in found if self._is_settled(place)}
-        stats |= {folder: stat for folder in lacking if folder.root < own and (stat := self._settled_folder(folder))}
+        found_folders = ((folder, self._settled_folder(folder, lacking[folder])) for folder in lacking)
+        stats |= {folder: stat for folder, stat in found_folders if folder.root < own and stat}
         toolkit, layout = self._toolkit(places, lacking), roots.layout()
         return Transcript(
             own,
@@ -205,14 +206,15 @@ class Recording:
             return False
         return is_settled(stat, self._roots.path(place), self._now_ns, has_writer=self._writers[place])
 
-    def _settled_folder(self, folder: Place) -> FileStat | None:
-        """Return the stat of a folder that did not change since before the compile; None if it may have."""
+    def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
+        """Return the stat of a folder that did not change since before the compile, and has none of these names; None
+        if it may have."""
         path = self._roots.path(folder)
         try:
             stat = stat_of(os.stat(path))
         except (OSError, ValueError):
             return None
-        return stat if is_settled(stat, path, self._since_ns, has_writer=False) else None
+        return stat if is_settled_without(absent, stat, path, self._since_ns) else None
 
     def _toolkit(self, places: dict[Place, str], absent: dict[Place, tuple[str, ...]]) -> Toolkit | None:
         """Make the toolkit's part, which must be unchanged since before the compile for its stats to be kept."""

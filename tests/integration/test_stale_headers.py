@@ -498,9 +498,6 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_identity, "_kind", lambda *_: "ext4")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a folder's unchanged stat is taken to show that its links to nothing still lead to nothing"
-)
 @pytest.mark.slow
 @pytest.mark.usefixtures("settled")
 def test_link_to_nothing_that_leads_somewhere_later_invalidates_key(tmp_path: Path) -> None:
