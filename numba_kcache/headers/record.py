@@ -262,10 +262,11 @@ def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> li
         spelled = [*texts, *recording.others.values()]
         is_hidden = is_hidden or any(words.has_location(text) or b"assert" in text for text in spelled)
     found: list[Plain] = []
+    names = words.joined(b"\n".join([*texts, *map(os.fsencode, search.forced)]))
     for number, folder in located(recording._roots):
         name = os.fsencode(folder)
         numbers = ", ".join(map(str, name)).encode()  # in PTX, text is written as numbers
-        is_named = any(name in code or numbers in code for code in codes) or any(name in text for text in texts)
+        is_named = any(name in code or numbers in code for code in codes) or words.may_name(names, name)
         if number == -2:
             is_named = search.has_lines and any(map(words.has_line_directive, texts))
         elif search.has_lines or (is_hidden and (number != -1 or "ltoir" in artifact.extras)):

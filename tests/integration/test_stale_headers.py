@@ -535,9 +535,6 @@ def test_equal_link_input_in_another_searched_folder_invalidates_key(tmp_path: P
     assert after[0] != before[0]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an absolute name that is in no text in one piece counts as found in the searched folder"
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["macros", "joined lines", "flag"])
 def test_absolute_name_in_pieces_names_the_same_file_from_a_moved_checkout(tmp_path: Path, how: str) -> None:
