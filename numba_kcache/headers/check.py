@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from ..keys import digest_of
 from ..model import NamedTuple
+from ..settings import working_directory
 from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, read_steady, stat_of
 from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
@@ -98,7 +99,11 @@ class Checking:
         self.stats: dict[Place, FileStat] = {}
         self.toolkit: Toolkit | None = None
         self._roots, self._now_ns = roots, now_ns
-        self._paths = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
+        self._paths = [
+            *(folder.rstrip("/") + "/" for folder in roots.folders),
+            working_directory() + "/",
+            "",
+        ]  # by root
         self._digests: dict[FileStat, str] = {}
         self._bytes = 0
 

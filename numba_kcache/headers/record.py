@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
+from ..settings import working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
@@ -41,7 +42,7 @@ _REASONS = {
 
 def _forced_paths(search: HeaderSearch) -> dict[str, str]:
     """The path in the working directory of each name given to `-include`, with the name."""
-    return {os.path.join(os.getcwd(), name): name for name in search.forced if not name.startswith("/")}
+    return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
 
 
 class Untracked(Exception):
@@ -137,7 +138,7 @@ class Recording:
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
-        working, known = os.getcwd(), dict[str, Place]()
+        working, known = working_directory(), dict[str, Place]()
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
             if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
