@@ -45,6 +45,18 @@ def _forced_paths(search: HeaderSearch) -> dict[str, str]:
     return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
 
 
+def _require_one_working_directory(events: Iterable[Event]) -> None:
+    """Require that the working directory now is the one in which NVRTC looked its own texts up.
+
+    Raises:
+        Untracked: Another thread changed it.
+    """
+    for each in events:
+        folder, name = os.path.split(os.fsdecode(each[1]))
+        if name in _NVRTCS_OWN and folder not in ("", working_directory()):
+            raise Untracked("the working directory changed while it was compiled")
+
+
 class Untracked(Exception):
     """An answer that NVRTC got is not known for certain: the reason, and the file."""
 
@@ -69,6 +81,7 @@ def compile_observed(
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
+        _require_one_working_directory(events)
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
         is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts
@@ -101,6 +114,7 @@ def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Too
             return HeadersRead()  # it asked for no file
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
+        _require_one_working_directory(recording.seen)
         if words.has_clock(texts := b"\n".join(recording.texts.values())) or words.hides_clock(texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
         transcript = recording.transcript()
