@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, component
 from ...model.request import LinkInput
+from ...settings import working_directory
 from ..python import External, Jitted, numbas
 from ..python.configuration import CODE_MODULES, code_settings, registries_among
 from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded, signature_read
@@ -202,7 +203,8 @@ def linked_headers(links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSear
         return None
     from ...headers.roots import HeaderSearch
 
-    extra = str(loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")
+    given = filter(None, str(loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
+    extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
     texts += filter(None, (own,))
     folders = filter(None, (*extra, *(each.folder for each in texts)))  # equal ones too, for `Roots.layout`
     is_working = not all(each.folder for each in texts)
