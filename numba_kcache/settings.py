@@ -274,6 +274,14 @@ def default_directory() -> str | None:
     return path if os.path.isabs(path) else None
 
 
+def working_directory() -> str:
+    """Return the path of the working directory; if it was removed, one at which nothing is found, as by a compiler."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/proc/self/cwd"
+
+
 def variables(names: tuple[str, ...]) -> dict[str, str]:
     """The values, by name, of those environment variables in `names` that are set.
 

@@ -57,7 +57,6 @@ class Programs:
             FrozenCacheError: No code is stored under the key, and the mode forbids to compile.
         """
         name = _key_bytes(key)
-        self._recorded(b"")
         found = find_built(self._session(), self._components(name), _LABEL, _search())
         if found is None:
             if len(self._missed) >= _MISSED_LIMIT:
@@ -90,12 +89,15 @@ class Programs:
     def _begin_recording(self, name: bytes) -> None:
         """Record what NVRTC asks the file system on this thread, until the code is stored or another is looked up."""
         unobservable(self._session().toolchain, is_probed=True)
+        self._recorded(b"")
         begin_observing()
         self._pending.of = name, time.time_ns()
 
     def _recorded(self, name: bytes) -> HeadersRead:
         """End the recording of this thread, and return the headers that were read since the look-up of `name`."""
         of, since_ns = getattr(self._pending, "of", None) or (None, 0)
+        if of != name and name in self._missed:  # it was looked up on another thread, or another one was since
+            return HeadersRead(untracked="what its compile asked for is not known: store it before the next look-up")
         self._pending.of = None
         events = [] if of is None else end_observing()
         if of != name or not events:

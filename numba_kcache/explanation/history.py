@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..keys import Component, component, derive, sha256
 from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
+from ..settings import working_directory
 
 if TYPE_CHECKING:
     from ..headers.roots import HeaderSearch
@@ -113,7 +114,7 @@ def history_name(subject: Subject) -> str:
     entry = next((each.value for each in subject.components if each.name == "entry"), None)
     wanted = entry.get("name") if isinstance(entry, dict) else None
     packages = _packages_of(subject.file)
-    home = "/".join([*packages, os.path.basename(subject.file)]) if packages else subject.file or _working_folder()
+    home = "/".join([*packages, os.path.basename(subject.file)]) if packages else subject.file or working_directory()
     return derive([component("history", [home, subject.name, wanted])])
 
 
@@ -125,13 +126,6 @@ def _packages_of(file: str) -> list[str]:
         folder, name = os.path.split(folder)
         packages.insert(0, name)
     return packages
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # the working directory was removed
-        return ""
 
 
 def _digest(file: str) -> str:

@@ -17,7 +17,8 @@ from enum import StrEnum
 
 from ..keys import digest_of
 from ..model import NamedTuple
-from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, read_steady, stat_of
+from ..settings import working_directory
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, read_steady, stat_of
 from .roots import WORKING, Place, Roots
 from .transcript import ABSENT, FILE, FOLDER, Toolkit, Transcript
 
@@ -98,7 +99,11 @@ class Checking:
         self.stats: dict[Place, FileStat] = {}
         self.toolkit: Toolkit | None = None
         self._roots, self._now_ns = roots, now_ns
-        self._paths = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
+        self._paths = [
+            *(folder.rstrip("/") + "/" for folder in roots.folders),
+            working_directory() + "/",
+            "",
+        ]  # by root
         self._digests: dict[FileStat, str] = {}
         self._bytes = 0
 
@@ -142,7 +147,7 @@ class Checking:
                     is_absent = False
                     change = Change.SHADOWED if os.path.basename(name) in read else Change.ANSWER
                     yield Mismatch(change, within + name, ABSENT, "present")
-            if is_absent and is_settled(stat, folder, self._now_ns, has_writer=False):
+            if is_absent and is_settled_without(names, stat, folder, self._now_ns):
                 self.stats[place] = stat
 
     def _is_read_elsewhere(self, path: str, name: str, known: Transcript) -> bool:
@@ -248,7 +253,9 @@ def toolkit_now(
     for place, path in places:
         answers.append([*place, (read or {}).get(place) or _answer_of(path)])
     for folder, path in folders:
-        answers += [[*folder, each] for each in known.absent[folder] if _is_file(os.path.join(path, each))]
+        there = [each for each in known.absent[folder] if os.path.lexists(os.path.join(path, each))]
+        answers += [[*folder, each] for each in there if _is_file(os.path.join(path, each))]
+        is_settled_ = is_settled_ and not there  # a link that leads nowhere, as for `is_settled_without`
     own = len(roots.own)
     identity = digest_of([[int(root) - own, *rest] for root, *rest in answers])
     return known._replace(identity=identity, stat=found if is_settled_ else "")

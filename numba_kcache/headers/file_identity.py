@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import os
 import stat as modes
+from collections.abc import Sequence
 
 from ..keys import sha256
 from ..model import NamedTuple
@@ -108,6 +109,17 @@ def is_settled(stat: FileStat, path: str, now_ns: int, *, has_writer: bool | Non
     # an overlay does not report writers of a file in its lower layer
     is_written = has_writer is False and kind != "overlay"
     return kind in _LOCAL and (is_written or stat.ctime_ns + WRITTEN_BACK_AFTER_NS <= now_ns)
+
+
+def is_settled_without(names: Sequence[str], stat: FileStat, folder: str, now_ns: int) -> bool:
+    """Check whether an equal stat of a folder at any later time implies that there is nothing at these names in it.
+
+    It does not for the name of a link that leads nowhere, or of a file that may not be read: what these lead to can
+    change while their folder does not.
+    """
+    return is_settled(stat, folder, now_ns, has_writer=False) and not any(
+        os.path.lexists(os.path.join(folder, each)) for each in names
+    )
 
 
 def _has_writer(handle: int) -> bool | None:

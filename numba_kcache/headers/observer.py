@@ -29,7 +29,6 @@ read."""
 own_files = set[str]()
 """Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
 
-_hooked: dict[tuple[int, str], str] = {}
 _probed: dict[str, str] = {}
 
 
@@ -86,10 +85,9 @@ def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
     if found is None:
         return "it is not loaded"
     address, build = found
-    if found not in _hooked:  # two threads may both do this, and what follows: the result is the same
-        _hooked[found] = native.observe(address)
-    if _hooked[found] or not is_probed:
-        return _hooked[found]
+    why = native.observe(address)  # each time: another hooker may have written the slots since
+    if why or not is_probed:
+        return why
     if build not in _probed:
         name = digest_of(["observer", build])
         record = toolchain.load_record(name)

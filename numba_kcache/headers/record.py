@@ -14,16 +14,17 @@ import errno
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
+from ..settings import working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
-from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, stat_of
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, stat_of
 from .observer import Event, observed, own_files, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
@@ -41,7 +42,19 @@ _REASONS = {
 
 def _forced_paths(search: HeaderSearch) -> dict[str, str]:
     """The path in the working directory of each name given to `-include`, with the name."""
-    return {os.path.join(os.getcwd(), name): name for name in search.forced if not name.startswith("/")}
+    return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
+
+
+def _require_one_working_directory(events: Iterable[Event]) -> None:
+    """Require that the working directory now is the one in which NVRTC looked its own texts up.
+
+    Raises:
+        Untracked: Another thread changed it.
+    """
+    for each in events:
+        folder, name = os.path.split(os.fsdecode(each[1]))
+        if name in _NVRTCS_OWN and folder not in ("", working_directory()):
+            raise Untracked("the working directory changed while it was compiled")
 
 
 class Untracked(Exception):
@@ -70,6 +83,7 @@ def compile_observed(
             raise Untracked(f"this NVRTC cannot be observed: {why}")
         if not (search.texts or events):  # its texts are another library's: it called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
+        _require_one_working_directory(events)
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
         is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts
@@ -103,6 +117,7 @@ def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Too
             return HeadersRead()  # it asked for no file
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
+        _require_one_working_directory(recording.seen)
         texts = b"\n".join([*search.texts, *recording.texts.values()])
         if words.has_clock(texts) or words.hides_clock(texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
@@ -141,7 +156,7 @@ class Recording:
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
-        working, known = os.getcwd(), dict[str, Place]()
+        working, known = working_directory(), dict[str, Place]()
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
             if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
@@ -191,7 +206,8 @@ class Recording:
         }
         found = ((place, each) for place, each in self.answers.items() if each and place.root < own)
         stats = {place: each[0] for place, each in found if self._is_settled(place)}
-        stats |= {folder: stat for folder in lacking if folder.root < own and (stat := self._settled_folder(folder))}
+        found_folders = ((folder, self._settled_folder(folder, lacking[folder])) for folder in lacking)
+        stats |= {folder: stat for folder, stat in found_folders if folder.root < own and stat}
         toolkit, layout = self._toolkit(places, lacking), roots.layout()
         return Transcript(
             own,
@@ -209,14 +225,15 @@ class Recording:
             return False
         return is_settled(stat, self._roots.path(place), self._now_ns, has_writer=self._writers[place])
 
-    def _settled_folder(self, folder: Place) -> FileStat | None:
-        """Return the stat of a folder that did not change since before the compile; None if it may have."""
+    def _settled_folder(self, folder: Place, absent: Sequence[str]) -> FileStat | None:
+        """Return the stat of a folder that did not change since before the compile, and has none of these names; None
+        if it may have."""
         path = self._roots.path(folder)
         try:
             stat = stat_of(os.stat(path))
         except (OSError, ValueError):
             return None
-        return stat if is_settled(stat, path, self._since_ns, has_writer=False) else None
+        return stat if is_settled_without(absent, stat, path, self._since_ns) else None
 
     def _toolkit(self, places: dict[Place, str], absent: dict[Place, tuple[str, ...]]) -> Toolkit | None:
         """Make the toolkit's part, which must be unchanged since before the compile for its stats to be kept."""
@@ -264,10 +281,11 @@ def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> li
         spelled = [*texts, *recording.others.values()]
         is_hidden = is_hidden or any(words.has_location(text) or b"assert" in text for text in spelled)
     found: list[Plain] = []
+    names = words.joined(b"\n".join([*texts, *map(os.fsencode, search.forced)]))
     for number, folder in located(recording._roots):
         name = os.fsencode(folder)
         numbers = ", ".join(map(str, name)).encode()  # in PTX, text is written as numbers
-        is_named = any(name in code or numbers in code for code in codes) or any(name in text for text in texts)
+        is_named = any(name in code or numbers in code for code in codes) or words.may_name(names, name)
         if number == -2:
             is_named = search.has_lines and any(map(words.has_line_directive, texts))
         elif search.has_lines or (is_hidden and (number != -1 or "ltoir" in artifact.extras)):

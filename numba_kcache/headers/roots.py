@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..model import NamedTuple
 from ..model.artifact import Artifact
+from ..settings import working_directory
 from ..toolchain import Toolchain
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Roots(NamedTuple):
 
     def with_working(self) -> Roots:
         """Add the working directory, as the last of the user's folders."""
-        working = os.getcwd()
+        working = working_directory()
         return Roots((*self.own, working), self.toolkit, working)
 
     def place(self, path: str) -> Place:
@@ -68,7 +69,7 @@ class Roots(NamedTuple):
     def path(self, place: Place) -> str:
         """Return the path of a place in these folders."""
         root, rest = place
-        folder = os.getcwd() if root == WORKING else "" if root == ABSOLUTE else self.folders[root]
+        folder = working_directory() if root == WORKING else "" if root == ABSOLUTE else self.folders[root]
         return os.path.join(folder, rest) if folder and rest else folder or rest
 
     def layout(self) -> tuple[tuple[int, str], ...]:
@@ -135,4 +136,4 @@ def located(roots: Roots) -> list[tuple[int, str]]:
     directory is last, with -2: NVRTC calls what it finds there by a relative name."""
     named = roots.own[:-1] if roots.working else roots.own
     own = [(number, folder) for number, folder in enumerate(named) if folder not in roots.toolkit]
-    return [*own, *((-1, folder) for folder in roots.toolkit), (-2, os.getcwd())]
+    return [*own, *((-1, folder) for folder in roots.toolkit), (-2, working_directory())]

@@ -66,6 +66,11 @@ def has_location(data: bytes) -> bool:
     return any(word in data for word in _LOCATION) or is_pasted(data, *_PASTED_LOCATION)
 
 
+def may_name(data: bytes, folder: bytes) -> bool:
+    """Check whether joined texts may name a folder by its absolute path, also if macros add all but its first part."""
+    return re.search(rb"(?<![\w./])/" + re.escape(folder.lstrip(b"/").split(b"/")[0]) + rb"(?!\w)", data) is not None
+
+
 def has_line_directive(data: bytes) -> bool:
     """Check whether a text may give itself another file name by `#line`."""
     return _LINE.search(joined(data)) is not None

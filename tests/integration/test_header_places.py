@@ -134,3 +134,37 @@ def test_header_that_became_no_plain_file_is_an_error_in_time(tmp_path: Path, ki
     """Nothing waits for the other end of a FIFO or reads a device to its end, no stored code of the file that was there
     is served, and nothing is stored."""
     assert in_python(NOT_PLAIN, kind, str(tmp_path)).splitlines() == ["error 2"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"lineinfo": True}, {"debug": True}, {"options": ["-include=sub/value.h"]}], ids=str
+)
+def test_working_directory_that_was_removed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """NVRTC compiles there, and finds nothing in it; the second process has a hit."""
+    (tmp_path / "inc/sub").mkdir(parents=True)
+    (tmp_path / "inc/sub/value.h").write_text(header("return 1;"))
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+
+    first = compiles(tmp_path, "inc", options)
+
+    assert first[0] == 1
+    assert compiles(tmp_path, "inc", options) == (0, first[1])
+
+
+def test_text_of_no_file_is_defined_in_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text from a prompt has no folder but the working directory."""
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    names: dict[str, Any] = {"cached_kernel": cached_kernel, "cache": KernelCache(tmp_path / "cache")}
+
+    exec("kernel = cached_kernel('extern \"C\" __global__ void k() {}', arch='sm_90', cache=cache)", names)
+
+    assert names["kernel"].cubin("sm_90")

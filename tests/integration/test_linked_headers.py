@@ -205,6 +205,25 @@ def test_each_link_input_has_its_own_headers(project: Project) -> None:
     assert project.is_right() == 0
 
 
+@pytest.mark.parametrize("project", ["numba", "mlir"], indirect=True)
+@pytest.mark.parametrize("extra", ["inc", "../there/inc"])
+def test_relative_search_path_begins_in_the_working_directory(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str
+) -> None:
+    """`CUDA_NVRTC_EXTRA_SEARCH_PATHS` may be relative; from another working directory it leads to other headers."""
+    home = "numba_cuda_mlir.numba_cuda" if project.kind == "mlir" else "numba.cuda"
+    monkeypatch.setattr(importlib.import_module(f"{home}.core.config"), "CUDA_NVRTC_EXTRA_SEARCH_PATHS", extra)
+    for name, value in (("one", 1), ("other", 2)):
+        project.write(f"{name}/here/inc/value.h", f"#define VALUE {value}\n")
+        project.write(f"{name}/there/inc/value.h", f"#define VALUE {value}\n")
+    monkeypatch.chdir(tmp_path / "one/here")
+    project.resolve()
+    monkeypatch.chdir(tmp_path / "other/here")
+
+    assert project.is_right() == 1
+    assert project.is_right() == 0
+
+
 def test_link_input_in_memory_looks_in_the_working_directory(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

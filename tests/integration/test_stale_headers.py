@@ -12,7 +12,7 @@ import pytest
 
 from numba_kcache import KCacheWarning, KernelCache, UncacheableError, cached_kernel, cached_module
 from numba_kcache.frontends.source import build
-from numba_kcache.headers import observer
+from numba_kcache.headers import file_identity, observer
 from numba_kcache.launch import native
 
 KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
@@ -121,7 +121,6 @@ def test_nvrtc_that_cannot_be_observed_compiles_and_stores_nothing_with_headers(
 ) -> None:
     """It imports a function that could read a file unseen, or the probe shows nothing: texts with includes run
     uncached."""
-    monkeypatch.setattr(observer, "_hooked", {})
     monkeypatch.setattr(observer, "_probed", {})
     answers: Any = {"observe": lambda *_: "it imports openat2", "unwatch": list}
     real = native.unwatch
@@ -135,6 +134,24 @@ def test_nvrtc_that_cannot_be_observed_compiles_and_stores_nothing_with_headers(
 
     assert cache.info().entries == 0
     cached_kernel(KERNEL.replace("VALUE", "1"), arch="sm_90", cache=cache).compile()
+    assert cache.info().entries == 1
+
+
+@pytest.mark.slow
+def test_nvrtc_that_another_hooker_took_over_stores_nothing_with_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots are looked at before each compile: after the first one they may lead past the observer."""
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    cache = KernelCache(tmp_path / "cache")
+    options: dict[str, Any] = {"arch": "sm_90", "cache": cache, "include_dirs": [tmp_path]}
+    cached_kernel('#include "value.h"\n' + KERNEL, **options).compile()
+    assert cache.info().entries == 1
+
+    monkeypatch.setattr(native, "observe", lambda _address: "its import fopen64 cannot be replaced")
+    with pytest.warns(KCacheWarning, match="its import fopen64 cannot be replaced"):
+        assert cached_kernel('#include "value.h"\n' + KERNEL.replace("k(", "other("), **options).cubin()
+
     assert cache.info().entries == 1
 
 
@@ -502,3 +519,103 @@ def test_other_file_under_a_name_invalidates_key(tmp_path: Path, what: str) -> N
     after = code(tmp_path / "cache", options)
     assert after == (code(tmp_path, options, is_cached=False)[0], 1)
     assert after[0] != before[0]
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stat of each file and folder count as settled, as it is two seconds after the last change."""
+    monkeypatch.setattr(file_identity, "SETTLED_AFTER_NS", 0)
+    monkeypatch.setattr(file_identity, "WRITTEN_BACK_AFTER_NS", 0)
+    monkeypatch.setattr(file_identity, "_kind", lambda *_: "ext4")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("settled")
+def test_link_to_nothing_that_leads_somewhere_later_invalidates_key(tmp_path: Path) -> None:
+    """The folder of the link does not change when the file appears to which the link leads."""
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc/value.h").symlink_to(tmp_path / "made.h")
+    text = '#if __has_include("value.h")\n#include "value.h"\n#else\n#define VALUE 1\n#endif\n'
+    options: dict[str, Any] = {"source": text + KERNEL, "include_dirs": [tmp_path / "inc"]}
+    before = code(tmp_path / "cache", options)
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    (tmp_path / "made.h").write_text("#define VALUE 2\n")
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+@pytest.mark.slow
+def test_equal_link_input_in_another_searched_folder_invalidates_key(tmp_path: Path) -> None:
+    """Its quoted includes begin in its own folder, which is searched in both cases."""
+    for folder, value in (("one", 1), ("other", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "value.h").write_text(f"#define VALUE {value}\n")
+        device = '#include "value.h"\nextern "C" __device__ int f() { return VALUE; }\n'
+        (tmp_path / folder / "device.cu").write_text(device)
+    source = 'extern "C" __device__ int f();\nextern "C" __global__ void k(int *out) { *out = f(); }\n'
+    options: dict[str, Any] = {"source": source, "include_dirs": [tmp_path / "one", tmp_path / "other"]}
+    before = code(tmp_path / "cache", {**options, "link": [tmp_path / "one/device.cu"]})
+    options["link"] = [tmp_path / "other/device.cu"]
+
+    after = code(tmp_path / "cache", options)
+
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["macros", "joined lines", "flag"])
+def test_absolute_name_in_pieces_names_the_same_file_from_a_moved_checkout(tmp_path: Path, how: str) -> None:
+    """The text goes on naming the header of the first checkout, which is edited."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "value.h").write_text("#define VALUE 1\n")
+    texts = {
+        "macros": _JOINED + "#include JOINED(HOME/first/value.h)\n", "flag": "",
+        "joined lines": f'#include "{tmp_path}/fi\\\nrst/value.h"\n',
+    }  # fmt: skip
+    options: dict[str, Any] = {"source": texts[how] + KERNEL, "defines": {"HOME": str(tmp_path)}}
+    if how == "flag":
+        options["options"] = [f"-include={first}/value.h"]
+    before = code(tmp_path / "cache", {**options, "include_dirs": [first]})
+    (first / "value.h").write_text("#define VALUE 2\n")
+    options["include_dirs"] = [second]
+
+    after = code(tmp_path / "cache", options)
+
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is not cached")
+def test_working_directory_that_changes_during_the_compile_is_that_of_the_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread changes it once NVRTC has found the file that `-include` names."""
+    for folder, value in (("one", 1), ("other", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "value.h").write_text(f"#define VALUE {value}\n")
+    (tmp_path / "k.cu").write_text(KERNEL)
+    options: dict[str, Any] = {"source": tmp_path / "k.cu", "options": ["-include=value.h"]}
+    run = build.run_nvrtc
+
+    def left(*arguments: Any) -> Any:
+        found = run(*arguments)
+        monkeypatch.chdir(tmp_path / "other")
+        return found
+
+    monkeypatch.chdir(tmp_path / "one")
+    with monkeypatch.context() as during:
+        during.setattr(build, "run_nvrtc", left)
+        cache = KernelCache(tmp_path / "cache")
+        before = cached_kernel(options["source"], cache=cache, options=options["options"]).cubin("sm_90")
+
+    after = code(tmp_path / "cache", options)
+
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before

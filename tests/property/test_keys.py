@@ -411,7 +411,7 @@ def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) 
 
     assert headers is not None
     assert headers.texts == (SOURCE.encode(), b"__device__ int b;\n", b'#include "x.h"\n')
-    assert headers.folders == ("/project", "/i", str(tmp_path))
+    assert headers.folders == ("/project", "/i", str(tmp_path), str(tmp_path))  # that of each input, in order
     assert request_of(SOURCE, link=[tmp_path / "b.cu"]).headers is None
 
 

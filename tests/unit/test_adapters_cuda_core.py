@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,3 +270,35 @@ def test_program_that_asks_for_files_follows_them(
     codes, compiles = zip(*made, strict=True)
     assert compiles == (1, 0, 1, 0, 0, 0)
     assert codes[0] == codes[1] == codes[4] == codes[5] != codes[2] == codes[3]
+
+
+@pytest.mark.parametrize("order", ["both looked up first", "another thread"])
+def test_code_whose_compile_was_not_observed_is_no_hit_after_an_edit(
+    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """A program that was looked up and missed, but was compiled where its questions are not known to be its own."""
+    monkeypatch.chdir(tmp_path)
+    source = '#include "value.h"\nextern "C" __global__ void saxpy(int *x) { *x = VALUE; }'
+
+    def make() -> bytes:
+        return bytes(core.Program(source, "c++", core.ProgramOptions(arch="sm_90")).compile("cubin").code)
+
+    def ask() -> list[bytes]:
+        programs, keys = programs_in(open_cache()), [b"one", b"other"]
+        if order == "both looked up first":
+            found = {key: programs.get(key) for key in keys}
+            for key in keys:
+                if found[key] is None:
+                    found[key] = programs[key] = make()
+            return [*found.values()]
+        for key in keys:
+            if programs.get(key) is None:
+                thread = threading.Thread(target=lambda key=key: programs.__setitem__(key, make()))
+                thread.start()
+                thread.join()
+        return [programs.get(key) or make() for key in keys]
+
+    for value in (1, 2):
+        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        for _ in range(2):
+            assert ask() == [make()] * 2

@@ -26,7 +26,7 @@ from typing import Any
 
 from ...keys import Plain, encode, sha256
 from ...model import NamedTuple
-from ...settings import variables
+from ...settings import variables, working_directory
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
@@ -79,7 +79,7 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     Raises:
         TypeError: It holds a constant that no compiler makes.
     """
-    key = id(code), with_lines, os.getcwd() if with_lines else ""
+    key = id(code), with_lines, working_directory() if with_lines else ""
     known = readings.get(key)
     if known is not None and known[0]() is code:
         return known[1]
@@ -101,7 +101,7 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
     if with_lines:
         where: Plain = os.path.normpath(code.co_filename)
         if not os.path.isabs(code.co_filename):  # compilers complete a relative name by one of these folders
-            where = code.co_filename, os.getcwd(), list(variables(("PWD",)).values())
+            where = code.co_filename, working_directory(), list(variables(("PWD",)).values())
         lines, named = (where, code.co_firstlineno, code.co_linetable), len(code.co_varnames)
     words, constants = _by_use(code)
     return (

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, component
 from ...model.request import LinkInput
+from ...settings import working_directory
 from .configuration import CODE_MODULES, code_settings
 from .flavour import Flavour, is_a, loaded
 from .graph import External
@@ -156,7 +157,8 @@ class LlvmFlavour(Flavour):
             return None
         from ...headers.roots import HeaderSearch
 
-        extra = str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")
+        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
+        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
         texts += filter(None, (own,))
         folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
         is_working = not all(each.folder for each in texts)

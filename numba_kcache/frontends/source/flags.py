@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ...model import NamedTuple
-from ...settings import variables
+from ...settings import variables, working_directory
 
 _SWITCHES = frozenset((
     "--device-c", "-dc", "--device-w", "-dw", "--extensible-whole-program", "-ewp", "--device-debug", "-G",
@@ -199,4 +199,4 @@ def working_folder() -> str:
             return named
     except (OSError, ValueError):
         pass
-    return os.getcwd()
+    return working_directory()

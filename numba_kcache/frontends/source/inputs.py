@@ -16,6 +16,7 @@ from ...errors import OptionError
 from ...keys import Plain, encode, sha256
 from ...model.request import LinkInput, Origin
 from ...model.text import check_text, decoded, plain
+from ...settings import working_directory
 from .source import PATH_KINDS, TEXTS, Source, is_ptx
 
 _STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
@@ -36,7 +37,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
             'rename it, or say what it is: kind="cuda"',
         )
     caller = sys._getframe(depth).f_code.co_filename
-    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
+    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else working_directory()
     full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
     if not os.path.isfile(full):
         raise OptionError(

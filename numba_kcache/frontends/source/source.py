@@ -17,6 +17,7 @@ from typing import Any
 from ...errors import KCacheError, OptionError
 from ...model import IN_USER_CODE, NamedTuple
 from ...model.request import Origin
+from ...settings import working_directory
 
 _PTX = r"(?m)^\s*\.version\s+\d+\.\d+"
 PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
@@ -117,7 +118,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         qualname,
         function.__name__,
         Origin(path or _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
-        os.path.dirname(path) if path else os.getcwd(),
+        os.path.dirname(path) if path else working_directory(),
         text,
     )
 
@@ -138,7 +139,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     path, line = frame.f_code.co_filename, frame.f_lineno
     path = os.path.abspath(path) if os.path.isfile(path) else ""
     label = f"{frame.f_globals.get('__name__', '?')}:{line}"
-    base_dir = os.path.dirname(path) if path else os.getcwd()
+    base_dir = os.path.dirname(path) if path else working_directory()
     if isinstance(text, bytes):
         kind = kind or _MAGICS.get(text[:4])
         if kind and kind not in TEXTS:

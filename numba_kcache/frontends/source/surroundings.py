@@ -46,7 +46,7 @@ def header_search(
     folders = [options.base_dir, *options.include_dirs, *(each.folder for each in inputs)]
     return "", HeaderSearch(
         (*texts, *macros),
-        tuple(filter(None, folders)),  # with repetitions, which #include_next follows
+        tuple(filter(None, folders)),  # equal ones too: `Roots.layout` tells which of them a link input is in
         forced=forced,
         is_working=not options.base_dir or not all(each.folder for each in inputs),
         has_lines=options.has_lines,
