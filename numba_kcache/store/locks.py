@@ -185,6 +185,13 @@ class KeyLocks:
         self.turns, self.held = {}, weakref.WeakSet()
         _building.clear()
 
+    def is_taken(self, name: str) -> bool:
+        """Check whether a process has the turn of a name, or was killed while it had it."""
+        try:
+            return self.folder is not None and bool(self.folder.status(name))
+        except OSError:
+            return False
+
     def turn(
         self,
         name: str,
