@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
-from ..toolchain import RECORD_KEY, Identified, Record, Toolchain
+from ..toolchain import Identified, Record, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -101,7 +101,7 @@ class Lookup:
         self.store: Store = self.local
         self.chain: Chain | None = None
         self.tiers: Sequence[CheckedTier] = ()
-        self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
+        self.toolchain = Toolchain(self.local.get_record, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
         self._lock = threading.RLock()
@@ -354,7 +354,7 @@ class Lookup:
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
-            self.local.add_variant(name, {"key": RECORD_KEY, "record": record})
+            self.local.put_record(name, record)
 
     def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
         """Emit an event about a request."""

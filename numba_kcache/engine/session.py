@@ -138,12 +138,12 @@ class Session(Lookup):
 
         # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
         before, self._is_explaining = self._is_explaining, True
-        self.toolchain.load = self.local.peek_manifest
+        self.toolchain.load = self.local.peek_record
         try:
             found = explain(self, wanted)
         finally:
             self._is_explaining = before
-            self.toolchain.load = self.local.get_manifest
+            self.toolchain.load = self.local.get_record
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------

@@ -17,7 +17,19 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    RECORD,
+    DamagedEntry,
+    Header,
+    StoredEntry,
+    Variant,
+    decode_entry,
+    decode_manifest,
+    decode_record,
+    encode_entry,
+)
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
@@ -350,6 +362,13 @@ class Store:
         except DamagedEntry:
             return []
 
+    def peek_record(self, name: str) -> Header | None:
+        """Return the same as `get_record`, but do not renew the time of use, and leave a damaged file where it is."""
+        data = self.get_encoded(name, RECORD)
+        with suppress(DamagedEntry):
+            return None if data is None else decode_record(data, name)
+        return None
+
     def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
         """Yield every family and its variants, unordered; damaged manifests are skipped."""
         found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
@@ -384,5 +403,5 @@ class Store:
         """Number and bytes of the files, counted file by file."""
         from .report import Usage
 
-        files = list(self.files(ENTRY, MANIFEST))
+        files = list(self.files(ENTRY, MANIFEST, RECORD))
         return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))

@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
 from . import MISSING, Store, renewed_in_children
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, require_key
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    RECORD,
+    DamagedEntry,
+    Header,
+    StoredEntry,
+    Variant,
+    decode_entry,
+    decode_manifest,
+    decode_record,
+    require_key,
+)
 from .tree import Found, Tree
 
 if TYPE_CHECKING:
@@ -189,6 +201,10 @@ class DiskStore(Store):
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         return self._read(MANIFEST, family, decode_manifest) or []
 
+    def get_record(self, name: str) -> Header | None:
+        """The record of `name`, a key; None if there is none that can be trusted."""
+        return self._read(RECORD, name, decode_record)
+
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         try:
@@ -269,6 +285,10 @@ class DiskStore(Store):
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
         return self.is_written() and self._writer.add_variant(require_key(family), *variants)
+
+    def put_record(self, name: str, record: Header) -> bool:
+        """Store the record of `name` in place of any other. Returns True if it was stored."""
+        return self.is_written() and self._writer.put_record(require_key(name), record)
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key`, or wait until another has built it.

@@ -21,7 +21,7 @@ from .entry import (
     NAME_CHARACTERS,
     PREFIX,
     RAW,
-    RECORD,
+    ROW,
     ZSTD,
     StoredEntry,
     json_of,
@@ -45,9 +45,9 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
         least = _LEAST_TO_COMPRESS_BYTES if table else LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
-        table.append(RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
+        table.append(ROW.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
-    size = _SMALLEST - len("{}") + len(table) * RECORD.size + len(header) + sum(map(len, stored))
+    size = _SMALLEST - len("{}") + len(table) * ROW.size + len(header) + sum(map(len, stored))
     unpacked = sum(map(len, entry.payloads.values()))
     if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
         raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")

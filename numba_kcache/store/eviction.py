@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 
 from .counters import CounterFile
-from .entry import ENTRY, MANIFEST
+from .entry import ENTRY
 from .faults import reached
 from .folders import LOCKS, PRIVATE, STATISTICS, Folder
 from .limits import begin_pass, choose
@@ -26,7 +26,7 @@ from .locks import LockFile
 from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
-from .tree import RECENCY_NS, Found, Tree
+from .tree import FOLDERS, RECENCY_NS, Found, Tree
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
@@ -53,8 +53,8 @@ def evict(
 
     Args:
         tree: The tree to evict from.
-        max_size_bytes: Limit of entries and manifests together.
-        max_entries: Limit of the number of entries, and of the number of manifests.
+        max_size_bytes: Limit of all files together.
+        max_entries: Limit of the number of files of each kind.
         now_s: Time, in seconds since the epoch.
         older_than_s: Also remove files that were not used for this many seconds.
         low_water: Share of an exceeded limit down to which files are removed.
@@ -70,7 +70,7 @@ def evict(
         return None
     try:
         latest_ns = int(now_s * 1e9) + RECENCY_NS  # a clock that was ahead set later times: those files go first
-        files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
+        files = sorted(tree.walk(*FOLDERS), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
         reached("eviction.walked")
         doomed = choose(
             files,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from . import Store, renewed_in_children
 from . import entry as entry_format
-from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
+from .entry import ENTRY, MANIFEST, RECORD, Header, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, sum_of, time_before_ns
 from .limits import choose
 from .locks import KeyLocks, KeyTurn
@@ -88,6 +88,15 @@ class MemoryStore(Store):
                 entry_format.encode_manifest(family, entry_format.merge(self.get_manifest(family), *variants)),
             )
 
+    def get_record(self, name: str) -> Header | None:
+        """The record of `name`, or None."""
+        data = self._read(RECORD, name)
+        return None if data is None else entry_format.decode_record(data, name)
+
+    def put_record(self, name: str, record: Header) -> bool:
+        """Store the record of `name` in place of any other. Returns True if it was stored."""
+        return self._write(RECORD, name, entry_format.encode_entry(StoredEntry(name, record, {}), RECORD))
+
     def obstacle(self) -> str:
         """Return "": memory can always be written to."""
         return ""
@@ -121,7 +130,7 @@ class MemoryStore(Store):
     def clear(self, _tell: Callable[[], object] | None = None) -> Removed:
         """Remove everything."""
         with self._mutex:
-            removed = sum_of(self.files(ENTRY, MANIFEST))
+            removed = sum_of(self.files(ENTRY, MANIFEST, RECORD))
             self._files.clear()
         return removed
 
@@ -152,7 +161,7 @@ class MemoryStore(Store):
     def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Removed:
         with self._mutex:
             doomed = choose(
-                list(self.files(ENTRY, MANIFEST)),
+                list(self.files(ENTRY, MANIFEST, RECORD)),
                 max_size_bytes=max_size_bytes,
                 max_entries=self.max_entries,
                 before_ns=before_ns,

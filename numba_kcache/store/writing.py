@@ -14,7 +14,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    RECORD,
+    Header,
+    StoredEntry,
+    Variant,
+    encode_entry,
+    encode_manifest,
+    merge,
+)
 from .folders import LOCKS, PRIVATE, Folder, local_directory, unwritable, words_of
 from .limits import Limits
 from .locks import KeyLocks
@@ -97,6 +108,11 @@ class Writer:
             if after == before:
                 return True
             return self._write(MANIFEST, family, encode_manifest(family, after))
+
+    def put_record(self, name: str, record: Header) -> bool:
+        """Store a record in place of any other of its name. Returns True if it was stored."""
+        data = encode_entry(StoredEntry(name, record, {}), RECORD)
+        return len(data) <= MAX_MANIFEST_BYTES and self._write(RECORD, name, data)
 
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         store = self._store

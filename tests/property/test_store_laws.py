@@ -148,6 +148,19 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.clock.now_s += 2 * HOUR_S
         assert self.store.get_manifest(key_of(family)) == self.model.get_manifest(key_of(family))
 
+    @rule(name=FAMILIES, record=HEADERS)
+    def put_record(self, name: int, record: dict[str, object]) -> None:
+        """New or in place of another; the names are those of manifests too."""
+        self.clock.now_s += 2 * HOUR_S
+        assert self.store.put_record(key_of(name), record) == self.model.put_record(key_of(name), record)
+        self.store.wait_for_eviction()
+
+    @rule(name=FAMILIES)
+    def get_record(self, name: int) -> None:
+        """The last one that was put."""
+        self.clock.now_s += 2 * HOUR_S
+        assert self.store.get_record(key_of(name)) == self.model.get_record(key_of(name))
+
     @rule(limit=st.integers(0, 6000))
     def prune_by_size(self, limit: int) -> None:
         """The same entries go."""

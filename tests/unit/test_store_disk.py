@@ -17,7 +17,7 @@ import pytest
 
 from numba_kcache import store as system
 from numba_kcache.model import EventKind
-from numba_kcache.store import eviction, folders, names, tree
+from numba_kcache.store import eviction, folders, names, tree, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry, encode_entry
 from numba_kcache.store.limits import Limits, begin_pass
@@ -529,6 +529,48 @@ def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, obje
     assert [event.kind for event in events] == [EventKind.DAMAGED]
     assert store.add_variant(family, {"key": "b"})
     assert store.get_manifest(family) == [{"key": "b"}]
+
+
+# Records
+
+
+def test_record_is_replaced_as_a_whole_and_beside_others_of_its_name(root: Path) -> None:
+    """An entry, a manifest and a record of one name are three files."""
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.add_variant(key_of(1), {"key": "a"})
+
+    assert store.get_record(key_of(1)) is None
+    assert store.put_record(key_of(1), {"old": 1, "path": "\udcff"})
+    assert store.put_record(key_of(1), {"new": [2]})
+    assert open_store(root).get_record(key_of(1)) == open_store(root).peek_record(key_of(1)) == {"new": [2]}
+    assert (store.get(key_of(1)), store.get_manifest(key_of(1))) == (small_entry(1), [{"key": "a"}])
+    assert store.clear().entries == 1
+    assert store.get_record(key_of(1)) is None
+
+
+def test_damaged_record_is_moved_aside(root: Path) -> None:
+    """Bytes of another kind under the name of a record are damage; looking without touching leaves them there."""
+    store = open_store(root, emit=(events := Events()))
+    store.put_record(key_of(1), {"a": 1})
+    path = file_of(store, key_of(1), "records")
+    path.write_bytes(encode_entry(small_entry(1)))
+
+    assert store.peek_record(key_of(1)) is None
+    assert not events
+    assert store.get_record(key_of(1)) is None
+    assert [event.kind for event in events] == [EventKind.DAMAGED]
+    assert not path.exists()
+
+
+def test_record_above_its_limit_is_not_stored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it stays."""
+    store = open_store(root)
+    store.put_record(key_of(1), {"a": 1})
+    monkeypatch.setattr(writing, "MAX_MANIFEST_BYTES", 200)
+
+    assert not store.put_record(key_of(1), {"a": "x" * 200})
+    assert store.get_record(key_of(1)) == {"a": 1}
 
 
 # Damage
