@@ -27,7 +27,7 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any
 
-from .model import IN_USER_CODE, Emit, tell_wait
+from .model import IN_USER_CODE
 
 IN_USER_CODE_S = 0.25
 """Longest time that others wait for a thread in user code, in seconds."""
@@ -88,11 +88,9 @@ class Turn:
         try:
             while (other := turns.setdefault(name, self._mark)) is not self._mark:
                 start_s = time.monotonic()
-                is_over = waited(turns, name, other, self._wait_s - self.waited_s)
+                is_over = _waited(turns, name, other, self._wait_s - self.waited_s)
                 self.waited_s += time.monotonic() - start_s
-                if not is_over or getattr(
-                    other, "has_failed", False
-                ):  # of many threads, none must wait for each other one to fail
+                if not is_over or getattr(other, "has_failed", False):  # of many threads, none waits for each to fail
                     break
             return self
         except BaseException:
@@ -111,9 +109,7 @@ class Turn:
     __del__ = end
 
 
-def waited(
-    turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf, tell: Emit = lambda event: None
-) -> bool:
+def _waited(turns: Turns, name: Hashable, other: Owner, wait_s: float) -> bool:
     """Wait until the turn of another thread is over; False if this thread must not wait for it (any longer).
 
     Args:
@@ -121,7 +117,6 @@ def waited(
         name: Name of the work.
         other: The owner found in `turns` under this name.
         wait_s: Longest wait, in seconds.
-        tell: Takes the event of a long wait.
     """
     me, pause_s, in_user_code_since_s = threading.get_ident(), _FIRST_PAUSE_S, 0.0
     start_s = time.monotonic()
@@ -132,16 +127,15 @@ def waited(
         while turns.get(name) is other:
             now_s = time.monotonic()
             if now_s - start_s >= wait_s or not _is_alive(other) or _leads_to(me, other):
-                return False
+                break
             in_user_code_since_s = (in_user_code_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
             if in_user_code_since_s and now_s - in_user_code_since_s > IN_USER_CODE_S:
-                return False
+                break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return True
+        return turns.get(name) is not other  # it may have ended since it was last looked at
     finally:
         awaited.pop(me, None)
-        tell_wait(tell, "another thread that resolves or loads the same kernel", time.monotonic() - start_s)
 
 
 def _leads_to(me: int, other: Owner | None) -> bool:

@@ -348,6 +348,7 @@ def lines_run(work: Callable[[], object], interrupts_at: int) -> bool:
     return count <= interrupts_at
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # CPython drops those in a finalizer
 @pytest.mark.parametrize("state", ["free", "locked", "failing"])
 def test_handler_that_raises_at_any_line_leaves_no_turn_behind(tmp_path: Path, state: str) -> None:
     """Ctrl-C at each line of taking and ending a turn: afterwards another process has the turn at once, no descriptor

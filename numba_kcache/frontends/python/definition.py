@@ -258,11 +258,11 @@ class PythonResolutions(Resolutions):
             declared[id(self)] = self
 
     def ahead(self, target: Target) -> Sequence[Any]:
-        """Functions that resolve its own signatures for a device, without those resolved or being resolved."""
-        choice, begun = self.choose(target), {*self.known(), *self._resolving}
+        """Functions that resolve its own signatures for a device, without those resolved before."""
+        choice, known = self.choose(target), self.known()
         with self.definition.compiler_lock():
             variants = self.definition.variants(None, ())
-        unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in begun)
+        unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
         return [functools.partial(self.resolve, choice, each) for each in unknown]
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
