@@ -17,23 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..model import Emit, Event, EventKind, trouble
-from . import MISSING, Store, renewed_in_children
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    RECORD,
-    DamagedEntry,
-    Header,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    decode_manifest,
-    decode_record,
-    require_key,
-)
+from . import Result, Store, renewed_in_children
+from .entry import ENTRY, DamagedEntry, StoredEntry, Variant, require_key
 from .tree import Found, Tree
 
 if TYPE_CHECKING:
@@ -44,8 +32,6 @@ if TYPE_CHECKING:
     from .publish import Durability
     from .report import Problem, Removed
     from .writing import Writer
-
-Result = TypeVar("Result")
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _IRREGULAR = (errno.ELOOP, errno.ENXIO)
@@ -189,23 +175,8 @@ class DiskStore(Store):
 
     # Reading
 
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, verified; None if there is none that can be trusted.
-
-        Raises:
-            ValueError: `key` is not 64 lower-case hexadecimal digits.
-        """
-        return self._read(ENTRY, key, decode_entry)
-
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        return self._read(MANIFEST, family, decode_manifest) or []
-
-    def get_record(self, name: str) -> Header | None:
-        """The record of `name`, a key; None if there is none that can be trusted."""
-        return self._read(RECORD, name, decode_record)
-
-    def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        """Read and decode a file, and renew its time of use; None if there is none that can be trusted."""
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         try:
             try:
@@ -265,9 +236,13 @@ class DiskStore(Store):
 
     # Writing
 
-    def put_encoded(self, key: str, data: bytes) -> bool:
+    def take_unsigned(self) -> None:
+        """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
+        self.tree.takes_unsigned = True
+
+    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        return self.is_written() and self._writer.put(key, data)
+        return self.is_written() and self._writer.put(kind, require_key(key), data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store many encoded entries that the caller has verified, all of them or none.
@@ -284,11 +259,10 @@ class DiskStore(Store):
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
-        return self.is_written() and self._writer.add_variant(require_key(family), *variants)
-
-    def put_record(self, name: str, record: Header) -> bool:
-        """Store the record of `name` in place of any other. Returns True if it was stored."""
-        return self.is_written() and self._writer.put_record(require_key(name), record)
+        if not self.is_written():
+            return False
+        with self._writer.changing(require_key(family)):
+            return super().add_variant(family, *variants)
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key`, or wait until another has built it.
@@ -358,9 +332,9 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
     limits["max_wait_s"] = settings.build_wait_s
-    if settings.mode == "off" or directory is None or MISSING:
+    if settings.mode == "off" or directory is None:
         if settings.mode != "off":
-            why = f"no {MISSING} on this system" if MISSING else "no home directory is known (set NUMBA_KCACHE_DIR)"
+            why = "no home directory is known (set NUMBA_KCACHE_DIR)"
             where = "new kernels are kept in memory only, and compiled again by the next process"
             emit(trouble("directory", f"{why}: {where}"))
         from .memory import MemoryStore

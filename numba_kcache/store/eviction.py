@@ -23,7 +23,7 @@ from .faults import reached
 from .folders import LOCKS, PRIVATE, STATISTICS, Folder
 from .limits import begin_pass, choose
 from .locks import LockFile
-from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
+from .names import PATTERNS, remove_named, remove_unchanged
 from .publish import private_name
 from .report import Removed
 from .tree import FOLDERS, RECENCY_NS, Found, Tree
@@ -35,9 +35,6 @@ LOW_WATER = 0.85
 
 STALE_S = 3600
 """Age from which a private file, or a lock file that no process has locked, is removed."""
-
-OLD_FORMAT_S = 30 * 24 * 3600
-"""Time without use or change after which the tree of an older format is removed."""
 
 
 def evict(
@@ -104,7 +101,7 @@ def sum_of(files: Iterable[Found]) -> Removed:
 
 
 def reap(tree: Tree) -> None:
-    """Remove temporary files and lock files whose processes have ended, and unused trees of older formats.
+    """Remove temporary files and lock files whose processes have ended.
 
     Age is the difference to the time of a file made now on the same filesystem, whose clock may differ from ours.
     """
@@ -132,6 +129,3 @@ def reap(tree: Tree) -> None:
                 lock.close()
         except OSError:
             continue
-    for old in old_formats(tree):
-        if last_change_s(old) < now_s - OLD_FORMAT_S:
-            remove_all(old)

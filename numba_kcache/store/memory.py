@@ -13,9 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from . import Store, renewed_in_children
-from . import entry as entry_format
-from .entry import ENTRY, MANIFEST, RECORD, Header, StoredEntry, Variant, require_key
+from . import Result, Store, renewed_in_children
+from .entry import ENTRY, MANIFEST, RECORD, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, sum_of, time_before_ns
 from .limits import choose
 from .locks import KeyLocks, KeyTurn
@@ -47,14 +46,24 @@ class MemoryStore(Store):
         """Replace the lock that another thread of the parent may have held."""
         self._mutex = threading.RLock()
 
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, or None."""
-        data = self._read(ENTRY, key)
-        return None if data is None else entry_format.decode_entry(data, key)
+    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        """Read and decode a file, and renew its time of use."""
+        name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
+        with self._mutex:
+            data, _ = self._files.pop(name, (None, 0))
+            if data is not None:
+                self._files[name] = data, now_ns
+        return None if data is None else decode(data, key)
 
-    def put_encoded(self, key: str, data: bytes) -> bool:
+    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        return self._write(ENTRY, key, data)
+        if len(data) > self.max_size_bytes:
+            return False
+        with self._mutex:
+            self._files.pop((kind, key), None)
+            self._files[kind, key] = data, int(self._clock() * 1e9)
+            self._evict(self.max_size_bytes, 0, LOW_WATER)
+        return True
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store all of these encoded entries, which the caller has verified, or raise OSError and store none."""
@@ -74,28 +83,10 @@ class MemoryStore(Store):
         files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in items]
         return (file for file in files if file.kind in kinds)
 
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first."""
-        data = self._read(MANIFEST, family)
-        return [] if data is None else entry_format.decode_manifest(data, family)
-
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
         with self._mutex:
-            return self._write(
-                MANIFEST,
-                family,
-                entry_format.encode_manifest(family, entry_format.merge(self.get_manifest(family), *variants)),
-            )
-
-    def get_record(self, name: str) -> Header | None:
-        """The record of `name`, or None."""
-        data = self._read(RECORD, name)
-        return None if data is None else entry_format.decode_record(data, name)
-
-    def put_record(self, name: str, record: Header) -> bool:
-        """Store the record of `name` in place of any other. Returns True if it was stored."""
-        return self._write(RECORD, name, entry_format.encode_entry(StoredEntry(name, record, {}), RECORD))
+            return super().add_variant(family, *variants)
 
     def obstacle(self) -> str:
         """Return "": memory can always be written to."""
@@ -103,10 +94,6 @@ class MemoryStore(Store):
 
     def prepare(self) -> str:
         """Return "": no directory has to be made."""
-        return ""
-
-    def damage(self, key: str) -> str:
-        """Return "": entries in memory are not checked for damage."""
         return ""
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
@@ -140,23 +127,6 @@ class MemoryStore(Store):
 
     def wait_for_eviction(self) -> None:
         """Return at once: each put evicts what exceeds the limits."""
-
-    def _read(self, kind: int, key: str) -> bytes | None:
-        name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
-        with self._mutex:
-            data, _ = self._files.pop(name, (None, 0))
-            if data is not None:
-                self._files[name] = data, now_ns
-        return data
-
-    def _write(self, kind: int, key: str, data: bytes) -> bool:
-        if len(data) > self.max_size_bytes:
-            return False
-        with self._mutex:
-            self._files.pop((kind, key), None)
-            self._files[kind, key] = data, int(self._clock() * 1e9)
-            self._evict(self.max_size_bytes, 0, LOW_WATER)
-        return True
 
     def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Removed:
         with self._mutex:

@@ -1,8 +1,7 @@
 """Recognise this package's files in a tree by their names, to remove them, and list all other files.
 
-Promise     Only regular files whose names match the pattern of their folder, and empty folders of this package, are
-            removed; no folder is removed with its contents. Links, devices, pipes and files of other programs are left
-            where they are, and `strangers` lists them.
+Promise     Only regular files whose names match the pattern of their folder are removed, and no folder. Links, devices,
+            pipes and files of other programs are left where they are, and `strangers` lists them.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-from . import Refused, rmdir_in, stat_in
-from .entry import FORMAT
+from . import Refused, stat_in
 from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
 from .origin import UNSIGNED
 from .tree import FOLDERS, SHARDS, Found, Tree
@@ -94,36 +92,6 @@ def trim_quarantine(folder: int) -> None:
         unlink(folder, name)
 
 
-def remove_all(tree: Tree) -> None:
-    """Remove all of this package's files in an unused tree, and the folders that are then empty."""
-    for file in list(tree.walk(*FOLDERS)):
-        remove(file)
-    for name in PATTERNS:
-        try:
-            with tree.opened(name) as folder:
-                remove_named(folder, name)
-        except OSError:
-            continue
-    folders = [(parent, shard) for parent in FOLDERS.values() for shard in SHARDS]
-    for names in (*folders, *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
-        try:
-            with tree.opened(*names[:-1]) as folder:
-                rmdir_in(folder, names[-1])  # fails where it is not empty
-        except OSError:
-            continue
-    try:
-        with tree.opened() as folder:
-            for name in _OWN_FILES:
-                unlink(folder, name)
-        root = tree.open_root()
-        try:
-            rmdir_in(root, tree.names[-1])
-        finally:
-            os.close(root)
-    except OSError:
-        pass
-
-
 def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield the path below the root and the kind of each file or folder that this package did not make.
 
@@ -179,29 +147,3 @@ def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
 
 def _kind(status: os.stat_result) -> str:
     return next((text for is_kind, text in _KINDS if is_kind(status.st_mode)), "a device")
-
-
-def old_formats(root: Tree) -> list[Tree]:
-    """The trees of older formats below the same root; newer ones are left to newer versions of this package."""
-    try:
-        fd = root.open_root()
-        try:
-            names = os.listdir(fd)
-        finally:
-            os.close(fd)
-    except OSError:
-        return []
-    numbers = [int(name[1:]) for name in names if re.fullmatch(r"v[0-9]{1,6}", name)]
-    return [Tree(root.root, shared=root.shared, format=number) for number in numbers if number < FORMAT]
-
-
-def last_change_s(tree: Tree) -> float:
-    """The newest modification time in a tree, in seconds since the epoch; an entry's is the time of its last use."""
-    newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
-    for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
-        try:
-            with tree.opened(*names) as folder:
-                newest = max(newest, os.fstat(folder).st_mtime)
-        except OSError:
-            continue
-    return newest
