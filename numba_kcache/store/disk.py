@@ -295,7 +295,7 @@ class DiskStore(Store):
     def set_aside(self, key: str) -> None:
         """Move the entry of `key` to the quarantine: its bytes are undamaged, but it cannot be used."""
         if self.is_written():
-            from .shards import set_aside
+            from .files import set_aside
 
             set_aside(self.tree, ENTRY, require_key(key))
 
@@ -314,7 +314,7 @@ class DiskStore(Store):
     def _damaged(self, kind: int, key: str, reason: str) -> None:
         self._report_damage(key, reason)
         if self.is_written():
-            from .shards import set_aside
+            from .files import set_aside
 
             set_aside(self.tree, kind, key)
 

@@ -62,10 +62,11 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:
+    from .compression import pack
+
     try:
-        from .compression import pack
+        packed = pack(payload)
     except ImportError:  # a broken zstandard costs disk space, no launch
         return RAW, payload
-    packed = pack(payload)
     is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # of zeros, for example
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)

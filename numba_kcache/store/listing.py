@@ -16,8 +16,8 @@ from typing import Literal
 
 from . import entry as entry_format
 from . import open_in
+from .compression import check_payloads
 from .entry import MANIFEST, RECORD, DamagedEntry, Header, StoredEntry
-from .payload_check import check_payloads
 from .report import EntryInfo
 from .tree import FOLDERS, READ, Found, Tree
 

@@ -310,13 +310,13 @@ class Tree:
         Raises:
             OSError: The file was not published.
         """
-        from .shards import publish_entry
+        from .files import publish_entry
 
         publish_entry(self, kind, require_key(key), data, durability=durability, time_ns=time_ns)
 
     def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
         """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
-        from .shards import walk
+        from .files import walk
 
         return walk(self, kinds, shards)
 

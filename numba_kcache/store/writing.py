@@ -68,7 +68,7 @@ class Writer:
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store all of these encoded entries, or raise OSError and store none."""
-        from .batch import publish_all
+        from .files import publish_all
 
         store = self._store
         shortage = self.limits.shortage(size_bytes)
