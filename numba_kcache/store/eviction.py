@@ -23,7 +23,7 @@ from .faults import reached
 from .folders import LOCKS, PRIVATE, STATISTICS, Folder
 from .limits import begin_pass, choose
 from .locks import LockFile
-from .names import PATTERNS, remove_named, remove_unchanged
+from .names import PATTERNS, remove, remove_named
 from .publish import private_name
 from .report import Removed
 from .tree import FOLDERS, RECENCY_NS, Found, Tree
@@ -79,7 +79,7 @@ def evict(
         removed = []
         for file in doomed:
             reached("eviction.removing")
-            if remove_unchanged(file):
+            if remove(file, unchanged=True):
                 removed.append(file)
                 reached("eviction.removed")
         reap(tree)

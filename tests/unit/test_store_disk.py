@@ -434,7 +434,7 @@ def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
     (found,) = Tree(str(root)).walk(1)
     os.utime(file_of(store, key_of(1)), ns=(1, 1))
 
-    assert not names.remove_unchanged(found)
+    assert not names.remove(found, unchanged=True)
     assert store.get(key_of(1)) is not None
 
 
