@@ -27,12 +27,14 @@ from .entry import (
     encode_entry,
     encode_manifest,
     merge,
+    require_key,
 )
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
     from .listing import Order
+    from .locks import KeyLocks, KeyTurn
     from .report import EntryInfo, Usage
     from .tree import Found
 
@@ -290,7 +292,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Store:
-    """A store of entries, manifests and records by key."""
+    """A store of entries, manifests and records by key.
+
+    Attributes:
+        max_wait_s: Longest wait for a build of another process, in seconds.
+    """
+
+    max_wait_s: float
+
+    @property
+    def locks(self) -> KeyLocks:
+        """The turns of this node, so that one process builds each key."""
+        raise NotImplementedError
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The bytes of a file, not verified; its time of use is not renewed."""
@@ -345,6 +358,15 @@ class Store:
         before = self.get_manifest(family)
         after = merge(before, *variants)
         return after == before or self.put_encoded(family, encode_manifest(family, after), MANIFEST)
+
+    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
+        """Take the turn to build `key`, or wait until another has built it.
+
+        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
+        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
+        """
+        most_s = self.max_wait_s if wait_s is None else wait_s
+        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
     def peek(self, key: str) -> StoredEntry | None:
         """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""

@@ -27,7 +27,7 @@ from .tree import Found, Tree
 if TYPE_CHECKING:
     from ..settings import Settings
     from .counters import CounterFile
-    from .locks import KeyLocks, KeyTurn
+    from .locks import KeyLocks
     from .memory import MemoryCounters, MemoryStore
     from .publish import Durability
     from .report import Problem, Removed
@@ -263,15 +263,6 @@ class DiskStore(Store):
             return False
         with self._writer.changing(require_key(family)):
             return super().add_variant(family, *variants)
-
-    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
-        """Take the turn to build `key`, or wait until another has built it.
-
-        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
-        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
-        """
-        most_s = self.max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.

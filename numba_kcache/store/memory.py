@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from . import Result, Store, renewed_in_children
-from .entry import ENTRY, MANIFEST, RECORD, StoredEntry, Variant, require_key
+from .entry import ENTRY, MANIFEST, RECORD, Variant, require_key
 from .eviction import LOW_WATER, sum_of, time_before_ns
 from .limits import choose
-from .locks import KeyLocks, KeyTurn
+from .locks import KeyLocks
 from .report import Problem, Removed
 from .tree import Found
 
@@ -35,11 +35,11 @@ class MemoryStore(Store):
     ) -> None:
         self.directory, self.place, self.readonly, self.tree = "", "", False, None
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
-        self._clock, self._max_wait_s = clock, max_wait_s
+        self._clock, self.max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
         self.after_fork()
         renewed_in_children.add(self)
-        self.locks = KeyLocks(None)
+        self._locks = KeyLocks(None)
         self.counters = MemoryCounters()
 
     def after_fork(self) -> None:
@@ -88,6 +88,11 @@ class MemoryStore(Store):
         with self._mutex:
             return super().add_variant(family, *variants)
 
+    @property
+    def locks(self) -> KeyLocks:
+        """The turns of the threads of this process."""
+        return self._locks
+
     def obstacle(self) -> str:
         """Return "": memory can always be written to."""
         return ""
@@ -95,11 +100,6 @@ class MemoryStore(Store):
     def prepare(self) -> str:
         """Return "": no directory has to be made."""
         return ""
-
-    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
-        """Take the turn to build `key` among the threads of this process."""
-        longest_s = self._max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""
