@@ -27,7 +27,7 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any
 
-from .model import IN_USER_CODE
+from .model import IN_USER_CODE, Emit, tell_wait
 
 IN_USER_CODE_S = 0.25
 """Longest time that others wait for a thread in user code, in seconds."""
@@ -88,7 +88,7 @@ class Turn:
         try:
             while (other := turns.setdefault(name, self._mark)) is not self._mark:
                 start_s = time.monotonic()
-                is_over = _waited(turns, name, other, self._wait_s - self.waited_s)
+                is_over = waited(turns, name, other, self._wait_s - self.waited_s)
                 self.waited_s += time.monotonic() - start_s
                 if not is_over or getattr(other, "has_failed", False):  # of many threads, none waits for each to fail
                     break
@@ -109,7 +109,9 @@ class Turn:
     __del__ = end
 
 
-def _waited(turns: Turns, name: Hashable, other: Owner, wait_s: float) -> bool:
+def waited(
+    turns: Turns, name: Hashable, other: Owner, wait_s: float = math.inf, tell: Emit = lambda event: None
+) -> bool:
     """Wait until the turn of another thread is over; False if this thread must not wait for it (any longer).
 
     Args:
@@ -117,6 +119,7 @@ def _waited(turns: Turns, name: Hashable, other: Owner, wait_s: float) -> bool:
         name: Name of the work.
         other: The owner found in `turns` under this name.
         wait_s: Longest wait, in seconds.
+        tell: Takes the event of a long wait.
     """
     me, pause_s, in_user_code_since_s = threading.get_ident(), _FIRST_PAUSE_S, 0.0
     start_s = time.monotonic()
@@ -136,6 +139,7 @@ def _waited(turns: Turns, name: Hashable, other: Owner, wait_s: float) -> bool:
         return turns.get(name) is not other  # it may have ended since it was last looked at
     finally:
         awaited.pop(me, None)
+        tell_wait(tell, "another thread that resolves the same kernel", time.monotonic() - start_s)
 
 
 def _leads_to(me: int, other: Owner | None) -> bool:

@@ -11,7 +11,9 @@ Not here    Configurations and launches (launches), methods of a kernel (kernel)
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ..engine.request import Request, Resolution, Wanted
@@ -261,7 +263,8 @@ class Resolutions:
         resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
         shared: Session, resolution and module of the kernel loaded last, for the other kernels of the same artifact.
 
-    No lock is held during a resolution: of threads that need the same one, one builds it (store.locks).
+    No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`,
+    so that it is counted once.
     """
 
     def __init__(
@@ -270,6 +273,7 @@ class Resolutions:
         self.definition, self.session, self.choose = definition, session, choose
         self.resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
         self.shared: tuple[Session, Resolution, LoadedModule] | None = None
+        self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
         """Resolve for a device. If the compiler does not know it, resolve PTX for the newest known one; warn once."""
@@ -296,9 +300,23 @@ class Resolutions:
         found = resolved.get(name)
         if found is not None:
             return found
-        (session := session or self.session()).users.add(self)
-        # another thread may have resolved it meanwhile: keep that one's artifact
-        return resolved.setdefault(name, self._new_resolution(session, choice, variant))
+        owner = mine = get_ident(), os.getpid()
+        try:
+            owner = self._resolving.setdefault(name, mine)
+            if owner is not mine:
+                from ..waiting import waited
+
+                if waited(self._resolving, name, owner, tell=self.session().events.emit):
+                    return self.resolve(choice, variant, session)
+            found = resolved.get(name)
+            if found is None:
+                (session := session or self.session()).users.add(self)
+                # another resolution may have ended first, such as a signal handler's: keep that one's artifact
+                found = resolved.setdefault(name, self._new_resolution(session, choice, variant))
+            return found
+        finally:
+            if owner is mine:
+                self._resolving.pop(name, None)
 
     def give_up(self, resolution: Resolution, error: KCacheError) -> None:
         """Quarantine stored code that could not be used, so that the next resolution compiles.

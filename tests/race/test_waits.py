@@ -58,6 +58,7 @@ WAITS = {
     "engine/turns.py chain.elected": LEASES,
     "engine/turns.py chain.settle": FLUSHED,
     "engine/turns.py session.local.building": BUILD,
+    "frontends/base.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "frontends/numba/definition.py global_compiler_lock.acquire": "Numba's own compile",
     "launch/debugging.py driver.cuStreamSynchronize": "the work of the user's kernel",
@@ -107,7 +108,7 @@ WAITS = {
     "tiers/upload_queue.py each.flush": FLUSHED,
     "tiers/upload_queue.py self._changed.wait_for": FLUSHED,
     "toolchain/disassembly.py subprocess.run": "a program that the user asked for",
-    "waiting.py _waited": THREADS,
+    "waiting.py waited": THREADS,
     "waiting.py thread.join": (
         "tests/race/test_reentrance.py::test_launch_at_the_end_of_the_stack_is_a_recursion_error"
     ),
@@ -121,7 +122,7 @@ WAITS = {
 """The test of each call that may wait; a reason instead where what is waited for is not the cache's."""
 
 CALLS = {
-    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "_waited", "turn", "building", "elected", "asking",
+    "sleep", "wait", "wait_for", "acquire", "pause", "_pause", "waited", "turn", "building", "elected", "asking",
     "try_lock", "try_flock", "flock", "__enter__", "select", "poll", "recv", "sendall", "waitpid", "lock", "get_nowait",
     "result", "getaddrinfo", "create_connection", "wrap_socket", "cuStreamSynchronize", "cuEventSynchronize",
     "cuCtxSynchronize", "communicate",

@@ -258,8 +258,8 @@ class PythonResolutions(Resolutions):
             declared[id(self)] = self
 
     def ahead(self, target: Target) -> Sequence[Any]:
-        """Functions that resolve its own signatures for a device, without those resolved before."""
-        choice, known = self.choose(target), self.known()
+        """Functions that resolve its own signatures for a device, without those resolved or being resolved."""
+        choice, known = self.choose(target), {*self.known(), *self._resolving}
         with self.definition.compiler_lock():
             variants = self.definition.variants(None, ())
         unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
