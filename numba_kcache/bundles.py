@@ -29,8 +29,8 @@ from .model.json_values import read_json
 from .model.tier_address import OCI_PREFIX
 from .settings import read_settings
 from .store import entry as entry_format
+from .store.compression import check_payloads
 from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
-from .store.payload_check import check_payloads
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
 from .tiers.chain import Chain
 from .tiers.checked_tier import CheckedTier

@@ -90,9 +90,7 @@ class Turn:
                 start_s = time.monotonic()
                 is_over = waited(turns, name, other, self._wait_s - self.waited_s)
                 self.waited_s += time.monotonic() - start_s
-                if not is_over or getattr(
-                    other, "has_failed", False
-                ):  # of many threads, none must wait for each other one to fail
+                if not is_over or getattr(other, "has_failed", False):  # of many threads, none waits for each to fail
                     break
             return self
         except BaseException:
@@ -132,16 +130,16 @@ def waited(
         while turns.get(name) is other:
             now_s = time.monotonic()
             if now_s - start_s >= wait_s or not _is_alive(other) or _leads_to(me, other):
-                return False
+                break
             in_user_code_since_s = (in_user_code_since_s or now_s) if other[0] in IN_USER_CODE else 0.0
             if in_user_code_since_s and now_s - in_user_code_since_s > IN_USER_CODE_S:
-                return False
+                break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return True
+        return turns.get(name) is not other  # it may have ended since it was last looked at
     finally:
         awaited.pop(me, None)
-        tell_wait(tell, "another thread that resolves or loads the same kernel", time.monotonic() - start_s)
+        tell_wait(tell, "another thread that resolves the same kernel", time.monotonic() - start_s)
 
 
 def _leads_to(me: int, other: Owner | None) -> bool:

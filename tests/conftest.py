@@ -66,7 +66,7 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
     local.mkdir()
     monkeypatch.setattr(folders, "LOCAL_PARENT", str(local))  # of host files, and of locks of network directories
-    monkeypatch.setattr(process_cache, "_process", None)
+    monkeypatch.setattr(process_cache, "_process", {})
     monkeypatch.setattr(process_cache, "_overrides", {})
     monkeypatch.setattr(process_cache, "_registered", {})
 

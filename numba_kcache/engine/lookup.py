@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
-from ..toolchain import RECORD_KEY, Identified, Toolchain
+from ..toolchain import Identified, Toolchain
 from . import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -101,7 +101,7 @@ class Lookup:
         self.store: Store = self.local
         self.chain: Chain | None = None
         self.tiers: Sequence[CheckedTier] = ()
-        self.toolchain = Toolchain(self.local.get_manifest, self._save_record, self._header_folder)
+        self.toolchain = Toolchain(self.local.get_record, self._save_record, self._header_folder)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
         self._lock = threading.RLock()
@@ -361,9 +361,9 @@ class Lookup:
         self._compilers.clear()
         self._absent.clear()
 
-    def _save_record(self, name: str, record: Mapping[str, Any]) -> None:
+    def _save_record(self, name: str, record: dict[str, Any]) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
-            self.local.add_variant(name, {"key": RECORD_KEY, "record": record})
+            self.local.put_record(name, record)
 
     def _header_folder(self) -> str:
         """The folder for the headers that NVRTC holds itself; "" if nothing is stored, or others may write there."""

@@ -8,7 +8,8 @@ Not here    Making one for a kind of kernel (frontends.source.request, frontends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..keys import COVERED, Component
@@ -16,11 +17,21 @@ from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit does not import these modules
+    from typing import Protocol
+
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain import Toolchain
+
+    class Declared(Protocol):
+        """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
+
+        session: Callable[[], Any]
+
+        def ahead(self, target: Target) -> Sequence[Callable[[], object]]:
+            """List a function for each signature that was not resolved for a device of this target; it resolves it."""
 
 
 class Request(NamedTuple):
@@ -102,6 +113,10 @@ class Wanted(NamedTuple):
         """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, in read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
+
+
+declared: weakref.WeakValueDictionary[int, Declared] = weakref.WeakValueDictionary()
+"""Resolutions of this process's kernels with `signature=`, by id, in the order of their creation."""
 
 
 def only(request: Request) -> Wanted:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from threading import get_ident
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError
@@ -138,12 +136,12 @@ class Session(Lookup):
 
         # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
         before, self._is_explaining = self._is_explaining, True
-        self.toolchain.load = self.local.peek_manifest
+        self.toolchain.load = self.local.peek_record
         try:
             found = explain(self, wanted)
         finally:
             self._is_explaining = before
-            self.toolchain.load = self.local.get_manifest
+            self.toolchain.load = self.local.get_record
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------
@@ -225,14 +223,13 @@ def checked_cache(cache: Any) -> Any:
 # -- the process's own session ---------------------------------------------------------------------------------------
 
 
-_process: Session | None = None
+_process: dict[str, Session] = {}
+"""The session of the process's own cache, under "", once it was made; `setdefault` is atomic."""
+
 _overrides: dict[str, Any] = {}
 _registered: dict[str, Callable[[Settings], Tier]] = {}
 _configured: object = None
 """Replaced by a new object at each change of the variables above, so that `process_session` notices the change."""
-
-_making: dict[Hashable, tuple[int, int]] = {}
-"""The thread and process that are making the session."""
 
 process_events = Events()
 """Events of the process's cache, which outlive each of its sessions."""
@@ -240,30 +237,16 @@ process_events = Events()
 
 def process_session() -> Session:
     """Return the session of the process's own cache, made at first use from the settings in force."""
-    global _process
-    found = _process
-    if found is not None:
-        return found
-    owner = mine = get_ident(), os.getpid()
-    try:
-        owner = _making.setdefault("", mine)
-        if owner is not mine:
-            from ..waiting import waited
-
-            if waited(_making, "", owner):
-                return process_session()
-        configured = None
-        while found is None or configured is not _configured:  # a subscriber or another thread changed it meanwhile
-            configured = _configured
-            settings = _settings(_overrides)
-            found = Session(settings, settings.directory or default_directory(), process_events)
-            for make in list(_registered.values()):
-                found.mount(make(settings))
-        _process = found = _process or found  # a signal handler may have made one
-        return found
-    finally:
-        if owner is mine:
-            _making.pop("", None)
+    found = _process.get("")
+    while found is None:
+        configured = _configured
+        settings = _settings(_overrides)
+        made = Session(settings, settings.directory or default_directory(), process_events)
+        for make in list(_registered.values()):
+            made.mount(make(settings))
+        if configured is _configured:  # no subscriber and no other thread changed it meanwhile
+            found = _process.setdefault("", made)  # another thread, or a signal handler, may have made one
+    return found
 
 
 def _settings(overrides: Mapping[str, Any]) -> Settings:
@@ -292,10 +275,11 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
     """
-    global _process, _configured
+    global _configured
     settings = _settings({**_overrides, **overrides})
     _overrides.update(overrides)
-    before, _configured, _process = _process, object(), None
+    _configured = object()
+    before = _process.pop("", None)
     if before is not None:
         before.forget()
     return settings

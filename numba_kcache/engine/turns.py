@@ -1,19 +1,25 @@
 """Build a missing request once among the threads, processes (ranks) and nodes of a job; the others wait for it.
 
-Promise     One process compiles, and the others wait a bounded time. Nobody waits for another request's compile.
+Promise     One process compiles, and the others wait a bounded time. Nobody waits for another request's compile. A
+            process that would have to wait first resolves other kernels that its program declares with `signature=`,
+            until the wait is over; it calls no user function, and an error is raised later, where that kernel is used.
+Method      Each of these kernels is tried once, in program order, and skipped if another process builds it.
 Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from ..keys import Component, derive
-from ..model import EventKind, tell_wait
+from ..model import EventKind, Target, tell_wait
+from ..waiting import is_reentered
 from . import candidates
 from .lookup import LOOKING
-from .request import Request, Resolution, Wanted, only
+from .request import Request, Resolution, Wanted, declared, only
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 
 waits = True
 """Whether to wait for another process; False in a warm-up worker that has other kernels to build."""
+
+_ahead: set[int] = set()
+"""Threads that resolve a kernel before the program needs it, by `get_ident`: they wait for nobody."""
 
 
 class BusyError(Exception):
@@ -32,26 +41,32 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
-        BusyError: This process would have to wait, and `waits` is False.
+        BusyError: This thread would have to wait, and must not.
     """
     request, looks = wanted.request, session.settings.mode in LOOKING
-    with session.local.building(derive(components), None if waits else 0.0) as turn:
+    key, may_wait = derive(components), waits and get_ident() not in _ahead
+    others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
+    while session.local.locks.is_taken(key) and next(others, False):
+        pass
+    with session.local.building(key, None if may_wait else 0.0) as turn:
         if looks and (turn.found is not None or turn.waited_s > 0):
             found = session.first(candidates(session, only(request), (None,)), "waited")  # None: the local store
             if found is not None:
                 session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                 return found
         tell_wait(session.events.emit, f"another process's build of {request.label}, in vain", turn.waited_s)
-        if not waits and not turn.has_turn:
+        if not may_wait and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.chain is not None:
-            return _compile_for_all(session, session.chain, request, components)
+            return _compile_for_all(session, session.chain, request, key, components, waits=may_wait)
         return session.compile(request, components)
 
 
-def _compile_for_all(session: Session, chain: Chain, request: Request, components: Sequence[Component]) -> Resolution:
+def _compile_for_all(
+    session: Session, chain: Chain, request: Request, key: str, components: Sequence[Component], *, waits: bool
+) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
-    with chain.elected(derive(components), waits=waits) as election:
+    with chain.elected(key, waits=waits) as election:
         if election.is_lost:
             raise BusyError(request.label)
         found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
@@ -61,3 +76,22 @@ def _compile_for_all(session: Session, chain: Chain, request: Request, component
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
         chain.settle()  # stores it locally, for those that wait for this node's turn
         return found
+
+
+def _others_resolved(session: Session, target: Target) -> Iterator[bool]:
+    """Resolve declared kernels one by one, without waiting: yield True after each that no other process builds."""
+    me = get_ident()
+    for reference in declared.valuerefs():
+        resolves: Sequence[Callable[[], object]] = ()
+        with suppress(Exception):  # an invalid signature or target is an error where the kernel is used
+            each = reference()
+            resolves = each.ahead(target) if each is not None and each.session() is session else ()
+        for resolve in resolves:
+            _ahead.add(me)
+            try:
+                resolve()
+            except Exception:  # another process builds it, or the error is raised again where this kernel is used
+                continue
+            finally:
+                _ahead.discard(me)
+            yield True

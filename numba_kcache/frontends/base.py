@@ -263,7 +263,8 @@ class Resolutions:
         resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
         shared: Session, resolution and module of the kernel loaded last, for the other kernels of the same artifact.
 
-    No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`.
+    No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`,
+    so that it is counted once.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
         return why
     if build not in _probed:
         name = digest_of(["observer", build])
-        record = toolchain.load_record(name)
+        record = toolchain.load(name)
         known = record.get("why") if record else None
         _probed[build] = known if isinstance(known, str) else _probe()
         if known != _probed[build]:

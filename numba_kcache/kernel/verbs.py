@@ -121,7 +121,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
     is_configured = cache.settings.directory is not None and cache.settings.mode in STORING
     if not is_configured or cache.local.tree is None:
         return
-    from ..store.shards import is_there
+    from ..store.files import is_there
 
     if key and is_there(cache.local.tree, key):
         return

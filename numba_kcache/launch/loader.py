@@ -22,14 +22,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Hashable, Sequence
-from threading import get_ident
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import KCacheError, LaunchError
-from ..model import Emit, Event, EventKind
+from ..model import LONG_WAIT_S, Emit, Event, EventKind, tell_wait
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
 from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, limits_of
@@ -51,6 +51,9 @@ _FUNCTION_ATTRIBUTES = {
     "PREFERRED_SHARED_MEMORY_CARVEOUT": 9, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14,
 }  # fmt: skip
 """Numbers of CU_FUNC_ATTRIBUTE names."""
+
+LONGEST_WAIT_S = 5.0
+"""Longest wait for another thread that loads the same module; after it both load, and one of the two is unloaded."""
 
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
@@ -169,7 +172,7 @@ class Loader:
         self._dropped: list[tuple[Any, ...]] = []
         self.streams: dict[int, Any] = {}
         self.layouts: dict[Any, Any] = {}
-        self._loading: dict[Hashable, tuple[int, int]] = {}
+        self._locks: dict[tuple[str, int], threading.RLock] = {}  # of the modules that are being loaded
         renewed_in_children.add(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
@@ -187,20 +190,18 @@ class Loader:
             LaunchError: The driver cannot load it for another reason.
         """
         name, modules = (key, device.ordinal), self._modules
-        owner = mine = get_ident(), os.getpid()
+        lock, start = self._locks.setdefault(name, threading.RLock()), time.perf_counter()
+        is_alone = lock.acquire(timeout=LONGEST_WAIT_S)
         try:
-            owner = self._loading.setdefault(name, mine)
-            if owner is not mine:
-                from ..waiting import waited
-
-                waited(self._loading, name, owner, tell=self._emit)
+            if time.perf_counter() - start > LONG_WAIT_S:
+                tell_wait(self._emit, "another thread that loads the same kernel", time.perf_counter() - start)
             found = modules.get(name)
             module = None if found is None else found()
             if module is not None and not module.has_lost_its_context():
                 return module.kernel(entry)
             if found is not None:
                 modules.pop(name, None)
-            start, driver, code = time.perf_counter(), bindings(), (artifact, dict[str, Any]())
+            driver, code = bindings(), (artifact, dict[str, Any]())
             _require_fit(code, entry, [])
             answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
             before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
@@ -214,12 +215,13 @@ class Loader:
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
             first = modules.setdefault(name, weakref.ref(made))()
-            if first is not None and first is not made:  # a signal handler loaded it meanwhile: keep its variables
+            if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
                 made.unload()
                 return first.kernel(entry)
         finally:
-            if owner is mine:
-                self._loading.pop(name, None)
+            self._locks.pop(name, None)
+            if is_alone:
+                lock.release()
         if modules is not self._modules:
             made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
         fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
@@ -241,7 +243,8 @@ class Loader:
         self._dropped.append(dropped)
 
     def after_fork(self) -> None:
-        """Forget the parent's modules: CUDA does not survive a fork."""
+        """Forget the parent's modules: CUDA does not survive a fork. Its threads' locks stay locked for ever."""
+        self._locks = {}
         self.forget()
 
 

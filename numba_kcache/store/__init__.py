@@ -1,9 +1,4 @@
-"""The calls of the operating system that not every system has, in this module alone, and the interface of all stores.
-
-Promise     Every module of this package can be imported on every system. Where `MISSING` names something that a store
-            on disk needs and the system lacks, no DiskStore is made and kernels are kept in memory.
-Source      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, which fsync replaces.
-"""
+"""The calls of the operating system that only Linux has, in this module alone, and the interface of all stores."""
 
 from __future__ import annotations
 
@@ -15,16 +10,33 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    RECORD,
+    DamagedEntry,
+    Header,
+    StoredEntry,
+    Variant,
+    decode_entry,
+    decode_manifest,
+    decode_record,
+    encode_entry,
+    encode_manifest,
+    merge,
+    require_key,
+)
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
     from .listing import Order
+    from .locks import KeyLocks, KeyTurn
     from .report import EntryInfo, Usage
-    from .tree import Found, Tree
+    from .tree import Found
 
     class Forked(Protocol):
         """An object with locks or threads that have to be replaced in a forked child."""
@@ -33,18 +45,10 @@ if TYPE_CHECKING:  # a hit does not import these modules
             """Replace, in the child, locks that another thread of the parent may have held."""
 
 
-CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
-DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
-NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
-NOCTTY: int = getattr(os, "O_NOCTTY", 0)
+Result = TypeVar("Result")
+
+CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK, NOCTTY = os.O_CLOEXEC, os.O_DIRECTORY, os.O_NOFOLLOW, os.O_NONBLOCK, os.O_NOCTTY
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
-
-_NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "pread", "register_at_fork")
-
-
-MISSING = next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
-"""A call that a store on disk needs and this system lacks; "" if it has them all."""
 
 
 class Refused(PermissionError):
@@ -62,26 +66,24 @@ def try_flock(fd: int) -> None:
 
     Raises:
         BlockingIOError: Another process or thread holds the lock.
-        OSError: This filesystem, or this system, has no locks.
+        OSError: This filesystem has no locks.
     """
-    try:
-        import fcntl  # not at the top: a hit takes no lock
-    except ImportError:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    import fcntl  # not at the top: a hit takes no lock
+
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def unlock(fd: int) -> None:
     """Unlock a file that `try_flock` has locked; closing it is not enough while a forked child has it open."""
-    with suppress(ImportError, OSError):
-        import fcntl
+    import fcntl
 
+    with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def sync_data(fd: int) -> None:
     """Force the bytes of the open file `fd` to the disk."""
-    getattr(os, "fdatasync", os.fsync)(fd)
+    os.fdatasync(fd)
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
@@ -123,11 +125,6 @@ def rename_in(folder: int, name: str, to_folder: int, to_name: str) -> None:
 def unlink_in(folder: int, name: str) -> None:
     """Remove a file or link."""
     os.unlink(name, dir_fd=folder)
-
-
-def rmdir_in(folder: int, name: str) -> None:
-    """Remove an empty folder."""
-    os.rmdir(name, dir_fd=folder)
 
 
 def touch_in(folder: int, name: str) -> None:
@@ -291,19 +288,33 @@ def _is_half_initialised(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Store:
-    """A store of entries and manifests by key."""
+    """A store of entries, manifests and records by key.
 
-    def put_encoded(self, key: str, data: bytes) -> bool:
-        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
+    Attributes:
+        max_wait_s: Longest wait for a build of another process, in seconds.
+    """
+
+    max_wait_s: float
+
+    @property
+    def locks(self) -> KeyLocks:
+        """The turns of this node, so that one process builds each key."""
         raise NotImplementedError
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The bytes of an entry's or manifest's file, not verified; its time of use is not renewed."""
+        """The bytes of a file, not verified; its time of use is not renewed."""
+        raise NotImplementedError
+
+    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
+        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
+        raise NotImplementedError
+
+    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        """Read and decode a file, and renew its time of use; None if there is none that can be trusted."""
         raise NotImplementedError
 
     def files(self, *kinds: int) -> Iterator[Found]:
@@ -312,9 +323,22 @@ class Store:
 
     def take_unsigned(self) -> None:
         """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
-        tree: Tree | None = getattr(self, "tree", None)
-        if tree is not None:
-            tree.takes_unsigned = True
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, verified; None if there is none that can be trusted.
+
+        Raises:
+            ValueError: `key` is not 64 lower-case hexadecimal digits.
+        """
+        return self.read(ENTRY, key, decode_entry)
+
+    def get_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
+        return self.read(MANIFEST, family, decode_manifest) or []
+
+    def get_record(self, name: str) -> Header | None:
+        """The record of `name`, a key; None if there is none that can be trusted."""
+        return self.read(RECORD, name, decode_record)
 
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of any other under its key. Returns True if it was stored.
@@ -324,13 +348,43 @@ class Store:
         """
         return self.put_encoded(entry.key, encode_entry(entry))
 
+    def put_record(self, name: str, record: Header) -> bool:
+        """Store the record of `name` in place of any other. Returns True if it was stored."""
+        data = encode_entry(StoredEntry(name, record, {}), RECORD)
+        return len(data) <= MAX_MANIFEST_BYTES and self.put_encoded(name, data, RECORD)
+
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
+        before = self.get_manifest(family)
+        after = merge(before, *variants)
+        return after == before or self.put_encoded(family, encode_manifest(family, after), MANIFEST)
+
+    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
+        """Take the turn to build `key`, or wait until another has built it.
+
+        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
+        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
+        """
+        most_s = self.max_wait_s if wait_s is None else wait_s
+        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
+
     def peek(self, key: str) -> StoredEntry | None:
         """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""
-        data = self.get_encoded(key)
-        try:
-            return None if data is None else decode_entry(data, key)
-        except DamagedEntry:
-            return None
+        return self._peek(ENTRY, key, decode_entry)
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
+        return self._peek(MANIFEST, family, decode_manifest) or []
+
+    def peek_record(self, name: str) -> Header | None:
+        """Return the same as `get_record`, but do not renew the time of use, and leave a damaged file where it is."""
+        return self._peek(RECORD, name, decode_record)
+
+    def _peek(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        data = self.get_encoded(key, kind)
+        with suppress(DamagedEntry):
+            return None if data is None else decode(data, key)
+        return None
 
     def damage(self, key: str) -> str:
         """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
@@ -341,14 +395,6 @@ class Store:
         except DamagedEntry as error:
             return str(error)
         return ""
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
-        data = self.get_encoded(family, MANIFEST)
-        try:
-            return [] if data is None else decode_manifest(data, family)
-        except DamagedEntry:
-            return []
 
     def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
         """Yield every family and its variants, unordered; damaged manifests are skipped."""
@@ -384,5 +430,5 @@ class Store:
         """Number and bytes of the files, counted file by file."""
         from .report import Usage
 
-        files = list(self.files(ENTRY, MANIFEST))
+        files = list(self.files(ENTRY, MANIFEST, RECORD))
         return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))

@@ -18,23 +18,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..model import Emit, Event, EventKind, trouble
-from . import MISSING, Store, renewed_in_children
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, require_key
+from . import Result, Store, renewed_in_children
+from .entry import ENTRY, DamagedEntry, StoredEntry, Variant, require_key
 from .tree import Found, Tree
 
 if TYPE_CHECKING:
     from ..settings import Settings
     from .counters import CounterFile
-    from .locks import KeyLocks, KeyTurn
+    from .locks import KeyLocks
     from .memory import MemoryCounters, MemoryStore
     from .publish import Durability
     from .report import Problem, Removed
     from .writing import Writer
-
-Result = TypeVar("Result")
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _IRREGULAR = (errno.ELOOP, errno.ENXIO)
@@ -191,19 +189,8 @@ class DiskStore(Store):
 
     # Reading
 
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, verified; None if there is none that can be trusted.
-
-        Raises:
-            ValueError: `key` is not 64 lower-case hexadecimal digits.
-        """
-        return self._read(ENTRY, key, decode_entry)
-
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        return self._read(MANIFEST, family, decode_manifest) or []
-
-    def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        """Read and decode a file, and renew its time of use; None if there is none that can be trusted."""
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         try:
             try:
@@ -263,9 +250,13 @@ class DiskStore(Store):
 
     # Writing
 
-    def put_encoded(self, key: str, data: bytes) -> bool:
+    def take_unsigned(self) -> None:
+        """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
+        self.tree.takes_unsigned = True
+
+    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        return self.is_written() and self._writer.put(key, data)
+        return self.is_written() and self._writer.put(kind, require_key(key), data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store many encoded entries that the caller has verified, all of them or none.
@@ -282,16 +273,10 @@ class DiskStore(Store):
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
-        return self.is_written() and self._writer.add_variant(require_key(family), *variants)
-
-    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
-        """Take the turn to build `key`, or wait until another has built it.
-
-        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
-        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
-        """
-        most_s = self.max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
+        if not self.is_written():
+            return False
+        with self._writer.changing(require_key(family)):
+            return super().add_variant(family, *variants)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove entries not used for `older_than` seconds, then the least recently used down to the limit.
@@ -315,7 +300,7 @@ class DiskStore(Store):
     def set_aside(self, key: str) -> None:
         """Move the entry of `key` to the quarantine: its bytes are undamaged, but it cannot be used."""
         if self.is_written():
-            from .shards import set_aside
+            from .files import set_aside
 
             set_aside(self.tree, ENTRY, require_key(key))
 
@@ -334,7 +319,7 @@ class DiskStore(Store):
     def _damaged(self, kind: int, key: str, reason: str) -> None:
         self._report_damage(key, reason)
         if self.is_written():
-            from .shards import set_aside
+            from .files import set_aside
 
             set_aside(self.tree, kind, key)
 
@@ -353,9 +338,9 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
     left_bytes = settings.max_size_bytes - _bytes_of_headers(directory or "")
     limits: dict[str, Any] = {"max_size_bytes": max(left_bytes, 0), "max_entries": settings.max_entries}
     limits["max_wait_s"] = settings.build_wait_s
-    if settings.mode == "off" or directory is None or MISSING:
+    if settings.mode == "off" or directory is None:
         if settings.mode != "off":
-            why = f"no {MISSING} on this system" if MISSING else "no home directory is known (set NUMBA_KCACHE_DIR)"
+            why = "no home directory is known (set NUMBA_KCACHE_DIR)"
             where = "new kernels are kept in memory only, and compiled again by the next process"
             emit(trouble("directory", f"{why}: {where}"))
         from .memory import MemoryStore

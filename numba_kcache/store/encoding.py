@@ -21,7 +21,7 @@ from .entry import (
     NAME_CHARACTERS,
     PREFIX,
     RAW,
-    RECORD,
+    ROW,
     ZSTD,
     StoredEntry,
     json_of,
@@ -45,9 +45,9 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
         least = _LEAST_TO_COMPRESS_BYTES if table else LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
-        table.append(RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
+        table.append(ROW.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
-    size = _SMALLEST - len("{}") + len(table) * RECORD.size + len(header) + sum(map(len, stored))
+    size = _SMALLEST - len("{}") + len(table) * ROW.size + len(header) + sum(map(len, stored))
     unpacked = sum(map(len, entry.payloads.values()))
     if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
         raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")
@@ -62,10 +62,11 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:
+    from .compression import pack
+
     try:
-        from .compression import pack
+        packed = pack(payload)
     except ImportError:  # a broken zstandard costs disk space, no launch
         return RAW, payload
-    packed = pack(payload)
     is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # of zeros, for example
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)

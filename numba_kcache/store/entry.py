@@ -1,4 +1,4 @@
-"""The file format of entries and manifests: a key, a JSON header and compressed payloads under one digest.
+"""The file format of entries, manifests and records: a key, a JSON header and compressed payloads under one digest.
 
 Promise     `decode_entry` returns exactly what `encode_entry` was given for this key; any other bytes raise
             DamagedEntry. No size that a file claims is allocated before it has been checked. There are limits for all
@@ -45,15 +45,17 @@ MAX_VALUES = 1 << 20
 MAX_VARIANTS = 64
 """Number of variants that the manifest of a family keeps."""
 
-MAX_MANIFEST_BYTES = 8 << 20
-"""Limit of a manifest; where it would be larger, the oldest variants are dropped."""
+MAX_MANIFEST_BYTES = 2 << 20
+"""Limit of a manifest or record. Where a manifest would be larger, the oldest variants are dropped; a variant with 500
+headers takes 50 KiB."""
 
-ENTRY, MANIFEST = 1, 2
-"""The kinds of file: a compiled artifact, or the list of variants stored for one family of requests."""
+ENTRY, MANIFEST, RECORD = 1, 2, 3
+"""The kinds of file: a compiled artifact; the list of variants stored for one family of requests; and facts that this
+machine found out, such as the builds of its compilers, as one JSON object."""
 
 MAGIC = b"\x89NKC\r\n\x1a\n"  # like PNG's: a transfer in text mode changes these bytes
 PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, file bytes, key
-RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
+ROW = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
 DIGEST_BYTES = 16
 RAW, ZSTD = 0, 1
 NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyz_0123456789"
@@ -73,8 +75,7 @@ Variant = dict[str, Any]
 
 
 _VARIANT_KINDS = (
-    ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("record", dict),
-    ("paths", list), ("closures", list),
+    ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("paths", list),
 )  # fmt: skip
 """Types of the optional fields of a variant that this version knows."""
 
@@ -180,7 +181,7 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     Args:
         data: A whole file.
         key: The key under which the file was found; the key in the file must be equal.
-        kind: ENTRY or MANIFEST; the kind in the file must be equal.
+        kind: ENTRY, MANIFEST or RECORD; the kind in the file must be equal.
 
     Raises:
         DamagedEntry: A byte differs from what was written, or the contents break the format.
@@ -219,7 +220,7 @@ def head_bytes(data: bytes, kind: int = ENTRY) -> int:
         raise DamagedEntry("holds another kind of file")
     if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
         raise DamagedEntry("the header is out of bounds")
-    return PREFIX.size + int(payloads) * RECORD.size + int(header_bytes)
+    return PREFIX.size + int(payloads) * ROW.size + int(header_bytes)
 
 
 def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
@@ -235,9 +236,9 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     prefix = PREFIX.unpack_from(data)
     if len(data) < end or prefix[6].hex() != key:
         raise DamagedEntry("cut short, or of another key")
-    table_end, unpacked = PREFIX.size + prefix[3] * RECORD.size, 0
+    table_end, unpacked = PREFIX.size + prefix[3] * ROW.size, 0
     records = []
-    for padded, *rest in RECORD.iter_unpack(memoryview(data)[PREFIX.size : table_end]):
+    for padded, *rest in ROW.iter_unpack(memoryview(data)[PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
         if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(NAME_CHARACTERS):
             raise DamagedEntry("a payload's name is malformed")
@@ -253,20 +254,10 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
 
 
 def encode_manifest(family: str, variants: list[Variant]) -> bytes:
-    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`.
-
-    Lines that variants have in common (header files that did not change between them) are written once.
-    """
-    while True:
-        header: Header = {"variants": variants}
-        if len(variants) > 1:
-            from .shared_lines import share  # here: a kernel's first entry shares nothing
-
-            header = share(variants)
-        size = len(json_of(header))
-        if size <= MAX_MANIFEST_BYTES:
-            return encode_entry(StoredEntry(family, header, {}), MANIFEST)
+    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`."""
+    while (size := len(json_of({"variants": variants}))) > MAX_MANIFEST_BYTES:
         variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
+    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
 
 
 def decode_manifest(data: bytes, family: str) -> list[Variant]:
@@ -275,17 +266,9 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
     Raises:
         DamagedEntry: As by `decode_entry`, or the file does not hold variants.
     """
-    header = decode_entry(data, family, MANIFEST).header
-    variants, lines = header.get("variants"), header.get("lines")
+    variants = decode_entry(data, family, MANIFEST).header.get("variants")
     if type(variants) is not list or len(variants) > MAX_VARIANTS:
         raise DamagedEntry("holds no list of variants")
-    if lines or (lines is not None and data.count(b'"lines"') > 1):
-        from .shared_lines import unshare
-
-        try:
-            variants = unshare(variants, list(lines))
-        except (TypeError, IndexError, RecursionError):
-            raise DamagedEntry("refers to lines that it does not hold") from None
     for variant in variants:
         if type(variant) is not dict or type(variant.get("key")) is not str:
             raise DamagedEntry("holds a variant without a key")
@@ -293,6 +276,15 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
             if name in variant and type(variant[name]) is not kind:
                 raise DamagedEntry(f"holds a variant whose {name} is a {type(variant[name]).__name__}")
     return variants
+
+
+def decode_record(data: bytes, name: str) -> Header:
+    """Decode the record of a name, written by `encode_entry` as the header of a file without payloads.
+
+    Raises:
+        DamagedEntry: As by `decode_entry`.
+    """
+    return decode_entry(data, name, RECORD).header
 
 
 def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:

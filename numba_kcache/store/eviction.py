@@ -18,15 +18,15 @@ import re
 from collections.abc import Iterable
 
 from .counters import CounterFile
-from .entry import ENTRY, MANIFEST
+from .entry import ENTRY
 from .faults import reached
 from .folders import LOCKS, PRIVATE, STATISTICS, Folder
 from .limits import begin_pass, choose
 from .locks import LockFile
-from .names import PATTERNS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
+from .names import PATTERNS, remove, remove_named
 from .publish import private_name
 from .report import Removed
-from .tree import RECENCY_NS, Found, Tree
+from .tree import FOLDERS, RECENCY_NS, Found, Tree
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
@@ -35,9 +35,6 @@ LOW_WATER = 0.85
 
 STALE_S = 3600
 """Age from which a private file, or a lock file that no process has locked, is removed."""
-
-OLD_FORMAT_S = 30 * 24 * 3600
-"""Time without use or change after which the tree of an older format is removed."""
 
 
 def evict(
@@ -53,8 +50,8 @@ def evict(
 
     Args:
         tree: The tree to evict from.
-        max_size_bytes: Limit of entries and manifests together.
-        max_entries: Limit of the number of entries, and of the number of manifests.
+        max_size_bytes: Limit of all files together.
+        max_entries: Limit of the number of files of each kind.
         now_s: Time, in seconds since the epoch.
         older_than_s: Also remove files that were not used for this many seconds.
         low_water: Share of an exceeded limit down to which files are removed.
@@ -70,7 +67,7 @@ def evict(
         return None
     try:
         latest_ns = int(now_s * 1e9) + RECENCY_NS  # a clock that was ahead set later times: those files go first
-        files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
+        files = sorted(tree.walk(*FOLDERS), key=lambda file: (file.used_ns <= latest_ns, file.used_ns))
         reached("eviction.walked")
         doomed = choose(
             files,
@@ -82,7 +79,7 @@ def evict(
         removed = []
         for file in doomed:
             reached("eviction.removing")
-            if remove_unchanged(file):
+            if remove(file, unchanged=True):
                 removed.append(file)
                 reached("eviction.removed")
         reap(tree)
@@ -104,7 +101,7 @@ def sum_of(files: Iterable[Found]) -> Removed:
 
 
 def reap(tree: Tree) -> None:
-    """Remove temporary files and lock files whose processes have ended, and unused trees of older formats.
+    """Remove temporary files and lock files whose processes have ended.
 
     Age is the difference to the time of a file made now on the same filesystem, whose clock may differ from ours.
     """
@@ -132,6 +129,3 @@ def reap(tree: Tree) -> None:
                 lock.close()
         except OSError:
             continue
-    for old in old_formats(tree):
-        if last_change_s(old) < now_s - OLD_FORMAT_S:
-            remove_all(old)

@@ -4,7 +4,7 @@ Promise     Every name is looked up in a folder that was opened for this call, w
             and mode were checked. Only regular files with a single hard link are opened.
 Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
             everybody.
-Not here    The files of entries and manifests (shards); recognising the names of this package's files, and removing
+Not here    The files of entries and manifests (files); recognising the names of this package's files, and removing
             files by their names (names).
 """
 

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
 from . import renewed_in_children
-from .entry import ENTRY, MANIFEST
 from .folders import QUARANTINE, Folder
 from .locks import LockFile
-from .tree import SHARDS, Found, Tree
+from .tree import FOLDERS, SHARDS, Found, Tree
 
 if TYPE_CHECKING:  # writing imports this module, and disk imports writing; a put that starts no pass needs no report
     from .disk import DiskStore
@@ -74,7 +73,7 @@ class Limits:
     def start_if_due(self, key: str) -> None:
         """Start a pass if the folders of `key` hold more than their share of a limit, or none ran for a day."""
         is_full = choose(
-            list(self._tree.walk(ENTRY, MANIFEST, shards=(key[:2],))),
+            list(self._tree.walk(*FOLDERS, shards=(key[:2],))),
             max_size_bytes=self._store.max_size_bytes / len(SHARDS),
             max_entries=self._store.max_entries / len(SHARDS),
         )
@@ -167,7 +166,7 @@ class Limits:
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             remove_named(folder, QUARANTINE)
         removed = []
-        for file in self._tree.walk(MANIFEST, ENTRY):
+        for file in self._tree.walk(*FOLDERS):
             tell()
             if remove(file):
                 removed.append(file)

@@ -16,8 +16,8 @@ from typing import Literal
 
 from . import entry as entry_format
 from . import open_in
-from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
-from .payload_check import check_payloads
+from .compression import check_payloads
+from .entry import MANIFEST, RECORD, DamagedEntry, Header, StoredEntry
 from .report import EntryInfo
 from .tree import FOLDERS, READ, Found, Tree
 
@@ -74,12 +74,14 @@ def damaged(
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
         tell: Called for each file.
     """
-    for file in tree.walk(ENTRY, MANIFEST):
+    for file in tree.walk(*FOLDERS):
         tell()
         try:
             data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
                 entry_format.decode_manifest(data, file.key)
+            elif file.kind == RECORD:
+                entry_format.decode_record(data, file.key)
             else:
                 entry = entry_format.decode_entry(data, file.key)
                 check_payloads(entry)

@@ -146,8 +146,9 @@ class LockFile:
         if self._ended is not None and unlocks:  # a child has no such thread, and another thread may have locked this
             self._ended.set()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self) -> None:  # CPython drops an exception that a signal handler raises here: do little
+        if self._fd >= 0:
+            self.close()
 
 
 def _beat(folder: Folder, name: str, identity: tuple[int, int] | None, ended: threading.Event) -> None:
@@ -184,6 +185,13 @@ class KeyLocks:
             file.close(unlocks=False)
         self.turns, self.held = {}, weakref.WeakSet()
         _building.clear()
+
+    def is_taken(self, name: str) -> bool:
+        """Check whether a process has the turn of a name, or was killed while it had it."""
+        try:
+            return self.folder is not None and bool(self.folder.status(name))
+        except OSError:
+            return False
 
     def turn(
         self,

@@ -13,12 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from . import Store, renewed_in_children
-from . import entry as entry_format
-from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
+from . import Result, Store, renewed_in_children
+from .entry import ENTRY, MANIFEST, RECORD, Variant, require_key
 from .eviction import LOW_WATER, sum_of, time_before_ns
 from .limits import choose
-from .locks import KeyLocks, KeyTurn
+from .locks import KeyLocks
 from .report import Problem, Removed
 from .tree import Found
 
@@ -36,11 +35,11 @@ class MemoryStore(Store):
     ) -> None:
         self.directory, self.place, self.readonly, self.tree = "", "", False, None
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
-        self._clock, self._max_wait_s = clock, max_wait_s
+        self._clock, self.max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
         self.after_fork()
         renewed_in_children.add(self)
-        self.locks = KeyLocks(None)
+        self._locks = KeyLocks(None)
         self.counters = MemoryCounters()
 
     def after_fork(self) -> None:
@@ -51,14 +50,24 @@ class MemoryStore(Store):
         """Return "": nothing is written to disk."""
         return ""
 
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, or None."""
-        data = self._read(ENTRY, key)
-        return None if data is None else entry_format.decode_entry(data, key)
+    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        """Read and decode a file, and renew its time of use."""
+        name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
+        with self._mutex:
+            data, _ = self._files.pop(name, (None, 0))
+            if data is not None:
+                self._files[name] = data, now_ns
+        return None if data is None else decode(data, key)
 
-    def put_encoded(self, key: str, data: bytes) -> bool:
+    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        return self._write(ENTRY, key, data)
+        if len(data) > self.max_size_bytes:
+            return False
+        with self._mutex:
+            self._files.pop((kind, key), None)
+            self._files[kind, key] = data, int(self._clock() * 1e9)
+            self._evict(self.max_size_bytes, 0, LOW_WATER)
+        return True
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store all of these encoded entries, which the caller has verified, or raise OSError and store none."""
@@ -78,19 +87,15 @@ class MemoryStore(Store):
         files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in items]
         return (file for file in files if file.kind in kinds)
 
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first."""
-        data = self._read(MANIFEST, family)
-        return [] if data is None else entry_format.decode_manifest(data, family)
-
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
         with self._mutex:
-            return self._write(
-                MANIFEST,
-                family,
-                entry_format.encode_manifest(family, entry_format.merge(self.get_manifest(family), *variants)),
-            )
+            return super().add_variant(family, *variants)
+
+    @property
+    def locks(self) -> KeyLocks:
+        """The turns of the threads of this process."""
+        return self._locks
 
     def obstacle(self) -> str:
         """Return "": memory can always be written to."""
@@ -99,15 +104,6 @@ class MemoryStore(Store):
     def prepare(self) -> str:
         """Return "": no directory has to be made."""
         return ""
-
-    def damage(self, key: str) -> str:
-        """Return "": entries in memory are not checked for damage."""
-        return ""
-
-    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
-        """Take the turn to build `key` among the threads of this process."""
-        longest_s = self._max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; returns True if there was one."""
@@ -125,7 +121,7 @@ class MemoryStore(Store):
     def clear(self, _tell: Callable[[], object] | None = None) -> Removed:
         """Remove everything."""
         with self._mutex:
-            removed = sum_of(self.files(ENTRY, MANIFEST))
+            removed = sum_of(self.files(ENTRY, MANIFEST, RECORD))
             self._files.clear()
         return removed
 
@@ -136,27 +132,10 @@ class MemoryStore(Store):
     def wait_for_eviction(self) -> None:
         """Return at once: each put evicts what exceeds the limits."""
 
-    def _read(self, kind: int, key: str) -> bytes | None:
-        name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
-        with self._mutex:
-            data, _ = self._files.pop(name, (None, 0))
-            if data is not None:
-                self._files[name] = data, now_ns
-        return data
-
-    def _write(self, kind: int, key: str, data: bytes) -> bool:
-        if len(data) > self.max_size_bytes:
-            return False
-        with self._mutex:
-            self._files.pop((kind, key), None)
-            self._files[kind, key] = data, int(self._clock() * 1e9)
-            self._evict(self.max_size_bytes, 0, LOW_WATER)
-        return True
-
     def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Removed:
         with self._mutex:
             doomed = choose(
-                list(self.files(ENTRY, MANIFEST)),
+                list(self.files(ENTRY, MANIFEST, RECORD)),
                 max_size_bytes=max_size_bytes,
                 max_entries=self.max_entries,
                 before_ns=before_ns,

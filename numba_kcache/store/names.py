@@ -1,8 +1,7 @@
 """Recognise this package's files in a tree by their names, to remove them, and list all other files.
 
-Promise     Only regular files whose names match the pattern of their folder, and empty folders of this package, are
-            removed; no folder is removed with its contents. Links, devices, pipes and files of other programs are left
-            where they are, and `strangers` lists them.
+Promise     Only regular files whose names match the pattern of their folder are removed, and no folder. Links, devices,
+            pipes and files of other programs are left where they are, and `strangers` lists them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import re
 import stat
 from collections.abc import Iterator
 
-from . import Refused, rmdir_in, stat_in
-from .entry import FORMAT
+from . import Refused, stat_in
 from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
 from .origin import UNSIGNED
-from .tree import FOLDERS, SHARDS, Found, Tree
+from .tree import FOLDERS, Found, Tree
 
 MAX_QUARANTINED = 20
 """Most damaged files that are kept for inspection."""
@@ -31,8 +29,16 @@ PATTERNS = {
 }
 """Pattern of the file names in each folder, other than those of entries and manifests."""
 
-_ENTRY = r"[0-9a-f]{62}"
-_OWN_FILES = ("evict.lock", UNSIGNED)
+_FOLDER = "|".join((*PATTERNS, *(f"{name}(/[0-9a-f]{{2}})?" for name in FOLDERS.values())))
+_FILE = "|".join(
+    (
+        *(f"{name}/({pattern})" for name, pattern in PATTERNS.items()),
+        *(f"{name}/[0-9a-f]{{2}}/[0-9a-f]{{62}}" for name in FOLDERS.values()),
+        rf"evict\.lock|{UNSIGNED}",
+    )
+)
+"""Patterns of the paths, below the tree's own folder, of this package's folders and files."""
+
 _KINDS = (
     (stat.S_ISREG, "a file"),
     (stat.S_ISDIR, "a folder"),
@@ -42,24 +48,21 @@ _KINDS = (
 )
 
 
-def remove(file: Found) -> bool:
-    """Remove an entry or manifest; returns True if it is gone."""
+def remove(file: Found, *, unchanged: bool = False) -> bool:
+    """Remove an entry, manifest or record; returns True if it is gone.
+
+    Args:
+        file: The file, as a walk found it.
+        unchanged: Remove it only if it was not used or replaced since the walk.
+    """
     try:
         assert file.tree is not None
         with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
+            if unchanged:
+                status = stat_in(folder, file.key[2:])
+                if (status.st_mtime_ns, status.st_size) != (file.used_ns, file.size_bytes):
+                    return False
             return unlink(folder, file.key[2:])
-    except OSError:
-        return False
-
-
-def remove_unchanged(file: Found) -> bool:
-    """Remove an entry or manifest unless it was used or replaced since the walk; returns True if it was removed."""
-    try:
-        assert file.tree is not None
-        with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
-            status = stat_in(folder, file.key[2:])
-            is_same = (status.st_mtime_ns, status.st_size) == (file.used_ns, file.size_bytes)
-            return is_same and unlink(folder, file.key[2:])
     except OSError:
         return False
 
@@ -94,36 +97,6 @@ def trim_quarantine(folder: int) -> None:
         unlink(folder, name)
 
 
-def remove_all(tree: Tree) -> None:
-    """Remove all of this package's files in an unused tree, and the folders that are then empty."""
-    for file in list(tree.walk(*FOLDERS)):
-        remove(file)
-    for name in PATTERNS:
-        try:
-            with tree.opened(name) as folder:
-                remove_named(folder, name)
-        except OSError:
-            continue
-    folders = [(parent, shard) for parent in FOLDERS.values() for shard in SHARDS]
-    for names in (*folders, *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
-        try:
-            with tree.opened(*names[:-1]) as folder:
-                rmdir_in(folder, names[-1])  # fails where it is not empty
-        except OSError:
-            continue
-    try:
-        with tree.opened() as folder:
-            for name in _OWN_FILES:
-                unlink(folder, name)
-        root = tree.open_root()
-        try:
-            rmdir_in(root, tree.names[-1])
-        finally:
-            os.close(root)
-    except OSError:
-        pass
-
-
 def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield the path below the root and the kind of each file or folder that this package did not make.
 
@@ -141,67 +114,26 @@ def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
         return
     finally:
         os.close(root)
-    shards = {(folder, shard) for folder in FOLDERS.values() for shard in _folders_in(tree, folder)}
-    for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS)), *sorted(shards)):
-        try:
-            with tree.opened(*names) as folder:
-                found = [(each, stat_in(folder, each)) for each in os.listdir(folder)]
-        except FileNotFoundError:
-            continue
-        except Refused as error:
-            yield "/".join((*tree.names, *names)), str(error)
-            continue
-        except OSError:
-            continue  # not a folder: it was listed with its kind already
-        for each, status in found:
-            if not _is_ours(names, each, status):
-                yield "/".join((*tree.names, *names, each)), _kind(status)
+    yield from _strangers_in(tree, ())
 
 
-def _folders_in(tree: Tree, folder: str) -> list[str]:
+def _strangers_in(tree: Tree, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     try:
-        with tree.opened(folder) as fd:
-            return [name for name in os.listdir(fd) if name in SHARDS]
-    except OSError:
-        return []
-
-
-def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
-    is_folder, is_file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
-    if not names:
-        return (is_folder and name in (*FOLDERS.values(), *PATTERNS)) or (is_file and name in _OWN_FILES)
-    if names[0] in PATTERNS:
-        return bool(re.fullmatch(PATTERNS[names[0]], name)) and (is_file or names[0] == QUARANTINE)
-    if len(names) == 1:
-        return is_folder and name in SHARDS
-    return is_file and bool(re.fullmatch(_ENTRY, name))
+        with tree.opened(*names) as folder:
+            found = [(each, stat_in(folder, each)) for each in sorted(os.listdir(folder))]
+    except Refused as error:
+        yield "/".join((*tree.names, *names)), str(error)
+        return
+    except OSError:  # it was removed; or it is no folder, and was listed
+        return
+    for each, status in found:
+        path = "/".join((*names, each))
+        is_kept = stat.S_ISREG(status.st_mode) or names == (QUARANTINE,)
+        if stat.S_ISDIR(status.st_mode) and re.fullmatch(_FOLDER, path):
+            yield from _strangers_in(tree, (*names, each))
+        elif not (is_kept and re.fullmatch(_FILE, path)):
+            yield "/".join((*tree.names, path)), _kind(status)
 
 
 def _kind(status: os.stat_result) -> str:
     return next((text for is_kind, text in _KINDS if is_kind(status.st_mode)), "a device")
-
-
-def old_formats(root: Tree) -> list[Tree]:
-    """The trees of older formats below the same root; newer ones are left to newer versions of this package."""
-    try:
-        fd = root.open_root()
-        try:
-            names = os.listdir(fd)
-        finally:
-            os.close(fd)
-    except OSError:
-        return []
-    numbers = [int(name[1:]) for name in names if re.fullmatch(r"v[0-9]{1,6}", name)]
-    return [Tree(root.root, shared=root.shared, format=number) for number in numbers if number < FORMAT]
-
-
-def last_change_s(tree: Tree) -> float:
-    """The newest modification time in a tree, in seconds since the epoch; an entry's is the time of its last use."""
-    newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
-    for names in ((), *((name,) for name in (*FOLDERS.values(), *PATTERNS))):
-        try:
-            with tree.opened(*names) as folder:
-                newest = max(newest, os.fstat(folder).st_mtime)
-        except OSError:
-            continue
-    return newest

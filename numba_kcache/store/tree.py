@@ -4,7 +4,7 @@ Promise     No file outside the tree is touched, no link inside it is followed, 
             regular file is read. Raises OSError and DamagedEntry, which store.disk turns into misses and events.
             A root that another user owns or may write to is refused unless `shared` is set: the files in it become code
             on the GPU. Look-ups create no folder.
-Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
+Method      <root>/v1/{entries,manifests,records}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
             are 390 to a directory and a miss is one failed open. The path of the root is resolved once, component by
             component; a link counts only where no other user can have put it there. The root is opened and checked
             once, and the descriptor of <root>/v1 is kept: the directory that was checked is the one used, whatever the
@@ -42,7 +42,7 @@ from . import (
     open_in,
     resolve,
 )
-from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
+from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, RECORD, DamagedEntry, require_key
 
 if TYPE_CHECKING:  # needed only to write: a hit does not import this module
     from .publish import Durability
@@ -51,7 +51,7 @@ RECENCY_NS = 3600 * 10**9
 """A hit renews a file's time of use if that is longer ago than this, in nanoseconds."""
 
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not block the reader
-FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
+FOLDERS = {ENTRY: "entries", MANIFEST: "manifests", RECORD: "records"}
 SHARDS = tuple(bytes(range(256)).hex(" ").split())
 """Folders of each kind, named by the first digits of the keys in them."""
 
@@ -311,13 +311,13 @@ class Tree:
         Raises:
             OSError: The file was not published.
         """
-        from .shards import publish_entry
+        from .files import publish_entry
 
         publish_entry(self, kind, require_key(key), data, durability=durability, time_ns=time_ns)
 
     def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
         """Yield each file of these kinds in these shards; files that vanish meanwhile are skipped."""
-        from .shards import walk
+        from .files import walk
 
         return walk(self, kinds, shards)
 

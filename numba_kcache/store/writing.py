@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
+from .entry import ENTRY
 from .folders import LOCKS, PRIVATE, Folder, local_directory, unwritable, words_of
 from .limits import Limits
 from .locks import KeyLocks
@@ -66,17 +66,9 @@ class Writer:
             return words_of(error, self._store.directory)
         return unwritable(self._tree)
 
-    def put(self, key: str, data: bytes) -> bool:
-        """Store an encoded entry; returns True if it was stored."""
-        store = self._store
-        if len(data) > store.max_size_bytes:
-            store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
-            return False
-        return self._write(ENTRY, key, data)
-
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store all of these encoded entries, or raise OSError and store none."""
-        from .batch import publish_all
+        from .files import publish_all
 
         store = self._store
         shortage = self.limits.shortage(size_bytes)
@@ -87,19 +79,19 @@ class Writer:
         if not store.is_network:
             self.limits.start()
 
-    def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
-        store = self._store
+    @contextmanager
+    def changing(self, family: str) -> Iterator[None]:
+        """A context in which no other process changes a manifest; after a second it begins without that."""
         with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S) as (_, waited_s, _):
-            tell_wait(store.emit, "another process that changes the same manifest", waited_s)
-            before = store.get_manifest(family)
-            after = merge(before, *variants)
-            if after == before:
-                return True
-            return self._write(MANIFEST, family, encode_manifest(family, after))
+            tell_wait(self._store.emit, "another process that changes the same manifest", waited_s)
+            yield
 
-    def _write(self, kind: int, key: str, data: bytes) -> bool:
+    def put(self, kind: int, key: str, data: bytes) -> bool:
+        """Store an encoded file; returns True if it was stored."""
         store = self._store
+        if len(data) > store.max_size_bytes:
+            store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
+            return False
         now_s = store.clock()
         if 0 <= now_s - self._paused_s < PAUSE_S:  # unless the clock was set back
             return False

@@ -20,9 +20,9 @@ from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import entry as entry_format
 from ..store import renewed_in_children
+from ..store.compression import check_payloads
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
-from ..store.payload_check import check_payloads
 from .breaker import Away, Breaker
 from .tier import Tier, TierReport
 from .trust import SIGNATURE, Trust, Unsigned

@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..keys import digest_of
@@ -33,7 +33,6 @@ called = set[str]()
 PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
-RECORD_KEY = "toolchain"  # key of the variant that holds a record, in the manifest of the record's name
 _BEGAN_NS = time.time_ns()
 """Time at which this module was imported: a package whose files changed later may have been imported before that."""
 
@@ -67,7 +66,7 @@ class Toolchain:
     """The compilers of this process, identified lazily and remembered in a record.
 
     Args:
-        load: Returns the variants of the manifest of a name; one of them holds the record saved under it.
+        load: Loads the record of a name; None if there is none.
         save: Stores a record under a name; may fail silently.
         private: Returns a folder in which to keep the headers that NVRTC holds itself; "" for none.
 
@@ -77,7 +76,7 @@ class Toolchain:
 
     def __init__(
         self,
-        load: Callable[[str], Iterable[Mapping[str, Any]]],
+        load: Callable[[str], dict[str, Any] | None],
         save: Callable[[str, dict[str, Any]], None],
         private: Callable[[], str] = str,
     ) -> None:
@@ -134,13 +133,6 @@ class Toolchain:
     def after_fork(self) -> None:
         """Replace the lock in a forked child: a thread that exists only in the parent may have held it."""
         self._lock, self._is_identifying, self.is_dirty = threading.RLock(), False, False
-
-    def load_record(self, name: str) -> dict[str, Any] | None:
-        """Load the record saved under a name."""
-        for each in self.load(name):
-            if each.get("key") == RECORD_KEY and isinstance(record := each.get("record"), dict):
-                return record
-        return None
 
     def library(self, name: str, *, saves: bool = True) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
@@ -217,7 +209,7 @@ class Toolchain:
         if package not in self._contents:
             from .packages import imported_digest
 
-            self._packages = self._packages or self.load_record(digest_of([self._name, "packages"])) or {}
+            self._packages = self._packages or self.load(digest_of([self._name, "packages"])) or {}
             known = self._packages.get(package)
             self._packages[package], self._contents[package] = imported_digest(package, known, _BEGAN_NS)
             if self._packages[package] != known:
@@ -265,7 +257,7 @@ class Toolchain:
         if record is None:
             self._folders, found_by = toolchain_surroundings()
             self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
-            record = _sound_record(self.load_record(self._name)) or Record([], {}, {}, {})
+            record = _sound_record(self.load(self._name)) or Record([], {}, {}, {})
             self._facts = None
         elif not is_checked:
             return record

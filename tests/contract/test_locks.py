@@ -2,7 +2,7 @@
 
 A new one fails here until the list has it with the reason. Rules: a lock is reentrant, and is replaced by
 `after_fork` of an object in `renewed_in_children`; work that takes long or calls foreign code is marked (waiting)
-and holds no lock.
+and holds no lock, or one that is waited for a bounded time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MAKERS = {
 
 COVERED = {
     "engine/lookup.py RLock": "replaced in children",
+    "launch/loader.py RLock": "of one load, waited for 5 s at most; a child forgets those of its parent",
     "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",

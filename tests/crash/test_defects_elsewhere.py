@@ -372,7 +372,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("numba_kcache.store.publish.publish", fail)
+    monkeypatch.setattr("numba_kcache.store.files.publish", fail)
     cache = open_cache(directory)
     with pytest.warns(KCacheWarning, match="continues after a failure"):
         kernel = compiled(cache)

@@ -169,7 +169,7 @@ def test_put_replaces_whatever_is_in_its_place(tmp_path: Path, plant: Callable[[
 
 
 @pytest.mark.parametrize(
-    "folder", ["entries", "manifests", "tmp", "locks", "statistics", "quarantine", "evict.lock", "."]
+    "folder", ["entries", "manifests", "records", "tmp", "locks", "statistics", "quarantine", "evict.lock", "."]
 )
 @pytest.mark.parametrize("plant", ["file", "fifo", "link"])
 def test_what_replaces_a_folder_never_raises(tmp_path: Path, folder: str, plant: str) -> None:
@@ -197,6 +197,8 @@ def use_every_verb(store: DiskStore) -> None:
     assert store.get(key_of(2)) in (None, small_entry(2))
     store.add_variant(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
+    store.put_record(key_of(1), {"a": 1})
+    assert store.get_record(key_of(1)) in (None, {"a": 1})
     with store.building(key_of(3)) as turn:
         assert turn.found is None
     assert {info.key for info in store.entries()} <= {key_of(1), key_of(2)}

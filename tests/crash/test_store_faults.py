@@ -102,6 +102,40 @@ def test_failing_call_never_raises(
     assert healed.verify() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("call", CALLS)
+def test_store_recovers_from_a_fault_at_the_first_call_of_each_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: str
+) -> None:
+    """The first call of a kind in the life of a store fails, in a new directory: the same store works afterwards. A
+    read-only filesystem alone is final, for writes."""
+    clock, left = Clock(), [1]
+    store = open_store(tmp_path / "cache", durability="data", clock=clock)
+    real, number = getattr(os, call), getattr(errno, error)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            left.clear()
+            raise OSError(number, os.strerror(number))
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        use(store)
+    assert not left, f"no operation calls {call}"
+
+    clock.now_s += 2 * writing.PAUSE_S
+    assert store.is_written() or error == "EROFS"
+    if store.is_written():
+        assert store.put(small_entry(4))
+        assert store.get(key_of(4)) == small_entry(4)
+        assert store.put_record(key_of(4), {"a": 1})
+        with store.building(key_of(5)) as turn:
+            assert turn.has_turn
+    assert store.verify() == []
+
+
 @pytest.mark.parametrize("call", ["write", "fdatasync", "rename"])
 def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """It returns False and emits TROUBLE with the system's error, and the private file is removed."""

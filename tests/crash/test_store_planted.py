@@ -26,7 +26,7 @@ STRANGER = 12345
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-FIXED = ("tmp", "locks", "quarantine", "statistics", "tiers", "entries", "manifests")
+FIXED = ("tmp", "locks", "quarantine", "statistics", "tiers", "entries", "manifests", "records")
 """Folders of the tree that are there once."""
 
 State = dict[str, tuple[int, int, int, bytes]]
@@ -57,11 +57,12 @@ def state(folder: Path) -> State:
 
 
 def filled(root: Path) -> DiskStore:
-    """A store with an entry, a manifest, counts, a damaged file and an abandoned lock."""
+    """A store with an entry, a manifest, a record, counts, a damaged file and an abandoned lock."""
     store = open_store(root)
     for number in (1, 2, 3):
         store.put(small_entry(number))
     store.add_variant(key_of(1), {"key": "a"})
+    store.put_record(key_of(1), {"a": 1})
     store.counters.add({"hits": 1})
     file_of(store, key_of(3)).write_bytes(b"torn")
     store.get(key_of(3))
@@ -78,7 +79,9 @@ def plant(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-@pytest.mark.parametrize("place", [*FIXED, f"entries/{key_of(1)[:2]}", f"manifests/{key_of(1)[:2]}", "."])
+@pytest.mark.parametrize(
+    "place", [*FIXED, f"entries/{key_of(1)[:2]}", f"manifests/{key_of(1)[:2]}", f"records/{key_of(1)[:2]}", "."]
+)
 @pytest.mark.parametrize("was_open", [True, False])
 def test_planted_link_leads_nowhere(tmp_path: Path, foreign: Path, place: str, was_open: bool) -> None:
     """A link in place of any folder, made before or while a process runs: no operation changes the foreign files."""
@@ -128,6 +131,7 @@ FILES = {
     "first": f"entries/{key_of(1)[:2]}/{key_of(1)[2:]}",
     "entry": f"entries/{key_of(7)[:2]}/{key_of(7)[2:]}",
     "manifest": f"manifests/{key_of(1)[:2]}/{key_of(1)[2:]}",
+    "record": f"records/{key_of(1)[:2]}/{key_of(1)[2:]}",
     "lock": f"locks/{key_of(7)}",
     "lock of a manifest": f"locks/{key_of(1)}.manifest",
     "pass": "evict.lock",

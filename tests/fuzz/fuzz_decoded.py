@@ -46,11 +46,11 @@ from numba_kcache.observe.history import history_of
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.page import page
 from numba_kcache.store import entry as entry_format
-from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
+from numba_kcache.store.entry import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.trust import Trust
-from numba_kcache.toolchain import RECORD_KEY, Toolchain
+from numba_kcache.toolchain import Toolchain
 from tests.support.resolving import request_of
 from tests.support.stores import counters_of, file_of
 
@@ -95,7 +95,7 @@ def _change(place: Any, name: Any, chance: random.Random) -> None:
     elif way < 0.2 and isinstance(place, list):
         place.insert(name, copy.deepcopy(place[chance.randrange(len(place))]))
     elif way < 0.3 and isinstance(place, dict):
-        place[chance.choice(("key", "new", "", "\ud800", "paths", "closures", "record"))] = copy.deepcopy(place[name])
+        place[chance.choice(("key", "new", "", "\ud800", "paths", "closures"))] = copy.deepcopy(place[name])
     elif way < 0.45 and isinstance(place[name], (int, float)) and not isinstance(place[name], bool):
         place[name] += chance.choice((-8, -1, 1, 4, 8, 10**9))
     else:
@@ -133,7 +133,10 @@ class Bases:
             file.key: file_of(self.cache.session.local, file.key, "manifests")
             for file in self.cache.session.local.files(MANIFEST)
         }
-        self.record = next(each["record"] for rows in self.manifests.values() for each in rows if "record" in each)
+        local = self.cache.session.local
+        self.record = next(
+            found for file in local.files(RECORD) if "libraries" in (found := local.get_record(file.key))
+        )
         self.folder = folder
 
 
@@ -170,7 +173,7 @@ def entries(bases: Bases, chance: random.Random) -> None:
 
 
 def manifests(bases: Bases, chance: random.Random) -> None:
-    """A manifest, a history or the record of the compilers: a look-up finds something or nothing."""
+    """A manifest or a history: a look-up finds something or nothing."""
     family = chance.choice(list(bases.manifests))
     variants = mutated(bases.manifests[family], chance)
     bases.paths[family].write_bytes(sealed_entry(family, {"variants": variants}, {}, MANIFEST))
@@ -190,7 +193,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
 def records(bases: Bases, chance: random.Random) -> None:
     """The record of the compilers alone: it holds, or they are looked for."""
     record = mutated(bases.record, chance)
-    found = Toolchain(lambda name: [{"key": RECORD_KEY, "record": record}], lambda name, value: None)
+    found = Toolchain(lambda name: record, lambda name, value: None)
     found.identify(("nvrtc", "nvrtc-builtins"), ("numba",), looks=False)
 
 

@@ -80,7 +80,7 @@ def kernel(a, x, y):
 """,
 )
 
-TWO_FILES = ["manifests", "entries"]
+TWO_FILES = ["records", "entries"]
 """The kinds of the files of the cache that are opened, in their order: each name in the folder opened before it."""
 
 

@@ -34,7 +34,7 @@ def lent():
 
 def found(name: str) -> str:
     """Path of an installed compiler library."""
-    library = Toolchain(lambda _name: (), lambda _name, _record: None).library(name)
+    library = Toolchain(lambda _name: None, lambda _name, _record: None).library(name)
     assert library is not None
     return library.path
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from numba_kcache.model import EventKind
+from numba_kcache.store.compression import check_payloads
 from numba_kcache.store.entry import DamagedEntry, StoredEntry, decode_entry, encode_entry
 from numba_kcache.store.memory import MemoryStore
-from numba_kcache.store.payload_check import check_payloads
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store
 
 JSON = st.recursive(
@@ -147,6 +147,19 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Return the variants of a manifest in order."""
         self.clock.now_s += 2 * HOUR_S
         assert self.store.get_manifest(key_of(family)) == self.model.get_manifest(key_of(family))
+
+    @rule(name=FAMILIES, record=HEADERS)
+    def put_record(self, name: int, record: dict[str, object]) -> None:
+        """New or in place of another; the names are those of manifests too."""
+        self.clock.now_s += 2 * HOUR_S
+        assert self.store.put_record(key_of(name), record) == self.model.put_record(key_of(name), record)
+        self.store.wait_for_eviction()
+
+    @rule(name=FAMILIES)
+    def get_record(self, name: int) -> None:
+        """The last one that was put."""
+        self.clock.now_s += 2 * HOUR_S
+        assert self.store.get_record(key_of(name)) == self.model.get_record(key_of(name))
 
     @rule(limit=st.integers(0, 6000))
     def prune_by_size(self, limit: int) -> None:

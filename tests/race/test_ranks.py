@@ -57,6 +57,73 @@ def test_builder_that_is_killed_or_stopped_is_replaced_by_one_rank(tmp_path: Pat
     assert KernelCache(tmp_path / "cache").verify() == []
 
 
+PROGRAM = """
+import os, signal, sys
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.model import EventKind
+
+directory, role, held, freed = sys.argv[1:]
+cache = KernelCache(directory, durability="none")
+
+def first(out):
+    out[0] = 1
+
+def second(out):
+    out[0] = 2
+
+def third(out):
+    out[0] = undefined
+
+options = {"signature": "void(int32[::1])", "arch": "sm_90", "cache": cache}
+kernels = [cached_kernel(each, **options) for each in (first, third, second)]
+built = []
+
+def on_event(event):
+    if event.kind is EventKind.COMPILE_END:
+        built.append(event.fields["kernel"].rpartition(".")[2])
+    if role in ("builder", "killed") and event.kind is EventKind.COMPILE_BEGIN:
+        open(held, "w").close()  # the other may start: this one has the turn for the first kernel
+        open(freed).close()  # until the other has built the second
+        if role == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+    if role == "waiter" and built == ["second"]:
+        open(freed, "w").close()
+        built.append("freed")
+
+cache.subscribe(on_event)
+for each in kernels[::2]:
+    each.compile()
+role = ""
+try:
+    kernels[1].compile()
+except Exception as error:
+    print(type(error).__name__)
+counts = cache.info("process")
+print(*built, counts.hits, counts.compiles)
+"""
+"""Two ranks: the compile of the first kernel ends after that of the second, which its builder has not come to."""
+
+
+@pytest.mark.parametrize("role", ["builder", "killed"])
+def test_rank_that_would_wait_builds_the_next_kernel_whose_signature_is_given(tmp_path: Path, role: str) -> None:
+    """Each kernel is compiled and counted once, by a killed builder's successor too; an error in one built ahead is
+    raised where it is used."""
+    held, freed = tmp_path / "held", tmp_path / "freed"
+    for each in (held, freed):
+        os.mkfifo(each)
+    words = [sys.executable, "-W", "ignore", "-c", PROGRAM, tmp_path / "cache"]
+    more: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE, "text": True}
+    builder = subprocess.Popen([*words, role, held, freed], **more)
+    held.open().close()
+    waiter = subprocess.Popen([*words, "waiter", held, freed], **more)
+    said = [each.communicate(timeout=120)[0].split() for each in (builder, waiter)]
+
+    if role == "killed":
+        assert said == [[], ["TypingError", "second", "freed", "first", "0", "2"]]
+    else:
+        assert said == [["TypingError", "first", "1", "1"], ["TypingError", "second", "freed", "1", "1"]]
+
+
 @pytest.mark.parametrize(("quota", "count"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", 0), ("", 0)])
 def test_quota_of_a_container_bounds_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import batch, eviction, folders, listing, locks, names, publish, report, writing
+from numba_kcache.store import eviction, files, folders, listing, locks, names, publish, report, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import ENTRY, encode_entry
 from numba_kcache.tiers.directory import DirectoryTier
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 ALICE, BOB, STRANGER, TEAM = 54001, 54002, 54003, 54100
-LOADED = (batch, eviction, folders, listing, locks, names, publish, report, writing)
+LOADED = (eviction, files, folders, listing, locks, names, publish, report, writing)
 """Loaded before a child becomes a user who may not be able to read them."""
 
 

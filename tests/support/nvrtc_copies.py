@@ -18,7 +18,7 @@ def copy_of(name: str, folder: Path, *, beside: str = "", byte: int = 0xFF) -> P
         beside: The name of another library, which is copied unchanged to the same folder; "" for none.
         byte: The bits of the build-id's first byte that are inverted.
     """
-    toolchain = Toolchain(lambda _name: (), lambda _name, _record: None)
+    toolchain = Toolchain(lambda _name: None, lambda _name, _record: None)
     found = toolchain.library(name)
     assert found is not None
     build = bytes.fromhex(found.build.removeprefix("build-id:"))

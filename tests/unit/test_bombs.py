@@ -17,8 +17,8 @@ from xxhash import xxh3_128
 from numba_kcache.model import EventKind
 from numba_kcache.store import compression
 from numba_kcache.store import entry as entry_format
+from numba_kcache.store.compression import check_payloads
 from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, encode_entry
-from numba_kcache.store.payload_check import check_payloads
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.chain import Chain
 from tests.support.compiling import ROOT

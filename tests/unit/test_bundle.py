@@ -38,8 +38,8 @@ from numba_kcache.headers.transcript import Transcript, transcript_to_json
 from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
-from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
+from numba_kcache.store.files import FAULT_POINTS
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.bundle import Bundle, BundledFile, BundleTier, assemble, open_bundle, write_bundle
 from numba_kcache.tiers.trust import Trust
@@ -498,7 +498,7 @@ def test_import_that_fails_in_the_middle_adds_nothing(
         cache.import_bundle(bundle)
 
     left = [path.relative_to(tmp_path / "new" / "v1") for path in files_below(tmp_path / "new" / "v1")]
-    assert [path for path in left if path.parts[0] in ("entries", "manifests", "tmp")] == []
+    assert [path for path in left if path.parts[0] in ("entries", "manifests", "records", "tmp")] == []
 
 
 @pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])

@@ -191,7 +191,7 @@ def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
     """The request carries the bytes of the file."""
     file = tmp_path / "o.txt"
     file.write_text("-O1")
-    toolchain = Toolchain(lambda _name: (), lambda _name, _record: None)
+    toolchain = Toolchain(lambda _name: None, lambda _name, _record: None)
     before, one = (request_of(EMPTY, options=[each]) for each in (f"-Xptxas=-optf={file}", "-Xptxas=-O1"))
     file.write_text("-O0")
 

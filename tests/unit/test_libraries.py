@@ -39,11 +39,7 @@ class Records(dict[str, dict[str, Any]]):
         self[name] = json.loads(json.dumps(record))
 
     def toolchain(self) -> Toolchain:
-        return Toolchain(self.variants, self.save)
-
-    def variants(self, name: str) -> list[dict[str, Any]]:
-        """The manifest with the record."""
-        return [{"key": "toolchain", "record": self[name]}] if name in self else []
+        return Toolchain(self.get, self.save)
 
 
 @pytest.fixture
@@ -58,17 +54,6 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     found_by = lambda: ((str(tmp_path),), variables(TOOLCHAIN_VARIABLES))  # noqa: E731
     monkeypatch.setattr(libraries, "toolchain_surroundings", found_by)
     return files
-
-
-def test_record_is_that_of_its_own_variant() -> None:
-    """The manifest may have variants of others, such as one from a tier or a bundle."""
-    variants: list[dict[str, Any]] = [
-        {"key": "ab" * 32, "record": {"row": 1}},
-        {"key": "toolchain", "record": {"row": 2}},
-    ]
-
-    assert Toolchain(lambda _name: variants, never).load_record("name") == {"row": 2}
-    assert Toolchain(lambda _name: variants[:1], never).load_record("name") is None
 
 
 def never(*_args: object) -> Any:

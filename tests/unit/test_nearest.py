@@ -570,7 +570,7 @@ def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_expla
     directory = str(program.root / "cache")
 
     assert in_python(HIT, directory, SAXPY).split()[0] == "0"
-    assert in_python(HIT, directory, SAXPY).split() == ["1", "manifests", "entries"]
+    assert in_python(HIT, directory, SAXPY).split() == ["1", "records", "entries"]
 
 
 @pytest.mark.slow

@@ -434,7 +434,7 @@ def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
     (found,) = Tree(str(root)).walk(1)
     os.utime(file_of(store, key_of(1)), ns=(1, 1))
 
-    assert not names.remove_unchanged(found)
+    assert not names.remove(found, unchanged=True)
     assert store.get(key_of(1)) is not None
 
 
@@ -457,35 +457,21 @@ def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest
     assert key_of(2) in old
 
 
-def test_tree_of_an_older_format_is_reaped_when_nobody_uses_it(root: Path) -> None:
-    """It is removed 30 days after its last use; newer formats, links and foreign files stay."""
+def test_tree_of_another_format_is_left_alone(root: Path) -> None:
+    """Nothing beside the tree of this format is removed, however old it is."""
     store = open_store(root)
     store.put(small_entry(1))
     store.wait_for_eviction()
-    (root / "target").mkdir()
-    (root / "target" / "kept").write_bytes(b"x")
-    for name in ("v0", "v2", "v00x", "notes"):
-        (root / name / "entries" / "00").mkdir(parents=True)
-        (root / name / "entries" / "00" / ("a" * 62)).write_bytes(b"x")
-        (root / name / "tmp").mkdir()
-        (root / name / "tmp" / DEAD).write_bytes(b"x")
-    (root / "v00x" / "entries" / "00" / "notes").symlink_to(root / "target")
-    for path in (*root.rglob("*"),):
-        os.utime(path, (0, 0), follow_symlinks=False)
-    used = root / "v0" / "entries" / "00" / ("a" * 62)
-    os.utime(used)
+    others = [root / name / "entries" / "00" / ("a" * 62) for name in ("v0", "v9", "v00x", "notes")]
+    for other in others:
+        other.parent.mkdir(parents=True)
+        other.write_bytes(b"x")
+        os.utime(other, (0, 0))
 
-    store.prune(max_size_bytes=1 << 30)
-    assert used.exists(), "an older version of the package is still at work here"
-    os.utime(used, (time.time() - 29 * 24 * HOUR_S,) * 2)
-    store.prune(max_size_bytes=1 << 30)
-    assert used.exists()
-    os.utime(used, (time.time() - 31 * 24 * HOUR_S,) * 2)
-    store.prune(max_size_bytes=1 << 30)
+    store.prune(max_size_bytes=0)
+    store.clear()
 
-    assert sorted(path.name for path in root.iterdir()) == ["CACHEDIR.TAG", "notes", "target", "v00x", "v1", "v2"]
-    assert (root / "target" / "kept").exists()
-    assert store.get(key_of(1)) == small_entry(1)
+    assert [other.read_bytes() for other in others] == [b"x"] * 4
 
 
 # Manifests
@@ -529,6 +515,48 @@ def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, obje
     assert [event.kind for event in events] == [EventKind.DAMAGED]
     assert store.add_variant(family, {"key": "b"})
     assert store.get_manifest(family) == [{"key": "b"}]
+
+
+# Records
+
+
+def test_record_is_replaced_as_a_whole_and_beside_others_of_its_name(root: Path) -> None:
+    """An entry, a manifest and a record of one name are three files."""
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.add_variant(key_of(1), {"key": "a"})
+
+    assert store.get_record(key_of(1)) is None
+    assert store.put_record(key_of(1), {"old": 1, "path": "\udcff"})
+    assert store.put_record(key_of(1), {"new": [2]})
+    assert open_store(root).get_record(key_of(1)) == open_store(root).peek_record(key_of(1)) == {"new": [2]}
+    assert (store.get(key_of(1)), store.get_manifest(key_of(1))) == (small_entry(1), [{"key": "a"}])
+    assert store.clear().entries == 1
+    assert store.get_record(key_of(1)) is None
+
+
+def test_damaged_record_is_moved_aside(root: Path) -> None:
+    """Bytes of another kind under the name of a record are damage; looking without touching leaves them there."""
+    store = open_store(root, emit=(events := Events()))
+    store.put_record(key_of(1), {"a": 1})
+    path = file_of(store, key_of(1), "records")
+    path.write_bytes(encode_entry(small_entry(1)))
+
+    assert store.peek_record(key_of(1)) is None
+    assert not events
+    assert store.get_record(key_of(1)) is None
+    assert [event.kind for event in events] == [EventKind.DAMAGED]
+    assert not path.exists()
+
+
+def test_record_above_its_limit_is_not_stored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it stays."""
+    store = open_store(root)
+    store.put_record(key_of(1), {"a": 1})
+    monkeypatch.setattr(system, "MAX_MANIFEST_BYTES", 200)
+
+    assert not store.put_record(key_of(1), {"a": "x" * 200})
+    assert store.get_record(key_of(1)) == {"a": 1}
 
 
 # Damage

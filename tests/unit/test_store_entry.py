@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from numba_kcache.store import entry as entry_format
-from numba_kcache.store import shared_lines
+from numba_kcache.store.compression import check_payloads
 from numba_kcache.store.entry import (
     MANIFEST,
     DamagedEntry,
@@ -23,7 +23,6 @@ from numba_kcache.store.entry import (
     merge,
     payload_records,
 )
-from numba_kcache.store.payload_check import check_payloads
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
 PREFIX = struct.Struct("<8sHBBIQ32s")
@@ -152,10 +151,7 @@ def test_broken_zstandard_leaves_tiers_usable(monkeypatch: pytest.MonkeyPatch) -
     """Of entries that arrive, uncompressed ones are accepted, and compressed ones count as damaged."""
     entry = entry_of(1)
     compressed = encode_entry(entry)
-    for name in ("compression", "payload_check"):
-        monkeypatch.delitem(sys.modules, f"numba_kcache.store.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    from numba_kcache.store.payload_check import check_payloads
 
     check_payloads(decode_entry(encode_entry(entry), entry.key))
     with pytest.raises(DamagedEntry, match="does not unpack"):
@@ -340,18 +336,6 @@ def closure(edited: int, headers: int = 3_000) -> dict[str, object]:
     return {"key": key_of(edited), "request": "r", "closures": [{"format": 1, "files": files, "same": []}], "paths": []}
 
 
-@pytest.mark.slow
-def test_lines_that_variants_share_are_stored_once() -> None:
-    """64 variants of 3,000 headers, each with one edited, take little more than one, and come back as they were."""
-    variants = [closure(number) for number in range(64)]
-    alone = len(encode_manifest(KEY, variants[:1]))
-
-    data = encode_manifest(KEY, variants)
-
-    assert len(data) < 4 * alone
-    assert decode_manifest(data, KEY) == variants
-
-
 def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest never exceeds its limit, and its size never makes a put raise."""
     monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", 100_000)
@@ -367,7 +351,7 @@ def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -
 def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit itself is allowed; with a limit lower by one byte the oldest variant is dropped."""
     variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
-    size = len(entry_format.json_of(shared_lines.share(variants)))
+    size = len(entry_format.json_of({"variants": variants}))
     for limit, count in ((size, 4), (size - 1, 3)):
         monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", limit)
 
@@ -376,31 +360,14 @@ def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None:
-    """Each edit is stored, the last 64 are kept, and the file's size is bounded."""
-    data = encode_manifest(KEY, [])
-    for number in range(100):
-        data = encode_manifest(KEY, merge(decode_manifest(data, KEY), closure(number, 1_000)))
-        assert decode_manifest(data, KEY)[0] == closure(number, 1_000)
+    """Each edit is stored, the last ones are kept, at most 64, and the file's size is bounded."""
+    for headers, kept in ((200, 64), (1_000, 15)):
+        data = encode_manifest(KEY, [])
+        for number in range(100):
+            data = encode_manifest(KEY, merge(decode_manifest(data, KEY), closure(number, headers)))
+            assert decode_manifest(data, KEY)[0] == closure(number, headers)
 
-    assert [each["key"] for each in decode_manifest(data, KEY)] == [key_of(number) for number in range(99, 35, -1)]
-    assert len(data) < 1 << 20
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"variants": [{"key": "a", "x": {"lines": [1]}}], "lines": [[1]]},
-        {"variants": [{"key": "a", "x": {"lines": ["0"]}}], "lines": [[1]]},
-        {"variants": [{"key": "a", "x": {"lines": 3}}], "lines": [[1]]},
-        {"variants": [{"key": "a"}], "lines": 3},
-        {"variants": [{"key": {"lines": [0]}}], "lines": [[1]]},
-        {"variants": [{"key": "a", "x": {"lines": [0] * 1000}}] * 64, "lines": [[1]]},
-        {"variants": [{"lines": [0]}], "lines": [["key"]]},
-    ],
-)
-def test_manifest_with_wrong_lines_is_damaged(header: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong references are a miss and no other exception, and expand to no more than the limit of lines."""
-    monkeypatch.setattr(shared_lines, "MAX_SHARED_LINES", 10_000)
-
-    with pytest.raises(DamagedEntry):
-        decode_manifest(encode_entry(StoredEntry(KEY, header, {}), MANIFEST), KEY)
+        keys = [each["key"] for each in decode_manifest(data, KEY)]
+        assert keys == [key_of(99 - number) for number in range(len(keys))]
+        assert kept <= len(keys) <= 64
+        assert len(data) < 3 << 20

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, Wanted
+from ...engine.request import Request, Resolution, Wanted, declared
 from ...engine.session import Session
 from ...errors import OptionError, UncacheableError
 from ...keys import Component, component
@@ -283,6 +283,16 @@ class PythonResolutions(Resolutions):
         self.dispatcher: Any = None
         self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
+        if self.definition.options.get("signature"):
+            declared[id(self)] = self
+
+    def ahead(self, target: Target) -> Sequence[Any]:
+        """Functions that resolve its own signatures for a device, without those resolved or being resolved."""
+        choice, known = self.choose(target), {*self.known(), *self._resolving}
+        with self.definition.compiler_lock():
+            variants = self.definition.variants(None, ())
+        unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
+        return [functools.partial(self.resolve, choice, each) for each in unknown]
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""

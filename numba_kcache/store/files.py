@@ -1,23 +1,30 @@
-"""Publish, quarantine and list the files of entries and manifests in a tree, through descriptors.
+"""Publish, quarantine and list the files of entries, manifests and records in a tree, through descriptors.
 
 Promise     If something other than a regular file has the name of an entry, a publish moves it to the quarantine first.
-Not here    The tree (tree), folders and files by any name (folders), and removing files (names).
+            When publish_all() raises, none of its files is left. A process that is killed while it renames leaves some
+            of the entries, each complete.
+Method      Of many, every file is written under a private name first, and synced where the durability requires it, so
+            that a full disk is found before the first rename. Then each is renamed.
+Not here    The tree (tree), folders and files by any name (folders), and removing files (names). Entries that the store
+            has already: the caller of publish_all() leaves them out, since a rollback would remove them.
+Faults      batch.written, .named (tests/crash kills here).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from . import rename_in, stat_in
+from . import rename_in, stat_in, unlink_in
 from .entry import ENTRY, is_key, require_key
+from .faults import reached
 from .folders import PRIVATE, QUARANTINE, Folder, file_mode
+from .publish import Durability, private_name, publish
 from .tree import FOLDERS, Found, Tree
 
-if TYPE_CHECKING:
-    from .publish import Durability
+FAULT_POINTS = ("batch.written", "batch.named")
 
 
 def publish_entry(
@@ -28,8 +35,6 @@ def publish_entry(
     Raises:
         OSError: The file was not published.
     """
-    from .publish import publish
-
     mark_if_unsigned(tree)
     try:
         with (
@@ -44,6 +49,45 @@ def publish_entry(
         if not may_retry:
             raise
         publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, may_retry=False)
+
+
+def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: Durability, time_ns: int) -> None:
+    """Publish all entries, or none.
+
+    Args:
+        tree: Tree to publish into.
+        files: Key and bytes of each entry.
+        durability: As that of `publish`.
+        time_ns: Modification time of the files.
+
+    Raises:
+        OSError: No entry was published.
+    """
+    written: list[tuple[str, str]] = []
+    renamed: list[str] = []
+    mark_if_unsigned(tree)
+    with tree.opened(PRIVATE, make=durability) as private:
+        try:
+            for key, data in files:
+                private_file, mode = f"{private_name()}.batch", file_mode(tree)
+                publish(data, private, private_file, private=private, durability=durability, time_ns=time_ns, mode=mode)
+                written.append((private_file, require_key(key)))
+            reached("batch.written")
+            for private_file, key in written:
+                with tree.opened(FOLDERS[ENTRY], key[:2], make=durability) as folder:
+                    if is_irregular(folder, key[2:]):
+                        set_aside(tree, ENTRY, key)
+                    rename_in(private, private_file, folder, key[2:])
+                renamed.append(key)
+                reached("batch.named")
+        except BaseException:  # an interrupt too must leave nothing behind
+            for key in renamed:
+                with suppress(OSError), tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
+                    unlink_in(folder, key[2:])
+            for private_file, _ in written:
+                with suppress(OSError):
+                    unlink_in(private, private_file)
+            raise
 
 
 def mark_if_unsigned(tree: Tree) -> None:
