@@ -8,9 +8,18 @@ Not here    Failures of the cache: where a store fails there is a miss, a warnin
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 
 def plain(text: str) -> str:
@@ -23,11 +32,11 @@ def plain_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
-def shortened(error: Exception) -> Exception:
-    """Remove this package's frames from the traceback of `error`; public functions use it in `raise`.
+def shorten(error: BaseException) -> None:
+    """Remove the frames of this package and of Numba from the traceback of `error`; a bare `raise` follows.
 
-    Only errors raised on purpose, or by code that belongs neither to this package nor to Python, are shortened, and
-    no frame of other code is removed. Under `python -X dev` all frames stay.
+    Frames of other code stay, and with `python -X dev` all do. An error that may be a bug of this package keeps its
+    frames: one that neither was raised on purpose nor left user code. So does one of Numba that is no refusal.
     """
     own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
     steps, step = [], error.__traceback__
@@ -37,12 +46,31 @@ def shortened(error: Exception) -> Exception:
     last = steps[-1].tb_frame.f_code.co_filename if steps else own
     is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
     if sys.flags.dev_mode or (is_own_or_pythons and not isinstance(error, KCacheError)):
-        return error  # possibly a bug of this package: its frames are needed to find it
+        return  # possibly a bug of this package: its frames are needed to find it
+    error.__suppress_context__ |= isinstance(error, KCacheError)  # the message says what the caught errors said
+    is_refusal = isinstance(error, (KCacheError, TypeError, ValueError, NotImplementedError))
+    hidden = [own]
+    if is_refusal or type(error).__module__.startswith("numba"):
+        hidden += [f"{os.sep}{name}{os.sep}" for name in ("numba", "numba_cuda", "numba_cuda_mlir")]
     kept = None
     for step in reversed(steps):
-        if not step.tb_frame.f_code.co_filename.startswith(own):
+        if not any(part in step.tb_frame.f_code.co_filename for part in hidden):
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    return error.with_traceback(kept)
+    error.__traceback__ = kept
+
+
+def shortening(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that users call: errors that leave it have no frames of this package."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*args, **named)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return call
 
 
 class KCacheError(Exception):
@@ -68,6 +96,19 @@ class SettingsError(KCacheError, ValueError):
 
 class OptionError(KCacheError, TypeError):
     """An option of a kernel is unknown, misspelt, out of range or not for this kind of kernel."""
+
+
+class UnknownTargetError(OptionError):
+    """The installed compiler does not compile for the target.
+
+    Attributes:
+        newest: The newest target that it compiles for.
+    """
+
+    def __init__(self, what: str, why: str, hint: str, newest: Any) -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, newest)
+        self.newest = newest
 
 
 class EntryError(KCacheError, LookupError):
@@ -109,6 +150,10 @@ class LaunchConfigError(KCacheError, ValueError):
 
 class LaunchError(KCacheError):
     """The driver refused a launch or a load, or a launch failed on the device."""
+
+
+class CodeRefusedError(LaunchError):
+    """The driver refuses the code of a kernel, or the code contradicts what is recorded about it."""
 
 
 class UncacheableError(KCacheError):

@@ -44,7 +44,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
             raise
         report, error = (
             raised.report,
-            f"\n{raised.what}: {raised.why}\n\n{raised.log}\n  hint: correct these, and warm up again",
+            f"\n{raised.what}: {raised.why.splitlines()[0]}\n\n{raised.log}\n  hint: correct these, and warm up again",
         )
     value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
     return Result(value, f"{report}{error}", 1 if report.failed else 0, _rows(report.results))

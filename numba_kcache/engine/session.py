@@ -24,7 +24,7 @@ from ..keys import Component
 from ..launch.loader import Loader
 from ..model import EventKind
 from ..observe import Events, Statistics
-from ..settings import Settings, default_directory, read_settings
+from ..settings import Settings, default_directory, misspelt, read_settings
 from ..store.disk import DiskStore
 from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
@@ -255,7 +255,7 @@ def process_session() -> Session:
         configured = None
         while found is None or configured is not _configured:  # a subscriber or another thread changed it meanwhile
             configured = _configured
-            settings = _settings(_overrides)
+            settings = settings_of(_overrides)
             found = Session(settings, settings.directory or default_directory(), process_events)
             for make in list(_registered.values()):
                 found.mount(make(settings))
@@ -266,13 +266,31 @@ def process_session() -> Session:
             _making.pop("", None)
 
 
-def _settings(overrides: Mapping[str, Any]) -> Settings:
+def settings_of(overrides: Mapping[str, Any]) -> Settings:
+    """Read the settings in force; apply the log level, and warn of misspelt variables."""
     settings = read_settings(overrides)
+    if misspelt:
+        _warn_of_misspelt()
     if settings.log_level != "warning":
         from ..observe.log import set_log_level
 
         set_log_level(settings.log_level)
     return settings
+
+
+def _warn_of_misspelt() -> None:
+    """Warn once of each variable that is named like a setting and is none: a misspelt one has no effect."""
+    from ..observe.log import warn
+
+    while misspelt:
+        name, meant = misspelt.popitem()
+        if name not in _warned_of:
+            _warned_of.add(name)
+            hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
+            warn(f"{name} names no setting and is ignored: {hint}")
+
+
+_warned_of: set[str] = set()
 
 
 def configured() -> dict[str, Any]:
@@ -293,7 +311,7 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
     """
     global _process, _configured
-    settings = _settings({**_overrides, **overrides})
+    settings = settings_of({**_overrides, **overrides})
     _overrides.update(overrides)
     before, _configured, _process = _process, object(), None
     if before is not None:

@@ -28,7 +28,7 @@ from collections.abc import Hashable, Sequence
 from threading import get_ident
 from typing import Any
 
-from ..errors import KCacheError, LaunchError
+from ..errors import CodeRefusedError, KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
@@ -54,10 +54,6 @@ _FUNCTION_ATTRIBUTES = {
 
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
-
-
-class CodeRefusedError(LaunchError):
-    """The code itself cannot be loaded, or contradicts its description; not a failure of the driver or the device."""
 
 
 class LoadedKernel:

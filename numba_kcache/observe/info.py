@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, counted, entries_text, seconds_text
+from .text import aligned, bytes_text, counted, entries_text, reason_text, seconds_text
 
 
 class CacheInfo(NamedTuple):
@@ -34,6 +34,7 @@ class CacheInfo(NamedTuple):
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
         waits: Waits above a second, for other processes, threads, passes, nodes and tiers.
         wait_time_s: Seconds of all these.
+        reasons: Number of misses for each kind of reason, the most frequent first; only for all processes.
     """
 
     scope: str
@@ -55,6 +56,7 @@ class CacheInfo(NamedTuple):
     obstacle: str = ""
     waits: int = 0
     wait_time_s: float = 0.0
+    reasons: Mapping[str, int] = {}
 
     @property
     def hit_rate(self) -> float:
@@ -75,11 +77,10 @@ class CacheInfo(NamedTuple):
     def advice(self) -> tuple[str, ...]:
         """Advice for figures that indicate a problem; empty where there is none."""
         found = []
-        if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
-            found.append(
-                f"only {self.hit_rate:.0%} were served from the cache: the reasons of the misses, in "
-                "`numba-kcache report FILE.html`, say what to keep unchanged between runs"
-            )
+        again = {kind: number for kind, number in self.reasons.items() if kind not in _OF_NEW_KERNELS}
+        if sum(again.values()) >= max(_FEW, self.hits):
+            why = reason_text(next(iter(again)))
+            found.append(f"kernels are compiled again and again, mostly for this reason: {why}; keep it as it is")
         if self.evictions:
             verb = "was" if self.evictions == 1 else "were"
             found.append(
@@ -147,8 +148,10 @@ def _tier_text(tier: Any, scope: str) -> str:
     )
 
 
-_LOW_RATE = 0.5
 _FEW = 20
-"""Fewest resolutions for advice on the hit rate: every kernel misses once."""
+"""Fewest repeated misses for advice on them."""
+
+_OF_NEW_KERNELS = frozenset(("never_stored", "target", "signature", "entry"))
+"""The reasons of first compiles, which a warm-up has too: each kernel, target and signature misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}

@@ -56,6 +56,26 @@ def entries_text(number: int) -> str:
     return counted(number, "entry", "entries")
 
 
+def reason_text(kind: str) -> str:
+    """The words for a kind of reason for misses, alone in a row: `first compile`."""
+    return REASONS.get(kind, kind.replace("_", " "))
+
+
+REASONS = {
+    "never_stored": "first compile of the kernel", "evicted_or_cleared": "its entry was evicted or cleared",
+    "damaged": "its entry is damaged", "source_changed": "the source changed",
+    "value_changed": "a global, default or closure variable changed", "header_changed": "a header changed",
+    "header_shadowed": "a new header is found first", "header_answer": "a __has_include has another answer",
+    "header_search": "the folders searched for headers changed", "toolkit": "the toolkit's headers changed",
+    "entry": "another kernel of the source", "options": "a compile option changed", "target": "another target",
+    "signature": "other argument types", "compiler": "another compiler build", "version": "another package version",
+    "environment": "a setting or variable changed", "link_input": "a linked file changed",
+    "component": "a component of get_or_build changed", "depends": "what depends= names changed",
+    "place": "the file or line of the kernel, kept for debuggers, changed", "mode": "the mode does not look up entries",
+    "uncacheable": "the kernel cannot be keyed", "unknown": "the stored entry does not tell",
+}  # fmt: skip
+"""The words for each kind of reason. A test compares them with `ReasonKind`."""
+
 _ROOMY = 60
 """Width of a terminal, in characters, from which short columns of a table are never wrapped."""
 

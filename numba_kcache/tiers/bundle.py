@@ -244,8 +244,11 @@ def refused(name: str, error: BaseException) -> BundleError:
     why = getattr(error, "strerror", None) or str(error)
     if isinstance(error, MemoryError):
         why = "not enough memory to read it"
-    is_absent = isinstance(error, FileNotFoundError)
-    hint = "correct the path, or write it by export_bundle()" if is_absent else "build or fetch it again"
+    hint = "build or fetch it again"
+    if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+        hint = "correct the path, or write it by export_bundle()"
+    elif isinstance(error, ImportError):
+        hint = "install the package, or write a path with ./ before it"
     return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)
 
 

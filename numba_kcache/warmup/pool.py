@@ -128,7 +128,9 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         errors.append(error)
 
     wanted = list(_wanted(remaining, list(targets) if targets else None, refused))
-    with meter(len(wanted), shown=progress) as tell:
+    with meter(len(wanted) + len(results), shown=progress) as tell:
+        for early in results:  # built by other libraries, or refused for the want of a signature
+            tell(str(early), early.status, early.seconds)
 
         def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
             results.append(each.warmed(status, seconds, error))
@@ -283,13 +285,12 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
     failed = list(zip(report.failed, errors, strict=True))
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
     stored = len(report.built) + len(report.hit)
-    lines = ["none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"]
-    for each, error in failed[:10]:
-        why = getattr(error, "why", "") or str(error) or repr(error)
-        lines.append(f"  {each}: {why.splitlines()[0]}")
+    why = "none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"
+    firsts = ((getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors[:10])
+    lines = [f"  {each}: {first}" for each, first in zip(report.failed, firsts, strict=False)]
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
     what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
-    raised = CompileError(what, "\n".join(lines), ".log has all that the compilers said", log)
+    raised = CompileError(what, "\n".join([why, *lines]), ".log has all that the compilers said", log)
     raised.report = report  # type: ignore[attr-defined]
     return raised

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from ...errors import CompileError, NoDeviceError
+from ...errors import CodeRefusedError, CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
 from ...launch.devices import check_interpreter, current_device
-from ...launch.loader import CodeRefusedError, LoadedKernel
+from ...launch.loader import LoadedKernel
 from ..base import RunsUncached
 from ..python.signatures import launch_watched, read_signature_list
 from ..python.takeover import CacheOfDispatcher

@@ -70,8 +70,8 @@ def checked_source(returned: Any, label: str, kind: str) -> str:
     if not isinstance(returned, (str, bytes)):
         raise OptionError(
             f"cannot compile {label}",
-            f"it returned {type(returned).__name__}, not str",
-            "return the CUDA C++ source as text",
+            f"it returned {'nothing' if returned is None else f'a value of type {type(returned).__name__}'}, not str",
+            "end it with `return` and the CUDA C++ source as text",
         )
     return decode_source(returned, label, kind)
 

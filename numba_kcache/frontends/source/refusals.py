@@ -33,9 +33,13 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
+    if not re.search(r"__global__|#\s*(?:include|define)", request.source):  # macros and headers may declare kernels
+        hint = 'a kernel is written: extern "C" __global__ void name(float *x) { ... }'
     if re.search(r"(?m)^\s*\.version\s+\d", request.source):
         hint = "this is PTX: say kind='ptx'"
-    hint = hint or "correct the line that is shown; .log has all that the compiler said"
+    is_placed = re.search(r"(?m)\(\d+\): |^line \d+ of ", log)
+    hint = hint or f"correct the {'line that is shown' if is_placed else 'source'}; .log has all that the compiler said"
+    log = re.sub(r"\b0x([0-9a-f]+)(?= (?:bytes|max)\b)", lambda size: str(int(size[1], 16)), log)
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
 
