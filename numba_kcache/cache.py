@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register, settings_of
@@ -136,12 +136,14 @@ class KernelCache(GetOr):
         limit = check_limits(max_size_bytes, older_than)
         return self.session.settled().prune(limit, older_than).entries
 
-    def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry that passes verification, in any order: key, kernels, target, size, compile time, last use.
+    def entries(self) -> list[EntryInfo]:
+        """List every entry that passes verification: key, kernels, target, size, compile time, last use, hits.
 
-        The time of last use is not renewed.
+        The list shows itself as a table. The time of last use is not renewed.
         """
-        return self.session.settled().entries()
+        from .observe.detail import EntryList
+
+        return EntryList(self.session.settled().entries())
 
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """List entries in an order, reading only their headers: quick for many, and not verified.

@@ -32,6 +32,23 @@ def plain_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
+def in_cells(text: str, path: str) -> str:
+    """Replace a path, also `path(line)`, by the name that a notebook's tracebacks have, if it is that of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(path)
+    if number is None:
+        return text
+    import re
+
+    placed = re.sub(rf"{re.escape(path)}(?:\(|:)(\d+)\)?", rf"Cell In[{number}], line \1", text)
+    return placed.replace(path, f"Cell In[{number}]")
+
+
+def why_of(error: BaseException) -> str:
+    """The reason in an error of the system or of a library, without its number."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def shorten(error: BaseException) -> None:
     """Remove the frames of this package and of Numba from the traceback of `error`; a bare `raise` follows.
 
@@ -39,24 +56,37 @@ def shorten(error: BaseException) -> None:
     frames: one that neither was raised on purpose nor left user code. So does one of Numba that is no refusal.
     """
     own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
+    steps = _steps(error)
+    last = steps[-1].tb_frame.f_code.co_filename if steps else own
+    is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
+    is_ours = isinstance(error, KCacheError)
+    if sys.flags.dev_mode or (is_own_or_pythons and not is_ours):
+        return  # possibly a bug of this package: its frames are needed to find it
+    hidden = [own]
+    if isinstance(error, _REFUSALS) or type(error).__module__.startswith("numba"):
+        hidden += [f"{os.sep}{name}{os.sep}" for name in ("numba", "numba_cuda", "numba_cuda_mlir")]
+    if is_ours:  # the message says what the errors said that led to it, unless the user's code raised them
+        error.__suppress_context__ = True
+        if error.__cause__ is not None and not _kept(_steps(error.__cause__), hidden):
+            error.__cause__ = None
+    error.__traceback__ = _kept(steps, hidden)
+
+
+def _steps(error: BaseException) -> list[TracebackType]:
     steps, step = [], error.__traceback__
     while step is not None:
         steps.append(step)
         step = step.tb_next
-    last = steps[-1].tb_frame.f_code.co_filename if steps else own
-    is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
-    if sys.flags.dev_mode or (is_own_or_pythons and not isinstance(error, KCacheError)):
-        return  # possibly a bug of this package: its frames are needed to find it
-    error.__suppress_context__ |= isinstance(error, KCacheError)  # the message says what the caught errors said
-    is_refusal = isinstance(error, (KCacheError, TypeError, ValueError, NotImplementedError))
-    hidden = [own]
-    if is_refusal or type(error).__module__.startswith("numba"):
-        hidden += [f"{os.sep}{name}{os.sep}" for name in ("numba", "numba_cuda", "numba_cuda_mlir")]
+    return steps
+
+
+def _kept(steps: list[TracebackType], hidden: list[str]) -> TracebackType | None:
+    """Chain the steps of a traceback again, without those whose file has one of these texts in its path."""
     kept = None
     for step in reversed(steps):
         if not any(part in step.tb_frame.f_code.co_filename for part in hidden):
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    error.__traceback__ = kept
+    return kept
 
 
 def shortening(function: Callable[P, T]) -> Callable[P, T]:
@@ -88,6 +118,10 @@ class KCacheError(Exception):
 
     def __str__(self) -> str:
         return plain_lines(self.what + (self.why and f": {self.why}") + (self.hint and f"\n  hint: {self.hint}"))
+
+
+_REFUSALS = (KCacheError, TypeError, ValueError, NotImplementedError)
+"""Errors that Numba raises about the user's code or arguments."""
 
 
 class SettingsError(KCacheError, ValueError):

@@ -13,7 +13,8 @@ from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
 from ..model.artifact import BUILT
 from ..observe.console import count, say, seconds
-from ..observe.text import age_text, bytes_text, entries_text, seconds_text
+from ..observe.detail import EntryList
+from ..observe.text import bytes_text, entries_text
 from ..settings import size_bytes
 from ..store.entry import is_key
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
@@ -61,14 +62,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         matching, entries = len(entries), entries[: limit or None]
     if arguments.json:
         return Result([each.to_dict() for each in entries], "")
-    rows = []
-    for each in entries:
-        more = f" and {len(each.kernels) - 3} more" if len(each.kernels) > 3 else ""
-        kernels, size, used = ", ".join(each.kernels[:3]) + more, bytes_text(each.size_bytes), now_s - each.used_s
-        times = age_text(used), seconds_text(each.compile_time_s)
-        rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
-    columns = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
-    held = cache.info()
+    shown, held = EntryList(entries), cache.info()
     total = f"{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}"
     last = f"{f'{matching} that match, of ' if is_filtered else ''}{total}, {bytes_text(held.size_bytes)}"
     if limit and len(entries) == limit < (matching if is_filtered else held.entries):
@@ -77,7 +71,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         last += f"; {held.entries - len(entries)} cannot be read: `numba-kcache verify` says why"
     if held.obstacle:
         last += f"\n{held.directory} cannot be used: {held.obstacle}"
-    return Result(None, last, rows=(columns, rows, range(3, 7)))
+    return Result(None, last, rows=(shown.COLUMNS, shown.rows(), shown.NUMBERS))
 
 
 def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, counted, entries_text, reason_text, seconds_text
+from .text import aligned, bytes_text, counted, entries_text, html, html_table, reason_text, seconds_text, shows_text
 
 
+@shows_text
 class CacheInfo(NamedTuple):
     """Contents of a cache, and what happened since it began ("lifetime") or in this process ("process").
 
@@ -104,14 +105,8 @@ class CacheInfo(NamedTuple):
         return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><th {left}>{name}</th><td {left}>{escape(plain(text))}</td></tr>" for name, text in self.rows()
-        )
-        hints = "".join(f"<p>{escape(text)}</p>" for text in self.advice)
-        return f"<table><caption>numba_kcache, {_SCOPES[self.scope]}</caption>{rows}</table>{hints}"
+        hints = "".join(f"<p>{html(text)}</p>" for text in self.advice)
+        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self.rows()) + hints
 
     def rows(self) -> Sequence[tuple[str, str]]:
         """Name and text of each row of the table."""

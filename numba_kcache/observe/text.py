@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ..errors import plain
+
+T = TypeVar("T")
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -125,3 +127,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     with console.capture() as captured:
         console.print(drawn)
     return captured.get().removesuffix("\n")
+
+
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Format rows below column names as HTML, for a notebook; cells are escaped."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        sides = ["right" if at in right else "left" for at in range(len(cells))]
+        filled = (
+            f"<{tag} style='text-align:{side}'>{html(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{''.join(filled)}</tr>"
+
+    body = "".join(line("td", each) for each in rows)
+    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
+
+
+def html(text: str) -> str:
+    """Escape text for HTML, and what a terminal would act on."""
+    from html import escape
+
+    return escape("\n".join(map(plain, text.split("\n"))))
+
+
+def shows_text(kind: type[T]) -> type[T]:
+    """Decorate a class with a text: the text is its `repr` as well, and its HTML if it has none of its own."""
+
+    def repr_html(self: T) -> str:
+        return f"<pre>{html(str(self))}</pre>"
+
+    for name, method in (("__repr__", kind.__str__), ("_repr_html_", repr_html)):
+        if name not in vars(kind) or name == "__repr__":
+            setattr(kind, name, method)
+    return kind

@@ -28,7 +28,7 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from ..errors import BundleError, KCacheError
+from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
@@ -241,7 +241,7 @@ def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s:
 
 def refused(name: str, error: BaseException) -> BundleError:
     """Make the error for a bundle that cannot be used."""
-    why = getattr(error, "strerror", None) or str(error)
+    why = why_of(error)
     if isinstance(error, MemoryError):
         why = "not enough memory to read it"
     hint = "build or fetch it again"

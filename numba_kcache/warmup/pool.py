@@ -24,7 +24,7 @@ from ..errors import CompileError, OptionError, SettingsError
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
-from ..observe.text import counted, seconds_text
+from ..observe.text import counted, html_table, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
 from .meter import meter
@@ -64,6 +64,7 @@ class Warmed(NamedTuple):
         return f"{self.kernel}{signature} for {self.target}"
 
 
+@shows_text
 class WarmUpReport(NamedTuple):
     """Outcome of a warm-up.
 
@@ -92,9 +93,22 @@ class WarmUpReport(NamedTuple):
         """Requests that could not be compiled."""
         return tuple(each for each in self.results if each.status == "failed")
 
+    def table(self) -> tuple[Sequence[str], list[tuple[str, ...]], Sequence[int]]:
+        """Names of columns, a row for each request, and the columns that are aligned at their right edge."""
+        rows: list[tuple[str, ...]] = [
+            (each.kernel, each.signature, each.target, each.status, seconds_text(each.seconds)) for each in self.results
+        ]
+        columns: tuple[str, ...] = ("kernel", "signature", "target", "state", "took")
+        if not any(each.signature for each in self.results):
+            rows, columns = [(row[0], *row[2:]) for row in rows], (columns[0], *columns[2:])
+        return columns, rows, (len(columns) - 1,)
+
     def __str__(self) -> str:
         counts = f"{len(self.built)} built, {len(self.hit)} hit, {len(self.failed)} failed"
         return f"{counts} in {seconds_text(self.seconds)}"
+
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self.table())}<p>{self}</p>"
 
 
 class _Wanted(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import OptionError
+from ...errors import OptionError, why_of
 from ...keys import Plain, encode, sha256
 from ...model.request import LinkInput, Origin
 from ...model.text import check_text, decoded, plain
@@ -185,7 +185,7 @@ class Depends:
                     with open(next(paths), "rb") as file:
                         found.append({"sha256": sha256(file.read()).hexdigest()})
                 except (OSError, ValueError) as error:
-                    raise OptionError(f"cannot read depends={each!r}", str(error), "correct the path") from None
+                    raise OptionError(f"cannot read depends={str(each)!r}", why_of(error), "correct the path") from None
             else:
                 try:
                     encode(each)
