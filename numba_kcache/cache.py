@@ -357,7 +357,7 @@ class _ProcessCache(KernelCache):
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; returns the function that ends it.
 
-        Its errors are logged. docs/reference/events.md has the kinds of events and their fields.
+        Its errors are logged. docs/reference/cache.md has the kinds of events and their fields.
         """
         return process_events.subscribe(callback)
 
