@@ -1,4 +1,4 @@
-"""Verbs for the installation: directory, settings (config), doctor, shell completion."""
+"""Verbs for the installation: directory, settings (config), doctor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..engine.session import configured
 from ..errors import KCacheError
 from ..observe.text import bytes_text
 from ..settings import SETTINGS, default_directory, origin_of, read_settings, unknown_variables
-from .verb import Result, argument, verb
+from .verb import Result, verb
 
 if TYPE_CHECKING:
     from ..cache import KernelCache
@@ -84,20 +84,3 @@ def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """
     found = cache.doctor()
     return Result(found.to_dict(), str(found), 0 if found.is_well else 1)
-
-
-@verb(
-    argument("shell", help="the shell that the script is for", choices=("bash", "zsh", "fish")),
-    is_diagnosing=True,
-)
-def _completion(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Print a script for tab completion of verbs, options and keys.
-
-    bash: put source <(numba-kcache completion bash) in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc after
-    compinit. fish: numba-kcache completion fish > ~/.config/fish/completions/numba-kcache.fish
-    """
-    from . import make_parser
-    from .completion import script
-
-    text = script(arguments.shell, make_parser())
-    return Result({"shell": arguments.shell, "script": text}, text, is_verbatim=True)

@@ -22,10 +22,8 @@ from numba_kcache.cli import main
 from numba_kcache.model import trouble
 from numba_kcache.settings import Settings
 from numba_kcache.warmup.discovery import kernels_of
-from tests.support.cli_page import verbs
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
-from tests.support.programs import program
 from tests.support.stores import file_of, open_store, small_entry
 
 WITHOUT_CUDA = """
@@ -609,7 +607,7 @@ def test_config_names_variables_of_no_setting(
     )
 
 
-@pytest.mark.parametrize("words", [("dir",), ("config",), ("completion", "bash"), ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("dir",), ("config",), ("doctor",)], ids=" ".join)
 def test_verb_that_says_what_is_wrong_runs_where_the_environment_names_a_file(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -706,42 +704,7 @@ def test_native_is_what_each_device_is(tmp_path: Path) -> None:
     assert sorted(each["target"] for each in json.loads(done.stdout)["results"]) == ["sm_80", "sm_90a"]
 
 
-# -- the shell and the terminal ----------------------------------------------------------------------------------
-
-
-def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Path) -> None:
-    """The script gets the words of the line and the completed position, as from bash."""
-    key = key_of_saxpy(filled)[:12]
-    command = tmp_path / "numba-kcache"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m numba_kcache "$@"\n')
-    command.chmod(0o755)
-    asks = {"numba-kcache re": "remove report", "numba-kcache list --so": "--sort", "numba-kcache list --sort a": "age",
-            f"numba-kcache show {key[:8]}": key, "numba-kcache completion z": "zsh"}  # fmt: skip
-    script = (
-        "source <(numba-kcache completion bash)\nwhile read -r -a COMP_WORDS; do COMP_CWORD=$((${#COMP_WORDS[@]}-1))\n"
-    )
-    script += 'COMPREPLY=(); _numba_kcache; echo "${COMPREPLY[*]}"; done'
-    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(filled)}
-    done = subprocess.run(
-        [program("bash"), "-c", script], input="\n".join(asks) + "\n", capture_output=True, text=True, check=True,
-        env={**surroundings, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )  # fmt: skip
-
-    assert done.stdout.splitlines() == list(asks.values())
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The script has all verbs and options of the parser, from which it is generated."""
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-
-    for name, parser in verbs().items():
-        assert re.search(rf"\b{name}\b", script)
-        for option in parser._option_string_actions:
-            if option.startswith("--"):
-                word = f"-l {option[2:]}" if shell == "fish" else option
-                assert re.search(rf"{name}\b.*{word}(?![\w-])", script), (name, option)
+# -- the terminal ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

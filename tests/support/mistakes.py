@@ -433,7 +433,6 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "$ numba-kcache push redis://127.0.0.1:1",
         "$ numba-kcache report",
         "$ numba-kcache report .",
-        "$ numba-kcache completion tcsh",
         "$ numba-kcache --json",
         "$ numba-kcache info --directory",
         "$ NUMBA_KCACHE_TIERS=ftp://x numba-kcache info",
