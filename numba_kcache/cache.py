@@ -99,6 +99,7 @@ class KernelCache(GetOr):
         self.session.forget()
         return removed.entries
 
+    @shortening
     def remove(self, *keys: str) -> int:
         """Remove entries by their keys and return their number. Kernels are looked up again; running launches go on.
 
@@ -145,6 +146,7 @@ class KernelCache(GetOr):
 
         return EntryList(self.session.settled().entries())
 
+    @shortening
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """List entries in an order, reading only their headers: quick for many, and not verified.
 
@@ -339,6 +341,7 @@ class KernelCache(GetOr):
         self.session.mount(BundleTier(bundle.name, lambda: bundle))
         return bundle.report
 
+    @shortening
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; its errors are logged. Returns the function that ends this."""
         return self.session.events.subscribe(callback)

@@ -174,6 +174,7 @@ class Launches(Configurations):
         """The session of the current cache."""
         return process_session() if self._cache is None else self._cache.session
 
+    @shortening
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
 
@@ -201,6 +202,7 @@ class Launches(Configurations):
         if tpb or not self._definition.has_variants:
             return over_tasks(())
 
+        @shortening
         def launch(*args: Any, **named: Any) -> None:
             args = self._ordered(args, named) if named else args
             over_tasks(args)(*args)

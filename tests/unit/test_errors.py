@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import KernelCache, cached_kernel, configure
+from numba_kcache import KernelCache, cached_kernel, cached_module, configure
 from numba_kcache.errors import KCacheError, OptionError, shorten
 from tests.support.compiling import EMPTY
 
@@ -38,6 +38,10 @@ CALLS: dict[str, Callable[[KernelCache], Any]] = {
     "an option above a function": lambda cache: cached_kernel(fastmth=True)(EMPTY),  # type: ignore[call-overload]
     "a setting": lambda cache: configure(max_size="1GB"),  # type: ignore[call-arg]
     "an argument": lambda cache: cached_kernel(EMPTY, arch="sm_90", cache=cache).explain("sm_x"),
+    "forall": lambda cache: cached_kernel(EMPTY, cache=cache).forall([1, 2]),
+    "a module": lambda cache: cached_module("nonsense", cache=cache).compile("sm_90"),
+    "a module's option": lambda cache: cached_module(EMPTY, names="k"),  # type: ignore[arg-type]
+    "export": lambda cache: cache.export_bundle("nowhere.kcache"),
     "get_or_compile": lambda cache: cache.get_or_compile("nonsense", arch="sm_90"),
 }
 
