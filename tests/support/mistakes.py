@@ -318,7 +318,6 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "saxpy[8, 128](2.0, x, np.zeros(3, 'float32'), n)",
         "saxpy[8, 128](2.0, x, {'y': y}, n)",
         "saxpy[8, 128](2.0, x, memoryview(b'1234'), n)",
-        "saxpy[8, 128](2.0, x, x.__cuda_array_interface__['data'][0], n)",
         "saxpy[8, 128](2.0, x, lambda: y, n)",
         "saxpy[8, 128](2.0, x, cuda.device_array(1000, 'int32'), n)",
         "saxpy[8, 128](2.0, x, y, np.int64(2**33))",
