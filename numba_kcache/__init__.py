@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lists the public names
-    from .bundles import Moved
     from .cache import *
     from .engine.built import *
     from .errors import *
@@ -22,24 +21,22 @@ if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lis
     from .numba_hook import *
     from .observe.info import *
     from .store.report import *
-    from .tiers.bundle import *
     from .version import __version__
-    from .warmup.discovery import *
     from .warmup.pool import *
 
 __all__ = [
-    "ArgumentError", "Built", "BundleError", "BundleReport", "CacheInfo", "CachedModule", "CompileError", "EntryError",
-    "EntryInfo", "Event", "EventKind", "Explanation", "FrozenCacheError", "KCacheError", "KCacheWarning", "Kernel",
-    "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "Moved", "NoDeviceError", "OptionError", "Problem",
-    "Reason", "ReasonKind", "SettingsError", "ToolchainMissingError", "UncacheableError", "WarmUpReport",
+    "ArgumentError", "Built", "BundleError", "CacheInfo", "CachedModule", "CodeRefusedError", "CompileError",
+    "EntryError", "EntryInfo", "Event", "EventKind", "Explanation", "FrozenCacheError", "KCacheError",
+    "KCacheWarning", "Kernel", "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError",
+    "OptionError", "Reason", "ReasonKind", "SettingsError", "ToolchainMissingError", "UncacheableError",
+    "UnknownTargetError", "WarmUpReport",
     "__version__", "cached_kernel", "cached_module", "clear", "configure", "entries", "explain", "export_bundle",
-    "find_kernels", "get_or_build", "get_or_compile", "import_bundle", "info", "install", "print_info", "prune",
+    "get_or_build", "get_or_compile", "import_bundle", "info", "install", "print_info", "prune",
     "pull", "push", "register_bundle", "subscribe", "uninstall", "verify", "warm_up",
 ]  # fmt: skip
 
 _HOMES = {
     "CacheInfo": "observe.info",
-    "BundleReport": "tiers.bundle",
     "Built": "engine.built",
     "CachedModule": "module",
     "EntryInfo": "store.report",
@@ -47,15 +44,12 @@ _HOMES = {
     "EventKind": "model",
     "Explanation": "explanation.text",
     "Kernel": "kernel",
-    "Moved": "bundles",
-    "Problem": "store.report",
     "Reason": "model.reason",
     "ReasonKind": "model.reason",
     "WarmUpReport": "warmup.pool",
     "__version__": "version",
     "cached_kernel": "kernel",
     "cached_module": "module",
-    "find_kernels": "warmup.discovery",
     "install": "numba_hook",
     "uninstall": "numba_hook",
 }

@@ -20,7 +20,7 @@ from typing import Any
 
 from .engine.arrival import arrived, refusal_of
 from .engine.session import Session
-from .errors import BundleError, KCacheError, OptionError
+from .errors import BundleError, KCacheError, OptionError, why_of
 from .headers.lookup import without_stats
 from .kernel.verbs import require_directory
 from .keys import Component, sha256
@@ -318,5 +318,5 @@ def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
         failed.append(TimeoutError(f"it had not listed all its files after {LISTING_S:g} s"))
     if failed:
         cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
-        raise KCacheError(cannot, str(failed[0]), hint)
+        raise KCacheError(cannot, why_of(failed[0]), hint)
     return found

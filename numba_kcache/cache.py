@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import Session, configure_process, process_events, process_session, register
-from .errors import KCacheError, OptionError, shortened
+from .engine.session import Session, configure_process, process_events, process_session, register, settings_of
+from .errors import KCacheError, OptionError, shortening
 from .get_or import GetOr
 from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
-from .settings import Settings, default_directory, read_settings
+from .settings import Settings, default_directory
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
@@ -49,7 +49,7 @@ class KernelCache(GetOr):
     def __init__(
         self, directory: Folder | None = None, max_size_bytes: Size | None = None, **settings: Unpack[CacheSettings]
     ) -> None:
-        chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
+        chosen = settings_of({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._session: Session | None = Session(chosen, chosen.directory or default_directory())
         self._given: dict[str, Any] = {"max_size_bytes": max_size_bytes, **settings}
         super().__init__()
@@ -72,6 +72,7 @@ class KernelCache(GetOr):
         """The folder of its entries; "" if they are kept in memory."""
         return self.session.local.directory or ""
 
+    @shortening
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Summarise the contents of the cache, its hits and misses, and the time that it saved.
 
@@ -98,6 +99,7 @@ class KernelCache(GetOr):
         self.session.forget()
         return removed.entries
 
+    @shortening
     def remove(self, *keys: str) -> int:
         """Remove entries by their keys and return their number. Kernels are looked up again; running launches go on.
 
@@ -122,25 +124,29 @@ class KernelCache(GetOr):
             what, why = f"cannot reset the statistics of {self.directory}", "they cannot be written to"
             raise KCacheError(what, why, "see `numba-kcache doctor`")
 
-    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
+    @shortening
+    def prune(self, max_size_bytes: Size | None = None, older_than: float | None = None) -> int:
         """Remove entries not used for a time, and the least recently used down to a size; returns their number.
 
         Args:
-            max_size_bytes: Size to reach; None for no such limit.
+            max_size_bytes: Size to reach, an int or `"512MB"`; None for no such limit.
             older_than: Seconds since the last use from which an entry is removed; None for no such limit.
         """
         from .engine.inspection import check_limits
 
-        check_limits(max_size_bytes=max_size_bytes, older_than=older_than)
-        return self.session.settled().prune(max_size_bytes, older_than).entries
+        limit = check_limits(max_size_bytes, older_than)
+        return self.session.settled().prune(limit, older_than).entries
 
-    def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry that passes verification, in any order: key, kernels, target, size, compile time, last use.
+    def entries(self) -> list[EntryInfo]:
+        """List every entry that passes verification: key, kernels, target, size, compile time, last use, hits.
 
-        The time of last use is not renewed.
+        The list shows itself as a table. The time of last use is not renewed.
         """
-        return self.session.settled().entries()
+        from .observe.detail import EntryList
 
+        return EntryList(self.session.settled().entries())
+
+    @shortening
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """List entries in an order, reading only their headers: quick for many, and not verified.
 
@@ -155,6 +161,7 @@ class KernelCache(GetOr):
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
         return self.session.settled().listing(by, limit, self.history().hits)
 
+    @shortening
     def entry(self, key: str) -> EntryDetail:
         """The details of one entry: kernels, resources, components of its key, compile log.
 
@@ -190,6 +197,7 @@ class KernelCache(GetOr):
 
         return verify(self.session)
 
+    @shortening
     def warm_up(
         self, kernels: Any, arch: Arch | None = None, *, workers: int | None = None, progress: bool = True
     ) -> WarmUpReport:
@@ -214,12 +222,13 @@ class KernelCache(GetOr):
 
         return warm_up(kernels, arch, workers=workers, progress=progress)
 
+    @shortening
     def explain(self, kernel: Any, arch: Arch | None = None, signature: Any = None) -> Explanation:
         """Explain a hit, or list every difference from the nearest entry. Compiles and changes nothing.
 
         Args:
-            kernel: A kernel of `cached_kernel` or `cached_module`, or such a module. Or an entry (a `Built`, a key, or
-                a unique prefix of one), which is described and compared with the others of its kernel.
+            kernel: A kernel of `cached_kernel` or `cached_module`, or such a module. Or an entry (a `Built`, a key or a
+                unique prefix of one, a kernel's name), which is described and compared with the others of its kernel.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Signature of a Numba kernel; None for its own, or the first that was used.
 
@@ -242,6 +251,7 @@ class KernelCache(GetOr):
             raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel nor a key", "give one or the other")
         return kernel.explain(arch, signature)
 
+    @shortening
     def export_bundle(
         self, path: Any, kernels: Any = None, arch: Arch | None = None, *, sign: bool | None = None
     ) -> BundleReport:
@@ -266,6 +276,7 @@ class KernelCache(GetOr):
             identities = [kernel._identity() for kernel in kernels_of(kernels)]
         return export_bundle(self.session, path, identities, arch, sign=sign)
 
+    @shortening
     def import_bundle(self, path: Any) -> BundleReport:
         """Verify a bundle and add its entries, all or none.
 
@@ -283,6 +294,7 @@ class KernelCache(GetOr):
         """Send a request to each tier; `info().tiers` then has its latency and reachability."""
         self.session.tier_reports(asks=True)
 
+    @shortening
     def push(self, tier: str | None = None) -> Moved:
         """Copy this cache's entries to a tier that lacks them, signed if there is a `signing_key`.
 
@@ -297,6 +309,7 @@ class KernelCache(GetOr):
 
         return push(self.session, tier)
 
+    @shortening
     def pull(self, tier: str | None = None) -> Moved:
         """Copy all entries of a tier into this cache, each verified.
 
@@ -311,6 +324,7 @@ class KernelCache(GetOr):
 
         return pull(self.session, tier)
 
+    @shortening
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """Use a bundle in place as a read-only tier; its code is accepted whatever toolkit is installed here, if any.
 
@@ -327,6 +341,7 @@ class KernelCache(GetOr):
         self.session.mount(BundleTier(bundle.name, lambda: bundle))
         return bundle.report
 
+    @shortening
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; its errors are logged. Returns the function that ends this."""
         return self.session.events.subscribe(callback)
@@ -345,7 +360,7 @@ class _ProcessCache(KernelCache):
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; returns the function that ends it.
 
-        Its errors are logged. docs/reference/events.md has the kinds of events and their fields.
+        Its errors are logged. docs/reference/cache.md has the kinds of events and their fields.
         """
         return process_events.subscribe(callback)
 
@@ -383,6 +398,7 @@ pull = process_cache.pull
 register_bundle = process_cache.register_bundle
 
 
+@shortening
 def configure(**settings: Unpack[ProcessSettings]) -> None:
     """Change settings of the process's cache; every kernel is looked up again at its next launch.
 
@@ -392,8 +408,4 @@ def configure(**settings: Unpack[ProcessSettings]) -> None:
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.
     """
-    __tracebackhide__ = True
-    try:
-        configure_process(settings)
-    except Exception as error:
-        raise shortened(error)
+    configure_process(settings)

@@ -8,9 +8,18 @@ Not here    Failures of the cache: where a store fails there is a miss, a warnin
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 
 def plain(text: str) -> str:
@@ -23,26 +32,75 @@ def plain_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
-def shortened(error: Exception) -> Exception:
-    """Remove this package's frames from the traceback of `error`; public functions use it in `raise`.
+def in_cells(text: str, path: str) -> str:
+    """Replace a path, also `path(line)`, by the name that a notebook's tracebacks have, if it is that of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(path)
+    if number is None:
+        return text
+    import re
 
-    Only errors raised on purpose, or by code that belongs neither to this package nor to Python, are shortened, and
-    no frame of other code is removed. Under `python -X dev` all frames stay.
+    placed = re.sub(rf"{re.escape(path)}(?:\(|:)(\d+)\)?", rf"Cell In[{number}], line \1", text)
+    return placed.replace(path, f"Cell In[{number}]")
+
+
+def why_of(error: BaseException) -> str:
+    """The reason in an error of the system or of a library, without its number."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def shorten(error: BaseException) -> None:
+    """Remove the frames of this package and of Numba from the traceback of `error`; a bare `raise` follows.
+
+    Frames of other code stay, and with `python -X dev` all do. An error that may be a bug of this package keeps its
+    frames: one that neither was raised on purpose nor left user code. So does one of Numba that is no refusal.
     """
     own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
+    steps = _steps(error)
+    last = steps[-1].tb_frame.f_code.co_filename if steps else own
+    is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
+    is_ours = isinstance(error, KCacheError)
+    if sys.flags.dev_mode or (is_own_or_pythons and not is_ours):
+        return  # possibly a bug of this package: its frames are needed to find it
+    hidden = [own]
+    if isinstance(error, _REFUSALS) or type(error).__module__.startswith("numba"):
+        hidden += [f"{os.sep}{name}{os.sep}" for name in ("numba", "numba_cuda", "numba_cuda_mlir")]
+    if is_ours:  # the message says what the errors said that led to it, unless the user's code raised them
+        error.__suppress_context__ = True
+        if error.__cause__ is not None and not _kept(_steps(error.__cause__), hidden):
+            error.__cause__ = None
+    error.__traceback__ = _kept(steps, hidden)
+
+
+def _steps(error: BaseException) -> list[TracebackType]:
     steps, step = [], error.__traceback__
     while step is not None:
         steps.append(step)
         step = step.tb_next
-    last = steps[-1].tb_frame.f_code.co_filename if steps else own
-    is_own_or_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
-    if sys.flags.dev_mode or (is_own_or_pythons and not isinstance(error, KCacheError)):
-        return error  # possibly a bug of this package: its frames are needed to find it
+    return steps
+
+
+def _kept(steps: list[TracebackType], hidden: list[str]) -> TracebackType | None:
+    """Chain the steps of a traceback again, without those whose file has one of these texts in its path."""
     kept = None
     for step in reversed(steps):
-        if not step.tb_frame.f_code.co_filename.startswith(own):
+        if not any(part in step.tb_frame.f_code.co_filename for part in hidden):
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    return error.with_traceback(kept)
+    return kept
+
+
+def shortening(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that users call: errors that leave it have no frames of this package."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*args, **named)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return call
 
 
 class KCacheError(Exception):
@@ -62,12 +120,29 @@ class KCacheError(Exception):
         return plain_lines(self.what + (self.why and f": {self.why}") + (self.hint and f"\n  hint: {self.hint}"))
 
 
+_REFUSALS = (KCacheError, TypeError, ValueError, NotImplementedError)
+"""Errors that Numba raises about the user's code or arguments."""
+
+
 class SettingsError(KCacheError, ValueError):
     """A setting has a value that cannot be used; names the setting, the value and where it came from."""
 
 
 class OptionError(KCacheError, TypeError):
     """An option of a kernel is unknown, misspelt, out of range or not for this kind of kernel."""
+
+
+class UnknownTargetError(OptionError):
+    """The installed compiler does not compile for the target.
+
+    Attributes:
+        newest: The newest target that it compiles for.
+    """
+
+    def __init__(self, what: str, why: str, hint: str, newest: Any) -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, newest)
+        self.newest = newest
 
 
 class EntryError(KCacheError, LookupError):
@@ -109,6 +184,10 @@ class LaunchConfigError(KCacheError, ValueError):
 
 class LaunchError(KCacheError):
     """The driver refused a launch or a load, or a launch failed on the device."""
+
+
+class CodeRefusedError(LaunchError):
+    """The driver refuses the code of a kernel, or the code contradicts what is recorded about it."""
 
 
 class UncacheableError(KCacheError):

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
-from .errors import LaunchError, NoDeviceError, shortened
+from .errors import LaunchError, NoDeviceError, shorten
 from .frontends.base import RunsUncached, define
 from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
 from .kernel import Kernel
@@ -75,14 +75,14 @@ class GetOr:
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)
             except Exception as error:
-                raise shortened(error)
+                shorten(error)
+                raise
         if not kernel._resolutions.resolved:
             try:
                 _resolve_ahead(kernel)
             except BaseException as error:  # drop the kernel, so that the next call tries again
                 self._kernels.drop(kernel)
-                if isinstance(error, Exception):
-                    raise shortened(error)
+                shorten(error)
                 raise
         return kernel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
-from .errors import EntryError, LaunchConfigError, OptionError
+from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
 from .frontends.base import Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .kernel import Kernel
@@ -114,9 +114,11 @@ class CachedModule:
     def _find(self, artifact: Artifact, name: str) -> Entry:
         return self._definition.find(artifact, name)
 
+    @shortening
     def __iter__(self) -> Iterator[str]:
         return iter(self._names or [each.name for each in self._artifact().entries])
 
+    @shortening
     def __len__(self) -> int:
         return len(self._names or self._artifact().entries)
 
@@ -126,6 +128,7 @@ class CachedModule:
         except EntryError:
             return False
 
+    @shortening
     def symbol(self, name: str, dtype: Any = None) -> Any:
         """A `__device__` or `__constant__` variable on the current device, as a device array.
 
@@ -160,6 +163,7 @@ class CachedModule:
             raise EntryError(f"cannot find the variable {name!r} of {label}", f"there are {there_are}", hint)
         return device_array(loaded, found, dtype)
 
+    @shortening
     def compile(self, arch: Arch | None = None) -> None:
         """Compile and store all kernels, without a launch; with an explicit `arch` without GPU, driver or context.
 
@@ -175,6 +179,7 @@ class CachedModule:
             for name in self:
                 self[name].compile(arch)
 
+    @shortening
     def key(self, arch: Arch | None = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
 
@@ -183,6 +188,7 @@ class CachedModule:
         """
         return self._whole.key(arch)
 
+    @shortening
     def explain(self, arch: Arch | None = None) -> Explanation:
         """Explain whether the module is in the cache for one target, and if not, why. Compiles and changes nothing.
 
@@ -194,15 +200,18 @@ class CachedModule:
         """
         return self._whole.explain(arch)
 
+    @shortening
     def cubin(self, arch: Arch | None = None) -> bytes:
         """The linked module for one target; empty for a lazy module, whose kernels are linked one by one."""
         return bytes(self._whole.cubin(arch))
 
+    @shortening
     def ptx(self, arch: Arch | None = None) -> str:
         """The PTX for one target; "" if it was not kept."""
         return str(self._whole.ptx(arch))
 
     @property
+    @shortening
     def log(self) -> str:
         """The compilers' log, stored with the code."""
         return str(self._whole.log)
@@ -269,12 +278,16 @@ def cached_module(
         OptionError: The source or an option cannot be used.
     """
     given: dict[str, Any] = {**options}
-    for refused, hint in (("name", "use names="), ("signature", "wrap the kernel alone, with cached_kernel")):
-        if given.get(refused) is not None:
-            raise OptionError(f"cannot use {refused}={given[refused]!r}", "a module has many kernels", hint)
-    if type(lazy) is not bool:
-        raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
-    return CachedModule(define_module(source_or_path, given, ModuleEntries(_checked_names(names), lazy), depth=2))
+    try:
+        for refused, hint in (("name", "use names="), ("signature", "wrap the kernel alone, with cached_kernel")):
+            if given.get(refused) is not None:
+                raise OptionError(f"cannot use {refused}={given[refused]!r}", "a module has many kernels", hint)
+        if type(lazy) is not bool:
+            raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
+        return CachedModule(define_module(source_or_path, given, ModuleEntries(_checked_names(names), lazy), depth=2))
+    except Exception as error:
+        shorten(error)
+        raise
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:

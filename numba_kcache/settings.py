@@ -173,6 +173,10 @@ SETTINGS = (
 
 _BY_NAME = {each.name: each for each in SETTINGS}
 assert list(_BY_NAME) == list(Settings._fields)
+_BY_VARIABLE = {each.variable: each for each in SETTINGS}
+
+misspelt: dict[str, str] = {}
+"""What `unknown_variables` said of the variables that were met; emptied by who warns of them."""
 
 
 def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
@@ -183,10 +187,13 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
     """
     environ = os.environ if environ is None else environ
     chosen: dict[str, Any] = {}
-    for setting in SETTINGS:
-        text = environ.get(setting.variable)
-        if text:
-            chosen[setting.name] = _read(setting, text, f"environment variable {setting.variable}")
+    for variable in environ:
+        if variable.startswith(_PREFIX):
+            setting, text = _BY_VARIABLE.get(variable), environ[variable]
+            if setting is None:
+                misspelt.update(unknown_variables({variable: text}))
+            elif text:
+                chosen[setting.name] = _read(setting, text, f"environment variable {variable}")
     for name, value in overrides.items():
         if name not in _BY_NAME:
             from .model.text import meant
@@ -231,17 +238,18 @@ def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables NUMBA_KCACHE_... that are set and unknown, each with the known one of a similar name, or ""."""
+    environ = os.environ if environ is None else environ
+    known = {_INSTALL: _INSTALL, **{each: each for each in _BY_VARIABLE}}
+    unknown = [each for each in environ if each.upper().startswith(_PREFIX) and each not in known]
+    unknown = [each for each in unknown if not each.startswith(f"{_PREFIX}TEST_")]
+    if not unknown:
+        return {}
     from difflib import get_close_matches
 
-    known = {each.variable: each.variable for each in SETTINGS} | {_INSTALL: _INSTALL}
     names = {_PREFIX + each.name.upper(): each.variable for each in SETTINGS} | known
     suffixes = {word.removeprefix(_PREFIX): variable for word, variable in names.items()}
-    found = {}
-    for name in os.environ if environ is None else environ:
-        if name.upper().startswith(_PREFIX) and name not in known and not name.startswith(f"{_PREFIX}TEST_"):
-            close = get_close_matches(name[len(_PREFIX) :].upper(), suffixes, n=1)
-            found[name] = suffixes[close[0]] if close else ""
-    return found
+    close = {each: get_close_matches(each[len(_PREFIX) :].upper(), suffixes, n=1) for each in unknown}
+    return {name: suffixes[words[0]] if words else "" for name, words in close.items()}
 
 
 _PREFIX = "NUMBA_KCACHE_"

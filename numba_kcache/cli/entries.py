@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
 from ..model.artifact import BUILT
 from ..observe.console import count, say, seconds
-from ..observe.text import age_text, bytes_text, entries_text, seconds_text
+from ..observe.detail import EntryList
+from ..observe.text import bytes_text, entries_text
+from ..settings import size_bytes
 from ..store.entry import is_key
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 
@@ -57,14 +62,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         matching, entries = len(entries), entries[: limit or None]
     if arguments.json:
         return Result([each.to_dict() for each in entries], "")
-    rows = []
-    for each in entries:
-        more = f" and {len(each.kernels) - 3} more" if len(each.kernels) > 3 else ""
-        kernels, size, used = ", ".join(each.kernels[:3]) + more, bytes_text(each.size_bytes), now_s - each.used_s
-        times = age_text(used), seconds_text(each.compile_time_s)
-        rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
-    columns = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
-    held = cache.info()
+    shown, held = EntryList(entries), cache.info()
     total = f"{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}"
     last = f"{f'{matching} that match, of ' if is_filtered else ''}{total}, {bytes_text(held.size_bytes)}"
     if limit and len(entries) == limit < (matching if is_filtered else held.entries):
@@ -73,7 +71,7 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         last += f"; {held.entries - len(entries)} cannot be read: `numba-kcache verify` says why"
     if held.obstacle:
         last += f"\n{held.directory} cannot be used: {held.obstacle}"
-    return Result(None, last, rows=(columns, rows, range(3, 7)))
+    return Result(None, last, rows=(shown.COLUMNS, shown.rows(), shown.NUMBERS))
 
 
 def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:
@@ -114,7 +112,11 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @verb(
-    argument("what", help="a key of `list`, or a kernel of a module or .py file", metavar="KEY|MODULE:KERNEL"),
+    argument(
+        "what",
+        help="a key or kernel's name of `list`, or a kernel of a module or .py file",
+        metavar="KEY|NAME|MODULE:KERNEL",
+    ),
     arch_argument("the target: sm_90, or native; default: the kernel's own, or the device"),
     argument("--signature", help="the signature of a Numba kernel: 'void(float32[:])'", metavar="TYPES"),
 )
@@ -122,8 +124,9 @@ def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Explain why a kernel is, or is not, served from the cache.
 
     For a kernel: a hit, or every difference from the nearest stored entry, each with the next step. The
-    module is imported, and nothing is compiled. For a key: its entry, and how the other entries of the
-    same kernel differ from it. Exits with 1 if the kernel is not in the cache.
+    module is imported, and nothing is compiled. For a key, or the name of a stored kernel: its entry (the one
+    used last), and how the other entries of the same kernel differ from it. Exits with 1 if the kernel is not
+    in the cache.
     """
     targets = targets_of(arguments) or []
     if len(targets) > 1:
@@ -133,20 +136,27 @@ def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 def _kernel(text: str) -> Any:
-    """Load the kernel named by `module:name` or `file.py:name`; return a key unchanged."""
-    module, colon, name = text.rpartition(":")
-    if not colon:
+    """Load the kernel named by `module:name` or `file.py:name`; return a key, or a name alone, unchanged.
+
+    The name is that of an attribute, however deep, or of a kernel that `warm` finds in the module.
+    """
+    module, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
+    if not colon and not text.endswith(".py"):
         return text
-    from ..warmup.discovery import load_module
+    from ..warmup.discovery import kernels_of, load_module
 
     import_from_here()
     found: Any = load_module(module)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            why = f"{module} has no {name or 'kernel of no name'}"
-            raise EntryError(f"cannot explain {text!r}", why, f"write {module}:KERNEL, as it is called in the module")
-        found = getattr(found, part)
-    return found
+    kernels: dict[str, Any] = {}
+    with suppress(AttributeError):
+        return reduce(getattr, name.split("."), found)
+    named = {id(value): name for name, value in vars(found).items()}  # others are in a class, a list, a dict
+    with suppress(EntryError):  # there are none
+        kernels = {named.get(id(each), each.__name__): each for each in kernels_of(found)}
+    if name in kernels or (len(kernels) == 1 and not name):
+        return kernels[name] if name else next(iter(kernels.values()))
+    why = f"{module} has no {name}" if name else f"{module} has {len(kernels)} kernels"
+    raise EntryError(f"cannot explain {text!r}", why, f"write {module}:{' or '.join(kernels) or 'KERNEL'}")
 
 
 @verb()
@@ -175,8 +185,6 @@ def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
     Without options, entries are removed until the cache is within its limits.
     """
-    from ..settings import size_bytes
-
     try:
         limit = None if arguments.max_size is None else size_bytes(arguments.max_size)
     except ValueError as error:
@@ -197,7 +205,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     a key or a name is a name if there is such a kernel. Exits with 1 if nothing matches.
     """
     which = arguments.which
-    found = [each.key for each in cache.listing() if any(fnmatchcase(name, which) for name in each.kernels)]
+    found = keys_named(cache.session, which)
     if not found and not which.strip("0123456789abcdef"):
         found = sorted({file.key for file in cache.session.settled().find(which)} if which else ())
         if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Verbs for the installation: programs without an edit (run), directory, settings (config), doctor, completion."""
+"""Verbs for the installation: programs without an edit (run), directory, settings (config), doctor."""
 
 from __future__ import annotations
 
@@ -126,20 +126,3 @@ def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """
     found = cache.doctor()
     return Result(found.to_dict(), str(found), 0 if found.is_well else 1)
-
-
-@verb(
-    argument("shell", help="the shell that the script is for", choices=("bash", "zsh", "fish")),
-    is_diagnosing=True,
-)
-def _completion(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Print a script for tab completion of verbs, options and keys.
-
-    bash: put source <(numba-kcache completion bash) in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc after
-    compinit. fish: numba-kcache completion fish > ~/.config/fish/completions/numba-kcache.fish
-    """
-    from . import make_parser
-    from .completion import script
-
-    text = script(arguments.shell, make_parser())
-    return Result({"shell": arguments.shell, "script": text}, text, is_verbatim=True)

@@ -80,7 +80,8 @@ def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
     if arguments.arch is None:
         return None
     found: list[Target] = []
-    for word in (word.strip() for text in arguments.arch for word in text.split(",")):
+    words = [word.strip() for text in arguments.arch for word in text.split(",")]
+    for word in list(filter(None, words)) or words:
         if word in ("native", "auto"):
             found += _device_targets()[: None if word == "native" else 1]
             continue

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import CompileError, KCacheError
 from ..observe.console import count
-from ..observe.text import seconds_text
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 
 if TYPE_CHECKING:
@@ -44,20 +43,8 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
             raise
         report, error = (
             raised.report,
-            f"\n{raised.what}: {raised.why}\n\n{raised.log}\n  hint: correct these, and warm up again",
+            f"\n{raised.what}: {raised.why.splitlines()[0]}\n\n{raised.log}\n  hint: correct these, and warm up again",
         )
+    is_live = sys.stderr is not None and sys.stderr.isatty()  # there the bar vanishes; elsewhere each is a line already
     value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
-    return Result(value, f"{report}{error}", 1 if report.failed else 0, _rows(report.results))
-
-
-def _rows(results: Any) -> Any:
-    """A table of the results on a terminal, where the progress bar vanishes; elsewhere None."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        return None  # each result was printed as a line already
-    rows: list[tuple[str, ...]] = [
-        (each.kernel, each.signature, each.target, each.status, seconds_text(each.seconds)) for each in results
-    ]
-    columns: tuple[str, ...] = ("kernel", "signature", "target", "state", "took")
-    if not any(each.signature for each in results):
-        rows, columns = [(row[0], *row[2:]) for row in rows], (columns[0], *columns[2:])
-    return columns, rows, (len(columns) - 1,)
+    return Result(value, f"{report}{error}", 1 if report.failed else 0, report.table() if is_live else None)

@@ -24,7 +24,7 @@ from ..engine.session import Session
 from ..errors import plain
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
-from ..observe.text import aligned, bytes_text, counted
+from ..observe.text import aligned, bytes_text, counted, shows_text
 from ..settings import unknown_variables
 from ..store import is_network, open_in, unlink_in
 from ..store.origin import SIGNED
@@ -81,6 +81,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+@shows_text
 class Diagnosis(NamedTuple):
     """All findings."""
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, why_of
 from ..keys import Plain, sha256
 
 
@@ -42,7 +42,7 @@ def content_of(path: str) -> Plain:
             return _digest(path)
         return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, frozenset())}
     except (OSError, ValueError) as error:
-        raise OptionError(f"cannot read depends={path!r}", getattr(error, "strerror", None) or str(error)) from None
+        raise OptionError(f"cannot read depends={path!r}", why_of(error), "correct the path") from None
 
 
 def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:

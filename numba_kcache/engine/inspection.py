@@ -7,14 +7,18 @@ Not here    Formatting (observe), and lists of entries (store.listing).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, KCacheError, OptionError, SettingsError
 from ..model.artifact import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail, read_report
+from ..observe.history import history_of
 from ..observe.info import CacheInfo
 from ..observe.progress import shown_count
+from ..settings import size_bytes
 from ..store.entry import payload_records
 from .arrival import refusal_of
 
@@ -40,7 +44,8 @@ def info_of(session: Session, scope: str) -> CacheInfo:
     usage, limit = session.settled().size(), session.settings.max_size_bytes
     figures = (scope, session.local.directory or "", usage.entries, usage.size_bytes, limit)
     why = "" if session.local.readonly else session.local.obstacle()
-    return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
+    more = {"reasons": history_of(sums or {}).reasons, **counts.as_dict()}
+    return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **more)
 
 
 def verify(session: Session) -> list[Problem]:
@@ -49,16 +54,27 @@ def verify(session: Session) -> list[Problem]:
         return session.settled().verify(refusal_of, tell)
 
 
-def find_entry(lookup: Lookup, key: str) -> Found:
-    """Find the file of the entry whose key has this prefix.
+def keys_named(lookup: Lookup, name: str) -> list[str]:
+    """List the keys of the entries that have a kernel of this name (a shell pattern), the last used one first."""
+    listed = lookup.settled().listing("age", None, {})
+    return [each.key for each in listed if any(fnmatchcase(kernel, name) for kernel in each.kernels)]
+
+
+def find_entry(lookup: Lookup, which: str) -> Found:
+    """Find the file of the entry that a user means: by the start of its key, else by the name of a kernel in it.
+
+    Of several entries with such a kernel, the one used last is taken.
 
     Raises:
-        EntryError: There is none, or there are several.
+        EntryError: There is none, or several keys start so.
     """
-    found = lookup.settled().find(key) if key and not key.strip("0123456789abcdef") else []
+    store, where = lookup.settled(), lookup.local.directory or "memory"
+    found = store.find(which) if which and not which.strip("0123456789abcdef") else []
+    if not found:
+        found = [file for key in keys_named(lookup, which)[:1] for file in store.find(key)]
     if len({file.key for file in found}) != 1:
-        why = f"{len(found) or 'no'} keys in {lookup.local.directory or 'memory'} begin with it"
-        raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
+        why = f"{len(found) or 'no'} keys in {where} begin with it{'' if found else ', and no kernel has this name'}"
+        raise EntryError(f"cannot show the entry {which!r}", why, "`numba-kcache list` shows both")
     return found[0]
 
 
@@ -91,16 +107,22 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
     return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **report)
 
 
-def check_limits(**limits: Any) -> None:
-    """Check the limits of `prune`: bytes and seconds; None for no limit.
+def check_limits(max_size_bytes: Any, older_than: Any) -> int | None:
+    """Check the limits of `prune`; None for no limit. Returns the size in bytes.
 
     Raises:
         OptionError: A limit is not a number, or is below zero.
     """
-    for name, value in limits.items():
+    if isinstance(max_size_bytes, str):
+        with suppress(ValueError):
+            max_size_bytes = size_bytes(max_size_bytes)
+    limits = {
+        "max_size_bytes": (max_size_bytes, "bytes", "'512MB'"),
+        "older_than": (older_than, "seconds", "30 * 86400"),
+    }
+    for name, (value, unit, example) in limits.items():
         is_number = isinstance(value, float) or (hasattr(value, "__index__") and not isinstance(value, bool))
         if value is not None and not (is_number and value >= 0):
-            unit, example = ("seconds", "30 * 86400") if name == "older_than" else ("bytes", "2**30")
-            raise OptionError(
-                f"cannot prune with {name}={value!r}", f"it is not a number of {unit}", f"write {name}={example}"
-            )
+            what, why = f"cannot prune with {name}={value!r}", f"it is not a number of {unit}"
+            raise OptionError(what, why, f"write {name}={example}")
+    return None if max_size_bytes is None else int(max_size_bytes)

@@ -22,7 +22,7 @@ from ..keys import Component
 from ..launch.loader import Loader
 from ..model import EventKind
 from ..observe import Events, Statistics
-from ..settings import Settings, default_directory, read_settings
+from ..settings import Settings, default_directory, misspelt, read_settings
 from ..store.disk import DiskStore
 from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
@@ -240,7 +240,7 @@ def process_session() -> Session:
     found = _process.get("")
     while found is None:
         configured = _configured
-        settings = _settings(_overrides)
+        settings = settings_of(_overrides)
         made = Session(settings, settings.directory or default_directory(), process_events)
         for make in list(_registered.values()):
             made.mount(make(settings))
@@ -249,13 +249,31 @@ def process_session() -> Session:
     return found
 
 
-def _settings(overrides: Mapping[str, Any]) -> Settings:
+def settings_of(overrides: Mapping[str, Any]) -> Settings:
+    """Read the settings in force; apply the log level, and warn of misspelt variables."""
     settings = read_settings(overrides)
+    if misspelt:
+        _warn_of_misspelt()
     if settings.log_level != "warning":
         from ..observe.log import set_log_level
 
         set_log_level(settings.log_level)
     return settings
+
+
+def _warn_of_misspelt() -> None:
+    """Warn once of each variable that is named like a setting and is none: a misspelt one has no effect."""
+    from ..observe.log import warn
+
+    while misspelt:
+        name, meant = misspelt.popitem()
+        if name not in _warned_of:
+            _warned_of.add(name)
+            hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
+            warn(f"{name} names no setting and is ignored: {hint}")
+
+
+_warned_of: set[str] = set()
 
 
 def configured() -> dict[str, Any]:
@@ -276,7 +294,7 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
     """
     global _configured
-    settings = _settings({**_overrides, **overrides})
+    settings = settings_of({**_overrides, **overrides})
     _overrides.update(overrides)
     _configured = object()
     before = _process.pop("", None)

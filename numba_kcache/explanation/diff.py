@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..errors import in_cells
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .components import Difference, diff
@@ -154,6 +155,7 @@ def _counted_lines(text: str, is_python: bool) -> list[tuple[int, str]]:
 
 
 def _where(origin: Origin, index: int) -> str:
-    if origin.line:
-        return f"{origin.path}:{origin.line + index}" if origin.path else f"line {origin.line + index}"
-    return f"{origin.path}, line {index + 1} of the source" if origin.path else f"line {index + 1}"
+    path, line = origin.path, origin.line + index
+    if not origin.line:
+        return in_cells(f"{path}, line {index + 1} of the source" if path else f"line {index + 1}", path)
+    return in_cells(f"{path}:{line}", path) if path else f"line {line}"

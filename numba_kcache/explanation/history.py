@@ -187,9 +187,9 @@ def has_history(subject: Subject, store: DiskStore | MemoryStore) -> bool:
 
 
 def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
-    """Read the history of a kernel: that of its own file, else that of the same module in other checkouts."""
-    records, file = read_history(history_name(subject), evidence), _digest(subject.file)
-    return [each for each in records if each.get("file") == file] or records
+    """Read the history of a kernel: the records of its own file, then those of the same module in other checkouts."""
+    file = _digest(subject.file)
+    return sorted(read_history(history_name(subject), evidence), key=lambda each: each.get("file") != file)
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import plain
 from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
+from ..observe.text import bytes_text, seconds_text, shows_text
 from .history import NEVER_STORED_TEXT
 
 _SHOWN = 5
@@ -39,6 +40,7 @@ class Stored(NamedTuple):
     size_bytes: int = 0
 
 
+@shows_text
 class Explanation(NamedTuple):
     """The outcome of looking for a kernel in the cache, with the reasons of a miss; or the facts of a stored entry.
 
@@ -117,8 +119,6 @@ def _plain(reasons: Sequence[Reason]) -> list[dict[str, str | None]]:
 
 def _facts(stored: Stored) -> str:
     from datetime import UTC, datetime
-
-    from ..observe.text import bytes_text, seconds_text
 
     when = f"{datetime.fromtimestamp(stored.created_s, UTC):%Y-%m-%d %H:%M} UTC" if stored.created_s else "unknown"
     return f"stored {when}, compiled in {seconds_text(stored.compile_time_s)}, {bytes_text(stored.size_bytes)} of code"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.request import Request, Resolution, Wanted
 from ..engine.session import Session
-from ..errors import FrozenCacheError, KCacheError, OptionError, UncacheableError
+from ..errors import FrozenCacheError, KCacheError, OptionError, UncacheableError, UnknownTargetError
 from ..keys import OF_ONE_REQUEST, Component
 from ..launch.launcher import Launcher, Relaunch
 from ..launch.loader import LoadedKernel, LoadedModule
-from ..model import Choice, Event, EventKind, Protocol, Target, UnknownTargetError
+from ..model import Choice, Event, EventKind, Protocol, Target
 from ..model.artifact import Artifact, Entry
 from . import BUILT_IN, front_end, front_ends_for, not_source
 
@@ -393,7 +393,8 @@ class Resolutions:
         Raises:
             AttributeError: There is none of that name.
         """
-        raise AttributeError(f"a {self.definition.kind} kernel of numba_kcache has no attribute {name!r}")
+        label, hint = self.definition.name or self.definition.label, "it is launched as kernel[grid, block](...)"
+        raise AttributeError(f"cannot use .{name} of {label}: a kernel has no such attribute\n  hint: {hint}")
 
 
 class RunsUncached(UncacheableError):

@@ -15,11 +15,11 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, checked_cache, process_session
-from ..errors import LaunchConfigError, shortened
+from ..errors import CodeRefusedError, LaunchConfigError, shorten, shortening
 from ..launch import GRID_LIMIT, BindGrid, Dim3, Launch, LaunchShape, is_one_stream, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal, stream_handle
 from ..launch.launcher import Launcher
-from ..launch.loader import CodeRefusedError, LoadedKernel
+from ..launch.loader import LoadedKernel
 from ..model import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
@@ -57,7 +57,8 @@ class Configurations:
         try:
             return self._bind(config)
         except Exception as error:
-            raise shortened(error)
+            shorten(error)
+            raise
 
     def __call__(self, *args: Any, **named: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
@@ -176,6 +177,7 @@ class Launches(Configurations):
         """The session of the current cache."""
         return process_session() if self._cache is None else self._cache.session
 
+    @shortening
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
 
@@ -186,14 +188,12 @@ class Launches(Configurations):
             sharedmem: Dynamic shared memory per block, in bytes.
 
         Raises:
-            LaunchConfigError: `ntasks` is negative.
+            LaunchConfigError: `ntasks` is negative, or not a whole number.
         """
-        if ntasks < 0:
-            raise LaunchConfigError(
-                f"cannot launch {self.__name__} for {ntasks} tasks",
-                "a count is not negative",
-                "give the size of the array",
-            )
+        if type(ntasks) is not int or ntasks < 0:
+            from .measures import count_of_tasks
+
+            ntasks = count_of_tasks(self.__name__, ntasks)
         if ntasks == 0:
             return lambda *_args, **_named: None
 
@@ -205,6 +205,7 @@ class Launches(Configurations):
         if tpb or not self._definition.has_variants:
             return over_tasks(())
 
+        @shortening
         def launch(*args: Any, **named: Any) -> None:
             args = self._ordered(args, named) if named else args
             over_tasks(args)(*args)
@@ -375,21 +376,18 @@ class VariantLaunch:
         self._by_variant: dict[Hashable, Launch] = {}
         self._front: Launch = self.launch
 
+    @shortening
     def __call__(self, *args: Any, **named: Any) -> None:
         self._front(*(self._ordered(args, named) if named else args))
 
     def launch(self, *args: Any) -> None:
         """Launch arguments of any variant, and keep the launch function of that variant for the next ones."""
         check_interpreter()
-        __tracebackhide__ = True
-        try:
-            variant = self._variant_of(args)
-            if variant is None:
-                self._otherwise(*args)
-                return
-            found = self._by_variant.get(variant) or self._prepare(variant)
-        except Exception as error:
-            raise shortened(error)
+        variant = self._variant_of(args)
+        if variant is None:
+            self._otherwise(*args)
+            return
+        found = self._by_variant.get(variant) or self._prepare(variant)
         if found is None:
             found = self._otherwise  # takes all variants: the next launch need not determine one
         else:

@@ -9,11 +9,12 @@ Source      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsed
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LaunchError, OptionError
+from ..errors import LaunchConfigError, LaunchError, OptionError
 from ..launch import LaunchShape, launch_shape
 from ..launch.arguments import choose, orders_of
 from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
@@ -35,6 +36,26 @@ def attributes(loaded: LoadedKernel) -> dict[str, int]:
     """Attributes that the driver reports for a function, by the names of `ATTRIBUTES`."""
     ask, name = bindings().cuFuncGetAttribute, loaded.entry.name
     return {each: int(done(ask(n, loaded.function), f"ask {name}")) for n, each in enumerate(ATTRIBUTES)}
+
+
+def count_of_tasks(kernel: str, ntasks: Any) -> int:
+    """The number of tasks that a user gave to `forall`.
+
+    Raises:
+        LaunchConfigError: It is negative, or not a whole number.
+    """
+    try:
+        count = operator.index(ntasks)
+    except TypeError:
+        size = getattr(ntasks, "size", None)
+        shown = repr(ntasks) if isinstance(ntasks, (float, str)) else f"a {type(ntasks).__name__}"
+        why = "it is a number of threads, not the array" if isinstance(size, int) else "it is not a whole number"
+        hint = "write forall(array.size)" if isinstance(size, int) else "give the number of elements, an int"
+        raise LaunchConfigError(f"cannot launch {kernel} for {shown} tasks", why, hint) from None
+    if count < 0:
+        what = f"cannot launch {kernel} for {count} tasks"
+        raise LaunchConfigError(what, "a count is not negative", "give the size of the array")
+    return count
 
 
 def occupancy(kernel: Launches, loaded: LoadedKernel, shape: LaunchShape) -> int:
@@ -130,6 +151,6 @@ def blocks_over(
 
     If `threads` is 0, the threads per block are those of `block_size`.
     """
-    threads = threads or block_size(kernel, arguments, shared_bytes)
+    threads = launch_shape(1, threads).threads_per_block if threads else block_size(kernel, arguments, shared_bytes)
     options, blocks = kernel._definition.launch_options, -(-tasks // threads)
     return blocks + (-blocks % options.cluster[0] if options and options.cluster else 0), threads

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.request import Request, Resolution
-from ..errors import shortened
+from ..errors import shorten, shortening
 from ..frontends.base import Definition, Variant, define
 from ..frontends.launches import Launches
 from ..keys import Component
@@ -83,6 +83,7 @@ class Kernel(Launches):
 
     # -- templates ----------------------------------------------------------------------------------
 
+    @shortening
     def instantiate(self, **values: Any) -> Kernel:
         """The kernel whose source the function returns for these values; the same object for the same values.
 
@@ -100,6 +101,7 @@ class Kernel(Launches):
 
     # -- compiling ahead, explaining, inspecting -----------------------------------------------------
 
+    @shortening
     def compile(self, arch: Arch | None = None, signature: Any = None) -> None:
         """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
 
@@ -112,14 +114,11 @@ class Kernel(Launches):
             NoDeviceError: No target is named and there is no device.
             KCacheError: A directory is configured, and nothing can be stored there.
         """
-        __tracebackhide__ = True
         from .verbs import compile_ahead
 
-        try:
-            compile_ahead(self, arch, signature)
-        except Exception as error:
-            raise shortened(error)
+        compile_ahead(self, arch, signature)
 
+    @shortening
     def key(self, arch: Arch | None = None, signature: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
 
@@ -133,6 +132,7 @@ class Kernel(Launches):
         variant = self._variants(signature)[0]
         return self._session().key(self._request(self._targets(arch)[0], variant))
 
+    @shortening
     def explain(self, arch: Arch | None = None, signature: Any = None) -> Explanation:
         """Explain whether the kernel is in the cache for one target, and if not, why. Compiles and changes nothing.
 
@@ -156,13 +156,9 @@ class Kernel(Launches):
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Apply `read` to the artifact; for a kind with variants to one of them, or to all known ones as a dict."""
-        __tracebackhide__ = True
         from .verbs import read_off
 
-        try:
-            return read_off(self, read, arch, signature)
-        except Exception as error:
-            raise shortened(error)
+        return read_off(self, read, arch, signature)
 
     def _read_entry(self, name: str) -> Any:
         return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
@@ -176,14 +172,17 @@ class Kernel(Launches):
             return {variant: ask(variant) for variant in self._known_variants()}
         return ask(self._variants(signature)[0])
 
+    @shortening
     def cubin(self, arch: Arch | None = None, signature: Any = None) -> Any:
         """The linked module (ELF) for one target, as bytes."""
         return self._read(lambda artifact: artifact.cubin, arch, signature)
 
+    @shortening
     def ptx(self, arch: Arch | None = None, signature: Any = None) -> Any:
         """The PTX for one target; "" if it was not kept (`keep_ptx`, `lto`)."""
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
+    @shortening
     def inspect_sass(self, arch: Arch | None = None) -> Any:
         """The disassembly for one target, by the toolkit's nvdisasm; for a Numba kernel in Numba's form.
 
@@ -197,45 +196,54 @@ class Kernel(Launches):
         return disassemble(self.cubin(arch))
 
     @property
+    @shortening
     def params(self) -> Any:
         """The parameters, in order: C++ type, offset and size in bytes."""
         return self._read_entry("parameters")
 
     @property
+    @shortening
     def log(self) -> Any:
         """The compilers' log, stored with the code."""
         return self._read(lambda artifact: artifact.log)
 
     @property
+    @shortening
     def regs_per_thread(self) -> Any:
         """Registers per thread."""
         return self._read_entry("registers")
 
     @property
+    @shortening
     def shared_mem_per_block(self) -> Any:
         """Static shared memory per block, in bytes."""
         return self._read_entry("shared_bytes")
 
     @property
+    @shortening
     def local_mem_per_thread(self) -> Any:
         """Local memory per thread, in bytes."""
         return self._read_entry("local_bytes")
 
     @property
+    @shortening
     def const_mem_size(self) -> Any:
         """Constant memory of the module's own variables, in bytes."""
         return self._read_entry("const_bytes")
 
     @property
+    @shortening
     def handle(self) -> Any:
         """The driver's function on the current device, an int. Its module stays loaded from then on."""
         return self._by_variant(lambda variant: self._loaded(variant)[1].give_out())
 
     @property
+    @shortening
     def max_threads_per_block(self) -> Any:
         """Largest number of threads per block on the current device."""
         return self._by_variant(lambda variant: self._loaded(variant)[1].attribute("MAX_THREADS_PER_BLOCK"))
 
+    @shortening
     def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
         """Number of blocks that the current device runs at once: the largest grid of a cooperative launch.
 
@@ -252,24 +260,28 @@ class Kernel(Launches):
         return self._measured(resident, launch_shape(1, block, sharedmem), signature)
 
     @property
+    @shortening
     def attributes(self) -> Any:
         """Attributes of the function on the current device, by CuPy's names: `["num_regs"]`."""
         from ..frontends.measures import attributes
 
         return self._by_variant(lambda variant: attributes(self._loaded(variant)[1]))
 
+    @shortening
     def occupancy(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
         """Blocks that one multiprocessor of the current device holds at once; see `max_cooperative_grid_blocks`."""
         from ..frontends.measures import occupancy
 
         return self._measured(occupancy, launch_shape(1, block, sharedmem), signature)
 
+    @shortening
     def suggested_block(self, sharedmem: int = 0, signature: Any = None) -> Any:
         """Threads of a block at which the current device holds most threads at once, from the driver."""
         from ..frontends.measures import suggested_block
 
         return self._measured(suggested_block, sharedmem, signature)
 
+    @shortening
     def time(
         self, grid: Any, block: Any, *args: Any, repeats: int = 20, stream: Any = 0, sharedmem: int = 0, **named: Any
     ) -> float:
@@ -397,11 +409,13 @@ def cached_kernel(thing: Any = None, name: Any = None, /, **options: Any) -> Any
         try:
             return Kernel(define(thing, options, depth=2))
         except Exception as error:
-            raise shortened(error)
+            shorten(error)
+            raise
 
     if thing is None:
         return decorate
     try:
         return Kernel(define(thing, options, depth=2))
     except Exception as error:
-        raise shortened(error)
+        shorten(error)
+        raise

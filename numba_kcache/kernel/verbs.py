@@ -28,7 +28,11 @@ def instantiate(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
     try:
         found = kernel._instances.get(key)
     except TypeError as error:
-        raise OptionError(f"cannot instantiate {kernel.__name__} with {values!r}", str(error)) from None
+        raise OptionError(
+            f"cannot instantiate {kernel.__name__} with {values!r}",
+            str(error),
+            "give numbers, text, or tuples of these",
+        ) from None
     return found or kernel._instances.setdefault(key, type(kernel)(kernel._definition.instantiate(full)))
 
 

@@ -376,7 +376,7 @@ def stream_handle(stream: Any) -> int:
         if handle is not None and not isinstance(stream, type):
             return int(getattr(handle, "value", handle) or 0)
     inner = getattr(stream, "stream", None)  # cuda.core's GraphBuilder captures into its stream
-    if inner is not None:
+    if inner is not None and not hasattr(stream, "__cuda_array_interface__"):  # an array of Numba has one too
         return stream_handle(inner)
     if type(stream).__name__ == "CUstream":  # cuda.bindings: a handle with __int__ alone
         return int(stream)

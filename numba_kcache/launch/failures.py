@@ -12,12 +12,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..errors import ArgumentError, LaunchError
+from ..errors import ArgumentError, CodeRefusedError, LaunchError
 from ..model import Target
 from . import Dim3
 from .arguments import ParameterSlot
 from .devices import bindings
-from .loader import CodeRefusedError
 
 _SHOWN_LENGTH = 60
 _HINTS = {
@@ -94,7 +93,7 @@ def describe(value: Any) -> str:
     if module == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
         return f"{_short(str(value))} ({full})"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None or dtype is None:
+    if not isinstance(shape, tuple) or dtype is None:  # a module and a class may have one as well
         return full
     element = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return f"{full} of {element} {tuple(shape)}"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct, pack, pack_into
 from typing import Any
 
-from ..errors import LaunchError
+from ..errors import LaunchError, shorten
 from ..model.artifact import Parameter
 from . import Dim3, Launch, LaunchShape, devices
 from .arguments import Call, Order, PointerSlot, Slot, ValueSlot, WordSlot, choose, orders_of, others, struct_format
@@ -250,15 +250,19 @@ class Launcher:
         if stream is None and orders:
             handle = choose(orders, module.is_capturing)
         call: Call = _new(Call, (shape, handle, stream, arguments, [], [], []))
-        if len(arguments) != len(slots):
-            raise self._wrong_count(call)
         values: list[Any] = []
-        for slot, argument in zip(slots, arguments):  # noqa: B905
-            value = slot.settle(argument, 0, call)
-            if type(value) is tuple:
-                values += value
-            else:
-                values.append(value)
+        try:
+            if len(arguments) != len(slots):
+                raise self._wrong_count(call)
+            for slot, argument in zip(slots, arguments):  # noqa: B905
+                value = slot.settle(argument, 0, call)
+                if type(value) is tuple:
+                    values += value
+                else:
+                    values.append(value)
+        except Exception as error:
+            shorten(error)
+            raise
         if stream is None and handle:
             module.uses(handle, None, arguments)
             if self.plan is not None:

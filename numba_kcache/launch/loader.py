@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import KCacheError, LaunchError
+from ..errors import CodeRefusedError, KCacheError, LaunchError
 from ..model import LONG_WAIT_S, Emit, Event, EventKind, tell_wait
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
@@ -57,10 +57,6 @@ LONGEST_WAIT_S = 5.0
 
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
-
-
-class CodeRefusedError(LaunchError):
-    """The code itself cannot be loaded, or contradicts its description; not a failure of the driver or the device."""
 
 
 class LoadedKernel:

@@ -177,15 +177,6 @@ _OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 
 """All compute capabilities so far, as major * 10 + minor; the driver compiles PTX of one for any later device."""
 
 
-class UnknownTargetError(OptionError):
-    """The installed compiler does not know the target; `newest` is the newest that it knows."""
-
-    def __init__(self, what: str, why: str, hint: str, newest: Target) -> None:
-        super().__init__(what, why, hint)
-        self.args = (what, why, hint, newest)
-        self.newest = newest
-
-
 def parse_target(spelling: object) -> Target:
     """Read one target as users write it.
 

@@ -97,6 +97,8 @@ def parse_tier(text: str) -> TierAddress:
         return TierAddress(scheme, place, _checked(shown_place(place), options))
     if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
         raise ValueError(f"{place} takes readonly=1 or readonly=0 after the ?, unsigned=1, and nothing else")
+    if re.match(r"(?:redis|rediss|s3|gs|az|https?|localhost):|[\w.-]+:\d+\Z", place):
+        raise ValueError(f"{place} is neither a path nor a URL; write redis://host:6379, or ./ before a path")
     if place.startswith(OCI_PREFIX):
         kind = "oci"
     elif re.match(_RESOURCE, place):

@@ -14,6 +14,10 @@ from ..errors import plain, plain_lines
 from ..model.text import meant
 from .paint import painted
 
+_OTHER_WORDS = {"ls": "list", "rm": "remove", "delete": "remove", "stats": "info", "status": "info", "why": "explain",
+                "compile": "warm", "build": "warm"}  # fmt: skip
+"""Verbs of other tools, and ours for the same."""
+
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -30,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         """The hint: the verb that was probably meant, or the help."""
         wrong = re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         known = [each.strip("' ") for each in wrong[2].split(",")] if wrong else []
-        return f"{meant(wrong[1], known) if wrong else ''}`{self.prog} --help` lists what it takes"
+        close = f"did you mean {_OTHER_WORDS[wrong[1]]}? " if wrong and wrong[1] in _OTHER_WORDS else ""
+        return f"{close or (meant(wrong[1], known) if wrong else '')}`{self.prog} --help` lists what it takes"
 
 
 class Help(argparse.HelpFormatter):

@@ -17,7 +17,7 @@ from ..model import NamedTuple
 from ..model.artifact import BUILT, Artifact, Entry
 from ..model.built import meta_of
 from ..model.json_values import fits, read_json
-from .text import aligned, bytes_text, counted, seconds_text
+from .text import age_text, aligned, bytes_text, counted, html_table, seconds_text, shows_text
 
 _MAX_TIME_S = 1e11
 """Some three thousand years, the range of the system's calendar functions, in seconds."""
@@ -29,6 +29,7 @@ _MAX_LOG = 65536
 """Characters of a compile log that are shown; `.artifact.log` has all."""
 
 
+@shows_text
 class EntryDetail(NamedTuple):
     """One entry of a cache.
 
@@ -105,6 +106,30 @@ class EntryDetail(NamedTuple):
         if len(log) > _MAX_LOG:
             lines.append(f"  and {len(log) - _MAX_LOG} more characters")
         return "\n".join(map(plain, lines))
+
+
+class EntryList(list[Any]):
+    """Entries of a store (`store.report.EntryInfo`), shown as a table."""
+
+    COLUMNS = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
+    NUMBERS = range(3, 7)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Key, kernels, target, size, time since the last use, compile time and hits of each entry."""
+        rows: list[tuple[str, ...]] = []
+        now_s = time.time()
+        for each in self:
+            more = f" and {len(each.kernels) - 3} more" if len(each.kernels) > 3 else ""
+            kernels, size, age = ", ".join(each.kernels[:3]) + more, bytes_text(each.size_bytes), now_s - each.used_s
+            times = age_text(age), seconds_text(each.compile_time_s)
+            rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
+        return rows
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned([self.COLUMNS, *self.rows()], self.NUMBERS))
+
+    def _repr_html_(self) -> str:
+        return html_table(self.COLUMNS, self.rows(), self.NUMBERS)
 
 
 def read_report(report: bytes) -> dict[str, Any]:

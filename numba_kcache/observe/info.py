@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, counted, entries_text, seconds_text
+from .text import aligned, bytes_text, counted, entries_text, html, html_table, reason_text, seconds_text, shows_text
 
 
+@shows_text
 class CacheInfo(NamedTuple):
     """Contents of a cache, and what happened since it began ("lifetime") or in this process ("process").
 
@@ -34,6 +35,7 @@ class CacheInfo(NamedTuple):
         obstacle: The reason why new entries are not written to the directory, and their place instead; "" if they are.
         waits: Waits above a second, for other processes, threads, passes, nodes and tiers.
         wait_time_s: Seconds of all these.
+        reasons: Number of misses for each kind of reason, the most frequent first; only for all processes.
     """
 
     scope: str
@@ -55,6 +57,7 @@ class CacheInfo(NamedTuple):
     obstacle: str = ""
     waits: int = 0
     wait_time_s: float = 0.0
+    reasons: Mapping[str, int] = {}
 
     @property
     def hit_rate(self) -> float:
@@ -75,11 +78,10 @@ class CacheInfo(NamedTuple):
     def advice(self) -> tuple[str, ...]:
         """Advice for figures that indicate a problem; empty where there is none."""
         found = []
-        if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
-            found.append(
-                f"only {self.hit_rate:.0%} were served from the cache: the reasons of the misses, in "
-                "`numba-kcache report FILE.html`, say what to keep unchanged between runs"
-            )
+        again = {kind: number for kind, number in self.reasons.items() if kind not in _OF_NEW_KERNELS}
+        if sum(again.values()) >= max(_FEW, self.hits):
+            why = reason_text(next(iter(again)))
+            found.append(f"kernels are compiled again and again, mostly for this reason: {why}; keep it as it is")
         if self.evictions:
             verb = "was" if self.evictions == 1 else "were"
             found.append(
@@ -103,14 +105,8 @@ class CacheInfo(NamedTuple):
         return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><th {left}>{name}</th><td {left}>{escape(plain(text))}</td></tr>" for name, text in self.rows()
-        )
-        hints = "".join(f"<p>{escape(text)}</p>" for text in self.advice)
-        return f"<table><caption>numba_kcache, {_SCOPES[self.scope]}</caption>{rows}</table>{hints}"
+        hints = "".join(f"<p>{html(text)}</p>" for text in self.advice)
+        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self.rows()) + hints
 
     def rows(self) -> Sequence[tuple[str, str]]:
         """Name and text of each row of the table."""
@@ -147,8 +143,10 @@ def _tier_text(tier: Any, scope: str) -> str:
     )
 
 
-_LOW_RATE = 0.5
 _FEW = 20
-"""Fewest resolutions for advice on the hit rate: every kernel misses once."""
+"""Fewest repeated misses for advice on them."""
+
+_OF_NEW_KERNELS = frozenset(("never_stored", "target", "signature", "entry"))
+"""The reasons of first compiles, which a warm-up has too: each kernel, target and signature misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}

@@ -17,7 +17,7 @@ from ..errors import plain
 from . import Counts
 from .history import Day, History
 from .info import CacheInfo
-from .text import bytes_text, seconds_text
+from .text import bytes_text, reason_text, seconds_text
 
 _MOST_DAYS = 60
 """Number of days drawn, the latest ones."""
@@ -163,7 +163,9 @@ def _reasons(history: History) -> str:
     if not shown:
         return "<p>No kernel has missed yet.</p>"
     most = shown[0][1]
-    return _table(("reason", "misses"), [(_barred(reason, count / most), _number(count)) for reason, count in shown])
+    return _table(
+        ("reason", "misses"), [(_barred(reason_text(reason), count / most), _number(count)) for reason, count in shown]
+    )
 
 
 def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], shown: Callable[[float], str]) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ..errors import plain
+
+T = TypeVar("T")
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -55,6 +57,26 @@ def entries_text(number: int) -> str:
     """A number of entries: `1 entry`, `12 entries`."""
     return counted(number, "entry", "entries")
 
+
+def reason_text(kind: str) -> str:
+    """The words for a kind of reason for misses, alone in a row: `first compile`."""
+    return REASONS.get(kind, kind.replace("_", " "))
+
+
+REASONS = {
+    "never_stored": "first compile of the kernel", "evicted_or_cleared": "its entry was evicted or cleared",
+    "damaged": "its entry is damaged", "source_changed": "the source changed",
+    "value_changed": "a global, default or closure variable changed", "header_changed": "a header changed",
+    "header_shadowed": "a new header is found first", "header_answer": "a __has_include has another answer",
+    "header_search": "the folders searched for headers changed", "toolkit": "the toolkit's headers changed",
+    "entry": "another kernel of the source", "options": "a compile option changed", "target": "another target",
+    "signature": "other argument types", "compiler": "another compiler build", "version": "another package version",
+    "environment": "a setting or variable changed", "link_input": "a linked file changed",
+    "component": "a component of get_or_build changed", "depends": "what depends= names changed",
+    "place": "the file or line of the kernel, kept for debuggers, changed", "mode": "the mode does not look up entries",
+    "uncacheable": "the kernel cannot be keyed", "unknown": "the stored entry does not tell",
+}  # fmt: skip
+"""The words for each kind of reason. A test compares them with `ReasonKind`."""
 
 _ROOMY = 60
 """Width of a terminal, in characters, from which short columns of a table are never wrapped."""
@@ -105,3 +127,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     with console.capture() as captured:
         console.print(drawn)
     return captured.get().removesuffix("\n")
+
+
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Format rows below column names as HTML, for a notebook; cells are escaped."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        sides = ["right" if at in right else "left" for at in range(len(cells))]
+        filled = (
+            f"<{tag} style='text-align:{side}'>{html(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{''.join(filled)}</tr>"
+
+    body = "".join(line("td", each) for each in rows)
+    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
+
+
+def html(text: str) -> str:
+    """Escape text for HTML, and what a terminal would act on."""
+    from html import escape
+
+    return escape("\n".join(map(plain, text.split("\n"))))
+
+
+def shows_text(kind: type[T]) -> type[T]:
+    """Decorate a class with a text: the text is its `repr` as well, and its HTML if it has none of its own."""
+
+    def repr_html(self: T) -> str:
+        return f"<pre>{html(str(self))}</pre>"
+
+    for name, method in (("__repr__", kind.__str__), ("_repr_html_", repr_html)):
+        if name not in vars(kind) or name == "__repr__":
+            setattr(kind, name, method)
+    return kind

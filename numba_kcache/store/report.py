@@ -27,6 +27,9 @@ class EntryInfo(NamedTuple):
     payload_bytes: dict[str, int]
     hits: int = 0
 
+    def __repr__(self) -> str:
+        return f"<EntryInfo {self.key[:12]}: {', '.join(self.kernels)} for {self.target}>"
+
     @property
     def target(self) -> str:
         """Target that its code was built for, such as `"sm_90"`; "" if the header does not say."""

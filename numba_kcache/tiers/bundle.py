@@ -28,7 +28,7 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from ..errors import BundleError, KCacheError
+from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
@@ -241,11 +241,14 @@ def open_traversable(name: str, find: Callable[[], Any], trusted: Trust, wait_s:
 
 def refused(name: str, error: BaseException) -> BundleError:
     """Make the error for a bundle that cannot be used."""
-    why = getattr(error, "strerror", None) or str(error)
+    why = why_of(error)
     if isinstance(error, MemoryError):
         why = "not enough memory to read it"
-    is_absent = isinstance(error, FileNotFoundError)
-    hint = "correct the path, or write it by export_bundle()" if is_absent else "build or fetch it again"
+    hint = "build or fetch it again"
+    if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+        hint = "correct the path, or write it by export_bundle()"
+    elif isinstance(error, ImportError):
+        hint = "install the package, or write a path with ./ before it"
     return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)
 
 

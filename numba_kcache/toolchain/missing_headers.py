@@ -12,6 +12,8 @@ import os
 import re
 from collections.abc import Sequence
 
+from ..model.text import meant
+
 _MISSING = r'(?m)^(\S.*?)\(\d+\): .*?(?:cannot|could not) open source file "([^"]+)".*\n(.*)$'
 
 _BUILT_IN = {
@@ -41,9 +43,53 @@ _PACKAGES = (
 
 _CUDA_12 = {"nvidia-cuda-crt": "nvidia-cuda-nvcc"}
 
-_TYPES = {"cuda/std/cstdint": r"u?int(_fast|_least)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64)_(MAX|MIN|C)",
-          "cuda/std/climits": r"(CHAR|U?S?CHAR|U?SHRT|U?INT|U?LONG|U?LLONG)_(MAX|MIN|BIT)",
-          "cuda/std/cfloat": r"(FLT|DBL|LDBL)_\w+", "cuda/std/cmath": "INFINITY|NAN|HUGE_VAL"}  # fmt: skip
+_BY_NAME = (
+    (r"u?int(_fast|_least)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64)_(MAX|MIN|C)", "cuda/std/cstdint"),
+    (r"(CHAR|U?S?CHAR|U?SHRT|U?INT|U?LONG|U?LLONG)_(MAX|MIN|BIT)", "cuda/std/climits"),
+    (r"(FLT|DBL|LDBL)_\w+", "cuda/std/cfloat"), (r"INFINITY|NAN|HUGE_VAL", "cuda/std/cmath"),
+    (r"(__)?half2?(_raw)?|__half2?\w+|__\w+2half2?\w*", "cuda_fp16.h"),
+    (r"(__)?(nv_)?bfloat162?|__bfloat162?\w*|__\w+2bfloat162?\w*", "cuda_bf16.h"),
+    (r"__nv_fp8\w*", "cuda_fp8.h"), (r"cu(Float|Double)?Complex|(make_)?cu(Float|Double)?C\w+", "cuComplex.h"),
+    (r"curand\w*", "curand_kernel.h"), (r"CUDART_\w+", "math_constants.h"),
+    (r"cooperative_groups", "cooperative_groups.h"), (r"cub", "cub/cub.cuh"), (r"nvcuda|wmma", "mma.h"),
+    (r"complex|array|tuple|optional|span", "cuda/std/{0}"), (r"M_PI", "math_constants.h"),
+    (r"u?int(8|16|32|64)", "cuda/std/cstdint"),
+)  # fmt: skip
+"""Patterns of names that a header declares, and the header."""
+
+_RENAMED = {
+    "M_PI": "CUDART_PI", "bfloat16": "__nv_bfloat16",
+    **{f"{name}": f"cuda::std::{name}" for name in ("complex", "array", "tuple", "optional", "span")},
+    **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
+}  # fmt: skip
+"""Names that are written in another way, with the header."""
+
+_BY_NAME_ALONE = (
+    (r"cg", "write #include <cooperative_groups.h> and namespace cg = cooperative_groups;"),
+    (r"thrust", "Thrust is for nvcc: in device code use cub:: or cuda::std::, and their headers"),
+    (r"std", "the library of device code is cuda::std: write #include <cuda/std/...> and cuda::std::..."),
+    (r"vector|string|map|list", "device code has no containers: use an array, of fixed size or given by the caller"),
+    (r"cout|cerr|endl|print", "write printf(...), which is available without a header"),
+    (r"cuda[A-Z]\w+", "this is a function of the host: call it, or its like in CuPy or Numba, from Python"),
+    (r"__(shfl\w*|any|all|ballot)", "write {0}_sync, with the mask of the threads first: 0xffffffff"),
+)  # fmt: skip
+"""Patterns of names that no header declares, and the hint."""
+
+_BUILT_IN_NAMES = (
+    "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "__syncthreads", "__syncwarp", "__shared__",
+    "__restrict__", "__device__", "atomicAdd", "atomicMax", "atomicMin", "atomicCAS", "printf",
+)  # fmt: skip
+
+_BY_MESSAGE = (
+    (r"too much shared data", "use less, or declare it extern __shared__ and launch kernel[grid, block, 0, bytes]"),
+    (r"too much global constant data", "keep __constant__ variables below 64 KiB, and pass the rest as an array"),
+    (r"device-side kernel launch", "launch it from Python: kernels that launch kernels need nvcc"),
+    (r"expression must have a constant value", "make the size a macro, defines={'N': 1024}, or a template's parameter"),
+    (r"considered a host function", "write __device__ before the function, or options=['-default-device']"),
+    (r"considered a host variable", "write __device__ or __constant__ before the variable"),
+    (r"Not a name of any known instruction|Ptx assembly aborted", "correct the asm statement: it is PTX"),
+)  # fmt: skip
+"""Patterns of the compilers' messages, the most specific first, and the hint."""
 
 
 def hint_of(log: str, own_folders: Sequence[str], toolkit_folders: Sequence[str]) -> str:
@@ -58,18 +104,38 @@ def hint_of(log: str, own_folders: Sequence[str], toolkit_folders: Sequence[str]
         return _for_header(found[1], found[2], f'"{found[2]}"' in found[3], own_folders, toolkit_folders)
     if "Unresolved extern" in log:
         return "name the file that defines it in link="
-    first = next((line for line in log.splitlines() if re.search(r"\): (?:catastrophic )?error:", line)), "")
-    if "/thrust/" in first.partition("(")[0]:
+    if re.search(r"(?m)^\S*/thrust/.*error:", log):
         return "most of Thrust is for nvcc alone: <cuda/std/complex>, <cuda/std/tuple> and others work under NVRTC"
-    if found := re.search(r'identifier "(\w+)" is undefined', first):
-        for header, names in _TYPES.items():
-            if re.fullmatch(names, found[1]) and _has(toolkit_folders, header):
-                return f"write #include <{header}>"
-    if found := re.search(r'namespace "std" has no (?:actual )?member (?:class )?"(\w+)"', first):
-        return f"the library of device code is cuda::std: write cuda::std::{found[1]} and include its header"
-    if re.search(r'"std" (?:is undefined|is not a )|name must be a namespace', first):
-        return "the library of device code is cuda::std: write #include <cuda/std/...> and cuda::std::..."
-    return ""
+    of_std = re.findall(r'namespace "std" has no (?:actual )?member (?:class )?"(\w+)"', log)
+    for name in (*of_std, *_undeclared(log)):
+        if hint := _for_name(name, toolkit_folders):
+            return hint
+    if of_std:
+        return f"the library of device code is cuda::std: write cuda::std::{of_std[0]} and include its header"
+    return next((hint for pattern, hint in _BY_MESSAGE if re.search(pattern, log)), "")
+
+
+def _undeclared(log: str) -> list[str]:
+    """List the names that a log reports as unknown: quoted in an error, or marked by the caret below its line."""
+    found = re.findall(r'error: (?:identifier )?"(\w+)" is (?:undefined|not a )', log)
+    marked = r'error: name (?:followed by "::" must|must be a).*\n(.*)\n( *)\^'
+    return found + [
+        name[0] for line, space in re.findall(marked, log) if (name := re.match(r"\w+", line[len(space) :]))
+    ]
+
+
+def _for_name(name: str, toolkit_folders: Sequence[str]) -> str:
+    """The hint for an undeclared name; "" if nothing is known of it."""
+    for pattern, header in _BY_NAME:
+        if re.fullmatch(pattern, name):
+            header, renamed = header.format(name), f", and {_RENAMED[name]} for {name}" if name in _RENAMED else ""
+            if _has(toolkit_folders, header):
+                return f"write #include <{header}>{renamed}"
+            return f"{_for_header('', header, False, (), toolkit_folders)}, and write #include <{header}>{renamed}"
+    for pattern, hint in _BY_NAME_ALONE:
+        if re.fullmatch(pattern, name):
+            return hint.format(name)
+    return meant(name, _BUILT_IN_NAMES).strip()
 
 
 def _has(folders: Sequence[str], name: str) -> bool:

@@ -34,24 +34,11 @@ class Builder(Protocol):
         """
 
 
-def find_kernels(module_or_file: Any) -> list[Cached]:
-    """Every cached kernel of a module.
-
-    Args:
-        module_or_file: A module, its dotted name, or the path of a Python file.
-
-    Raises:
-        OptionError: The argument is none of these.
-        EntryError: There is no such module or file.
-    """
-    return _kernels_among(_found_in(load_module(module_or_file)))
-
-
 def kernels_of(given: Any) -> list[Cached]:
     """List the kernels in what a user passed.
 
     Args:
-        given: A kernel, an argument of `find_kernels`, or a list of these.
+        given: A kernel, a module, its dotted name, the path of a file, or a list of these.
 
     Raises:
         OptionError, EntryError: `given` is none of these, or contains no kernel.
@@ -63,7 +50,7 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
     """List the kernels, and other libraries' objects that can be built ahead, in what a user passed.
 
     Args:
-        given: A kernel, such an object, an argument of `find_kernels`, or a list of these.
+        given: A kernel, such an object, a module, its dotted name, the path of a file, or a list of these.
         built: A list that grows when code is built while a module is imported; a module that builds code need not
             contain kernels.
 
@@ -84,7 +71,9 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
         return found
     if not hasattr(given, "__iter__"):
         raise OptionError(
-            f"cannot find kernels in {given!r}", f"it is a {type(given).__name__}", "give kernels, modules or files"
+            f"cannot find kernels in {given!r}",
+            f"it is of type {type(given).__name__}",
+            "give kernels, modules or files",
         )
     return list({id(each): each for several in given for each in warmable(several, built)}.values())
 

@@ -24,7 +24,7 @@ from ..kernel import Kernel
 from ..kernel.verbs import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..module import CachedModule
-from ..observe.text import counted, seconds_text
+from ..observe.text import counted, html_table, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
 from .meter import meter
@@ -64,6 +64,7 @@ class Warmed(NamedTuple):
         return f"{self.kernel}{signature} for {self.target}"
 
 
+@shows_text
 class WarmUpReport(NamedTuple):
     """Outcome of a warm-up.
 
@@ -92,9 +93,22 @@ class WarmUpReport(NamedTuple):
         """Requests that could not be compiled."""
         return tuple(each for each in self.results if each.status == "failed")
 
+    def table(self) -> tuple[Sequence[str], list[tuple[str, ...]], Sequence[int]]:
+        """Names of columns, a row for each request, and the columns that are aligned at their right edge."""
+        rows: list[tuple[str, ...]] = [
+            (each.kernel, each.signature, each.target, each.status, seconds_text(each.seconds)) for each in self.results
+        ]
+        columns: tuple[str, ...] = ("kernel", "signature", "target", "state", "took")
+        if not any(each.signature for each in self.results):
+            rows, columns = [(row[0], *row[2:]) for row in rows], (columns[0], *columns[2:])
+        return columns, rows, (len(columns) - 1,)
+
     def __str__(self) -> str:
         counts = f"{len(self.built)} built, {len(self.hit)} hit, {len(self.failed)} failed"
         return f"{counts} in {seconds_text(self.seconds)}"
+
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self.table())}<p>{self}</p>"
 
 
 class _Wanted(NamedTuple):
@@ -128,7 +142,9 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         errors.append(error)
 
     wanted = list(_wanted(remaining, list(targets) if targets else None, refused))
-    with meter(len(wanted), shown=progress) as tell:
+    with meter(len(wanted) + len(results), shown=progress) as tell:
+        for early in results:  # built by other libraries, or refused for the want of a signature
+            tell(str(early), early.status, early.seconds)
 
         def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
             results.append(each.warmed(status, seconds, error))
@@ -283,13 +299,12 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
     failed = list(zip(report.failed, errors, strict=True))
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
     stored = len(report.built) + len(report.hit)
-    lines = ["none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"]
-    for each, error in failed[:10]:
-        why = getattr(error, "why", "") or str(error) or repr(error)
-        lines.append(f"  {each}: {why.splitlines()[0]}")
+    why = "none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"
+    firsts = ((getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors[:10])
+    lines = [f"  {each}: {first}" for each, first in zip(report.failed, firsts, strict=False)]
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
     what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
-    raised = CompileError(what, "\n".join(lines), ".log has all that the compilers said", log)
+    raised = CompileError(what, "\n".join([why, *lines]), ".log has all that the compilers said", log)
     raised.report = report  # type: ignore[attr-defined]
     return raised

@@ -42,7 +42,6 @@ VERBS: dict[str, tuple[str, ...]] = {
     "remove": ("",),
     "dir": ("--directory",),
     "config": ("--directory",),
-    "completion": ("",),
     "warm": ("", "--arch", "--workers"),
     "export": ("", "--kernels", "--arch"),
     "import": ("",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -14,11 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SHOWN = [page for page in PAGES if BLOCK.search(page.read_text())]
-NEEDED = {"dask.md": ("distributed",), "pytorch.md": ("torch",)}
+SHOWN = [page for page in PAGES[1:] if BLOCK.search(page.read_text())]
+PROGRAMS = BLOCK.findall(PAGES[0].read_text())
+"""The programs of README, one for each audience."""
+NEEDED = {"cluster.md": ("distributed",), "pytorch.md": ("torch",)}
 """Packages that the code blocks of a page need."""
 
-SAID = {"dask.md": "2 workers, 0 compiles"}
+SAID = {"cluster.md": "2 workers, 0 compiles"}
 """Text that the output of a page's blocks must contain."""
 
 EXAMPLES = {
@@ -56,6 +59,35 @@ def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert re.search(SAID.get(page.name, ""), done.stdout), done.stdout
+
+
+ABSENT = "class cuda:\n    is_available = staticmethod(lambda: False)\n"
+"""A library without a device, for a program of README whose library is not installed."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda text: text.split()[1])
+def test_first_program_runs_as_it_stands_and_compiles_once(tmp_path: Path, program: str) -> None:
+    """It imports nothing but its heading's library; a second process compiles nothing; without a GPU it says so."""
+    (library,) = {word for word in ("cupy", "torch", "numba") if re.search(rf"^(import|from) {word}\b", program, re.M)}
+    if importlib.util.find_spec(library) is None:
+        (tmp_path / f"{library}.py").write_text(ABSENT)
+    script = tmp_path / "first.py"
+    script.write_text(program)
+
+    first, second = run(script, tmp_path), run(script, tmp_path)
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert re.search(r"compiles +1,", second.stdout), second.stdout
+    assert re.search(r"hits +1 ", second.stdout), second.stdout
+    assert ("no GPU here" in second.stdout) is not has_gpu()
+
+
+def has_gpu() -> bool:
+    """Ask the driver, as the programs' libraries do."""
+    from numba_kcache.doctor.machine import find_devices
+
+    return bool(find_devices()[1])
 
 
 @pytest.mark.slow
@@ -193,7 +225,7 @@ def test_architecture_names_every_module() -> None:
     assert {name for name in re.findall(r"\b\w+\.py\b", tree) if name not in modules | {"loader.py"}} == set()
 
 
-KUBERNETES = ROOT / "docs/how-to/kubernetes.md"
+KUBERNETES = ROOT / "docs/how-to/images.md"
 
 
 @pytest.mark.parametrize("number", range(3))

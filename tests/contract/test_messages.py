@@ -23,8 +23,8 @@ import numba_kcache
 from numba_kcache import KernelCache, cached_kernel, errors
 from numba_kcache.errors import KCacheError
 from numba_kcache.launch import DeviceLimits, check_launch, launch_shape
-from numba_kcache.launch.failures import launch_error
-from numba_kcache.model import Event, EventKind
+from numba_kcache.launch.failures import launch_error, load_error
+from numba_kcache.model import Event, EventKind, Target
 from numba_kcache.observe import Events
 from numba_kcache.settings import read_settings
 from numba_kcache.toolchain import nvjitlink, nvrtc
@@ -71,6 +71,12 @@ scenario("UncacheableError: flag whose effect is not known")(
 )
 scenario("OptionError: link input that is not there")(lambda folder: source_kernel(folder, link=["no.cu"]).compile())
 scenario("OptionError: order of a listing")(lambda folder: KernelCache(folder).listing("colour"))  # type: ignore[arg-type]
+
+
+scenario("UnknownTargetError: a target of an older compiler")(lambda folder: source_kernel(folder).compile("sm_35"))
+scenario("CodeRefusedError: code for another device")(
+    lambda folder: fail(load_error(Target(9, 0), 0, "CUDA_ERROR_NO_BINARY_FOR_GPU"))
+)
 scenario("EntryError: several kernels")(lambda folder: source_kernel(folder, TWO).compile())
 scenario("EntryError: no such kernel")(lambda folder: source_kernel(folder, TWO, name="three").compile())
 scenario("EntryError: no kernel at all")(lambda folder: source_kernel(folder, "__device__ int x;").compile())

@@ -60,12 +60,12 @@ def test_extras_are_for_users_and_groups_for_developers() -> None:
 
 
 def test_readme_fits_a_sitting_and_has_the_commands() -> None:
-    """README has at most 200 lines; install, a kernel and `info()` precede the first heading; demo and test are
-    commands."""
+    """README has at most 150 lines; three installs and programs precede the comparison; demo and test are commands."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     first, _, rest = readme.partition("\n## ")
 
-    assert len(readme.splitlines()) <= 200
+    assert len(readme.splitlines()) <= 150
+    assert first.count("pip install") == first.count("```python") == 3
     for shown in ("Linux", "CUDA 12", "pip install", "@cached_kernel", "numba_kcache.info()"):
         assert shown in first
     (commands,) = re.findall(r"^```bash\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)

@@ -21,7 +21,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 def events_of_the_page() -> dict[str, set[str]]:
     """The fields of each kind of event, by the table of the page."""
-    page = (REFERENCE / "events.md").read_text(encoding="utf-8")
+    page = (REFERENCE / "cache.md").read_text(encoding="utf-8").partition("\n## Events and the log\n")[2]
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     return {row[0].strip(" `"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
 

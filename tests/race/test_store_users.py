@@ -70,7 +70,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def team(place: Path) -> Path:
-    """A directory as docs/how-to/shared-directory.md makes it: open to the group, closed to all others."""
+    """A directory as docs/how-to/team-cache.md makes it: open to the group, closed to all others."""
     root = place / "team"
     root.mkdir()
     os.chown(root, 0, TEAM)

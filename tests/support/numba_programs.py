@@ -162,7 +162,7 @@ for turn in range(12):
     try:
         kernel.forall(8)(d4)
     except TypeError as error:
-        assert "function takes 2 arguments" in str(error)
+        assert "it takes 2: x, n" in str(error)
     else:
         raise AssertionError
     try:

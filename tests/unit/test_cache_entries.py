@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import EntryInfo, KernelCache, Problem, cached_kernel
+from numba_kcache import EntryInfo, KernelCache, cached_kernel
 from numba_kcache.store import entry as entry_format
+from numba_kcache.store.report import Problem
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry
 

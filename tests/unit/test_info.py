@@ -1,23 +1,33 @@
-"""Advice of info() beside its figures: for a low hit rate, limits that are reached, and trouble."""
+"""Advice of info() beside its figures: for repeated misses, limits that are reached, and trouble."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from numba_kcache.model.reason import ReasonKind
 from numba_kcache.observe import Counts
 from numba_kcache.observe.info import CacheInfo
-from numba_kcache.observe.text import bytes_text, entries_text, seconds_text
+from numba_kcache.observe.text import REASONS, bytes_text, entries_text, reason_text, seconds_text
 from numba_kcache.tiers.tier import TierReport
 
 TIER = TierReport("team", True, 3, 1, 0, 100, 0, 0.5, True)
 
 
-def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
-    return CacheInfo("lifetime", "/c", 1, 1, 10, tiers=tiers, **Counts.of(counts).as_dict())
+def info(*tiers: TierReport, reasons: Mapping[str, int] = MappingProxyType({}), **counts: Any) -> CacheInfo:
+    figures = {"reasons": dict(reasons), **Counts.of(counts).as_dict()}
+    return CacheInfo("lifetime", "/c", 1, 1, 10, tiers=tiers, **figures)
+
+
+def test_each_kind_of_reason_has_words() -> None:
+    """A report names no member of an enumeration."""
+    assert {kind.value for kind in ReasonKind} == set(REASONS)
+    assert not [kind for kind in REASONS if "_" in kind and kind in reason_text(kind)]
 
 
 @pytest.mark.parametrize(
@@ -26,12 +36,12 @@ def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
         ({}, []),
         ({"hits": 90, "misses": 10}, []),
         ({"hits": 1, "misses": 18}, []),
-        ({"hits": 9, "misses": 11}, ["only 45% were served", "numba-kcache report"]),
-        ({"hits": 10, "misses": 10}, []),
+        ({"hits": 9, "reasons": {"never_stored": 90, "options": 20}}, ["again and again", "a compile option changed"]),
+        ({"misses": 100, "reasons": {"never_stored": 60, "target": 40}}, []),
         ({"hits": 1, "evictions": 5}, ["5 entries were removed", "NUMBA_KCACHE_MAX_SIZE", "max_entries"]),
         ({"hits": 1, "errors": 2}, ["trouble 2 times", "numba-kcache doctor"]),
     ],
-    ids=["nothing yet", "high rate", "too few to say", "low rate", "half", "evictions", "errors"],
+    ids=["nothing yet", "high rate", "too few to say", "repeated", "warmed up", "evictions", "errors"],
 )
 def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], words: list[str]) -> None:
     """Text, HTML and JSON have the next step; without a problem there is none."""

@@ -170,3 +170,49 @@ def test_thrust_is_answered_by_what_compiles(tmp_path: Path) -> None:
 def test_other_errors_have_no_hint() -> None:
     """A syntax error has nothing to do with headers."""
     assert hint_of('k.cu(1): error: expected a ";"\n  x\n   ^\n', ["/own"], [CU13]) == ""
+
+
+UNDECLARED = [
+    ("half *p", "<cuda_fp16.h>"), ("__half2 *p", "<cuda_fp16.h>"), ("__nv_bfloat16 *p", "<cuda_bf16.h>"),
+    ("bfloat16 *p", "__nv_bfloat16 for bfloat16"), ("__nv_fp8_e4m3 *p", "<cuda_fp8.h>"),
+    ("int32_t *p", "<cuda/std/cstdint>"), ("uint8 *p", "uint8_t for uint8"), ("cuFloatComplex c", "<cuComplex.h>"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parameter", "words"), UNDECLARED)
+def test_type_without_its_header_is_answered_by_the_header(tmp_path: Path, parameter: str, words: str) -> None:
+    """As the type of a parameter, where the compiler's first error is about `__global__`."""
+    assert words in refused(tmp_path, f"__global__ void k({parameter}) {{}}").hint
+
+
+BODIES = [
+    ("*x = __half2float(__float2half(1.f));", "<cuda_fp16.h>"), ("*x = M_PI;", "CUDART_PI for M_PI"),
+    ("cooperative_groups::this_grid().sync();", "<cooperative_groups.h>"),
+    ("cub::BlockReduce<int, 32> r;", "<cub/cub.cuh>"),
+    ("std::cout << x;", "printf"), ("complex<float> c;", "cuda::std::complex"), ("cudaMalloc(&x, 4);", "from Python"),
+    ("*x = blockidx.x;", "did you mean blockIdx?"), ("*x = __shfl(*x, 0);", "__shfl_sync"),
+    ("k<<<1, 1>>>(x);", "from Python"),
+    ("int n = 8; __shared__ int s[n]; *x = s[0];", "defines={'N': 1024}"), ('asm("nonsense;");', "asm statement"),
+    ("__shared__ int s[100000]; s[threadIdx.x] = *x; __syncthreads(); *x = s[1];", "extern __shared__"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "words"), BODIES)
+def test_line_that_device_code_cannot_have_is_answered(tmp_path: Path, body: str, words: str) -> None:
+    """The hint names the header or what to write; no hint tells to correct a line that is not shown."""
+    assert words in refused(tmp_path, f"__global__ void k(int *x) {{ {body} }}").hint
+
+
+def test_sizes_are_decimal_numbers(tmp_path: Path) -> None:
+    """The assembler writes 0x61a80 bytes."""
+    error = refused(tmp_path, "__global__ void k(int *x) { __shared__ int s[100000]; s[*x] = 1; *x = s[1]; }")
+
+    assert "400000 bytes, 49152 max" in error.why
+
+
+def test_text_that_is_no_kernel_is_answered_by_a_kernel(tmp_path: Path) -> None:
+    """A function without `__global__`, or a name, is no kernel: the hint has one."""
+    for source in ("void k(int *x) {}", "saxpy"):
+        assert "__global__ void name(" in refused(tmp_path, source).hint

@@ -242,3 +242,24 @@ def test_example_of_a_hint_is_a_value_that_works(setting: Setting) -> None:
     assert (keyword, variable) == (setting.name, setting.variable)
     if setting.name != "trusted_keys":  # whose example has a placeholder
         assert read_settings({keyword: ast.literal_eval(value)}, {}) == read_settings({}, {variable: text})
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("NUMBA_KCACHE_DIRECTORY", "did you mean NUMBA_KCACHE_DIR?"), ("NUMBA_KCACHE_COLOUR", "numba-kcache config")],
+)
+def test_misspelt_variable_is_one_warning_at_run_time(variable: str, meant: str, tmp_path: Path) -> None:
+    """It has no effect, which a program is told once, also where it uses a cache of its own alone."""
+    code = (
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import numba_kcache\n"
+        f"    numba_kcache.KernelCache({str(tmp_path)!r}).info()\n"
+        "    numba_kcache.configure(mode='readonly'); numba_kcache.info()\n"
+        "print([str(each.message) for each in seen])"
+    )
+    (said,) = ast.literal_eval(in_python(code, **{variable: "/x", "NUMBA_KCACHE_DIR": str(tmp_path)}))
+
+    assert said.startswith(f"{variable} names no setting and is ignored: ")
+    assert meant in said

@@ -153,7 +153,11 @@ def test_kind_overrules_what_would_be_inferred() -> None:
 
 @pytest.mark.parametrize(
     ("returned", "says"),
-    [(None, "it returned NoneType, not str"), (3, "it returned int, not str"), (["x"], "it returned list, not str")],
+    [
+        (None, "it returned nothing, not str"),
+        (3, "it returned a value of type int"),
+        (["x"], "it returned a value of type list"),
+    ],
 )
 def test_function_that_returns_no_text(returned: Any, says: str) -> None:
     """The error comes at the first use, with the function's name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,12 +23,12 @@ from numba_kcache import (
     SettingsError,
     cached_kernel,
     cached_module,
-    find_kernels,
     warm_up,
 )
 from numba_kcache.engine.session import process_session
 from numba_kcache.model import Event, EventKind
 from numba_kcache.warmup import pool as warming
+from numba_kcache.warmup.discovery import kernels_of
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
@@ -194,6 +195,7 @@ def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) 
     script.write_text("""
 from numba_kcache import cached_kernel, warm_up
 from numba_kcache.warmup import pool as warming
+from numba_kcache.warmup.discovery import kernels_of
 from numba_kcache.warmup import workers
 print("run")
 SCALE = 2.0
@@ -216,14 +218,14 @@ print(sorted(each.status for each in warm_up([k, scale], "sm_80", progress=False
 
 def test_every_kernel_of_a_module_is_found() -> None:
     """Kernels are found under names of modules, classes and cached modules, each once."""
-    found = find_kernels(kernels)
+    found = kernels_of(kernels)
 
     assert [each.__name__ for each in found if isinstance(each, numba_kcache.Kernel)] == [
         "saxpy", "plain", "saxpy", "numba_add",
     ]  # fmt: skip
     assert kernels.many in found
     assert len({id(each) for each in found}) == len(found)
-    assert found == find_kernels("tests.support.kernels") == find_kernels(Path(kernels.__file__))
+    assert found == kernels_of("tests.support.kernels") == kernels_of(Path(kernels.__file__))
 
 
 @pytest.mark.slow
@@ -236,12 +238,12 @@ def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.Mon
         "import beside_it\nfrom numba_kcache import cached_kernel\nassert __name__ == 'my_kernels_1'\n"
         "@cached_kernel\ndef k() -> str:\n    return beside_it.SOURCE\n"
     )
-    (kernel,) = find_kernels(str(file))
+    (kernel,) = kernels_of(str(file))
     assert statuses(warm_up(file, "sm_80", progress=False)) == [("sm_80", "built")]
-    assert find_kernels(file) == [kernel]
+    assert kernels_of(file) == [kernel]
     (tmp_path / "broken_1.py").write_text("import no_such_thing")
     with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
-        find_kernels(tmp_path / "broken_1.py")
+        kernels_of(tmp_path / "broken_1.py")
     assert "broken_1" not in sys.modules
 
 
@@ -489,3 +491,23 @@ class Holder:
     code = "import sys; from numba_kcache.cli import main; sys.exit(main(['warm', sys.argv[1], '--arch', 'sm_90']))"
     said = [in_python(code, str(program), NUMBA_KCACHE_DIR=str(tmp_path / "cache")) for _ in range(2)]
     assert [text.rpartition(" in ")[0] for text in said] == ["2 built, 0 hit, 0 failed", "0 built, 2 hit, 0 failed"]
+
+
+def test_progress_counts_every_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel that is refused at once counts as one too, and a failure is told once."""
+    cache = KernelCache(tmp_path)
+
+    def numba_kernel(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    kernels = [
+        cached_kernel(EMPTY, cache=cache),
+        cached_kernel(numba_kernel, cache=cache),
+        cached_kernel(BAD, cache=cache),
+    ]
+    with pytest.raises(CompileError) as caught:
+        warm_up(kernels, "sm_90", workers=1)
+    lines = capsys.readouterr().err.splitlines()
+
+    assert [re.search(r"(\d) of (\d)", line)[0] for line in lines] == ["1 of 3", "2 of 3", "3 of 3"]  # type: ignore[index]
+    assert caught.value.what == "cannot compile 2 of 3 kernels"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, Wanted, declared
 from ...engine.session import Session
-from ...errors import OptionError, UncacheableError
+from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
 from ...model import Choice, Target
 from ...model.artifact import Artifact
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from ...launch.loader import LoadedKernel
     from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
+
+CO_VARARGS = 0x04
+"""`co_flags` of a function with *args."""
 
 LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
 """Launch attributes that `cuda.jit` has no option for."""
@@ -215,13 +218,19 @@ class PythonDefinition(Definition):
         return kernel_request(self, read_function(self), variant, target, ptx_target)
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments as Numba does; None for a wrong number of them, which Numba itself reports.
+        """Type the arguments as Numba does; None for another number of them that Numba itself may take.
 
         Raises:
+            ArgumentError: There are too few or too many.
             ValueError, TypeError: Numba has no type for one.
         """
-        if len(arguments) != self.function.__code__.co_argcount:
-            return None
+        code, number = self.function.__code__, len(arguments)
+        if number != code.co_argcount:
+            if code.co_flags & CO_VARARGS or self.function.__defaults__:
+                return None
+            names = ", ".join(code.co_varnames[: code.co_argcount])
+            what = f"cannot launch {self.name} with {number} argument{'s' if number != 1 else ''}"
+            raise ArgumentError(what, f"it takes {code.co_argcount}: {names}", "pass one argument for each parameter")
         try:
             return self.types_of(arguments)
         except (ValueError, TypeError) as error:  # Numba's message does not name the kernel
@@ -236,9 +245,11 @@ class PythonDefinition(Definition):
             given = [tuple(each) for each in self.thing.overloads]  # of `@cuda.jit("void(...)")`
         found = self.read_signatures(given) if given is not None else known
         if not found:
-            raise OptionError(
-                f"cannot compile {self.name}", "it has no signature", 'write signature="void(float32[::1], int64)"'
-            )
+            code = self.function.__code__
+            hint = 'write signature="void(float32[::1], int64)"'
+            if not code.co_argcount:
+                hint = 'did you forget `return` before the source? as a Numba kernel it needs signature="void()"'
+            raise OptionError(f"cannot compile {self.name}", "it has no signature", hint)
         return found
 
     def check_target(self, target: Target) -> None:

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...errors import CompileError, NoDeviceError
+from ...errors import CodeRefusedError, CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
 from ...launch.devices import bindings, check_interpreter, current_device, done, stream_handle
-from ...launch.loader import CodeRefusedError, LoadedKernel
+from ...launch.loader import LoadedKernel
 from ...model.artifact import Entry
 from ..base import RunsUncached
 from . import dispatcher

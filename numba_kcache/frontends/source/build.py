@@ -17,8 +17,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...errors import EntryError, LinkError
-from ...model import NamedTuple, Target, UnknownTargetError
+from ...errors import EntryError, LinkError, UnknownTargetError
+from ...model import NamedTuple, Target
 from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
 from ...model.request import CompileOptions, LinkInput, SourceRequest

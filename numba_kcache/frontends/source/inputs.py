@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import OptionError
+from ...errors import OptionError, why_of
 from ...keys import Plain, encode, sha256
 from ...model.request import LinkInput, Origin
 from ...model.text import check_text, decoded, plain
@@ -71,8 +71,8 @@ def checked_source(returned: Any, label: str, kind: str) -> str:
     if not isinstance(returned, (str, bytes)):
         raise OptionError(
             f"cannot compile {label}",
-            f"it returned {type(returned).__name__}, not str",
-            "return the CUDA C++ source as text",
+            f"it returned {'nothing' if returned is None else f'a value of type {type(returned).__name__}'}, not str",
+            "end it with `return` and the CUDA C++ source as text",
         )
     return decode_source(returned, label, kind)
 
@@ -186,7 +186,7 @@ class Depends:
                     with open(next(paths), "rb") as file:
                         found.append({"sha256": sha256(file.read()).hexdigest()})
                 except (OSError, ValueError) as error:
-                    raise OptionError(f"cannot read depends={each!r}", str(error), "correct the path") from None
+                    raise OptionError(f"cannot read depends={str(each)!r}", why_of(error), "correct the path") from None
             else:
                 try:
                     encode(each)

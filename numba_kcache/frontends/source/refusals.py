@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from ...errors import CompileError, LinkError, OptionError
+from ...errors import CompileError, LinkError, OptionError, in_cells
 from ...model.request import LinkInput, Origin, SourceRequest
 from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
 from ...toolchain.missing_headers import hint_of
@@ -39,9 +39,14 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
+    if not re.search(r"__global__|#\s*(?:include|define)", request.source):  # macros and headers may declare kernels
+        hint = 'a kernel is written: extern "C" __global__ void name(float *x) { ... }'
     if re.search(r"(?m)^\s*\.version\s+\d", request.source):
         hint = "this is PTX: say kind='ptx'"
-    hint = hint or "correct the line that is shown; .log has all that the compiler said"
+    is_placed = re.search(r"(?m)\(\d+\): |^line \d+ of ", log)
+    log = in_cells(log, request.origin.path)
+    hint = hint or f"correct the {'line that is shown' if is_placed else 'source'}; .log has all that the compiler said"
+    log = re.sub(r"\b0x([0-9a-f]+)(?= (?:bytes|max)\b)", lambda size: str(int(size[1], 16)), log)
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
 
@@ -72,7 +77,7 @@ def refused_input(
 
 def refused_ptx(request: SourceRequest, error: LinkError) -> LinkError:
     """Make the error for PTX that the linker refused; `error` is the linker's."""
-    log = remap_ptx(error.log, request.source, request.origin)
+    log = in_cells(remap_ptx(error.log, request.source, request.origin), request.origin.path)
     return LinkError(error.what, excerpt(log), error.hint, log)
 
 

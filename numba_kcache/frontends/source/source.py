@@ -64,6 +64,10 @@ def returns_source(function: Callable[..., Any]) -> bool:
     code = function.__code__
     returned = _returned(code)
     if code.co_argcount + code.co_kwonlyargcount == 0:
+        texts = [each for each in code.co_consts if isinstance(each, str)]
+        if returned == {None} and any("__global__" in each for each in (*texts, function.__doc__ or "")):
+            what, why = f"cannot make a kernel of {function.__qualname__}", "it has CUDA C++ in it and returns nothing"
+            raise OptionError(what, why, "did you forget `return` before the source?")
         return bool(returned - {None})
     if annotation is None and str in returned:
         raise OptionError(
