@@ -273,7 +273,7 @@ def packing(arguments: int) -> Callable[[], Any]:
 
 def _stub_kernel(arguments: int) -> tuple[Callable[..., None], list[Any]]:
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from numba_kcache.model.artifact import Parameter
+    from numba_kcache.model import Parameter
     from tests.support.launching import SHAPE, Kernel, Numba
 
     half = arguments // 2

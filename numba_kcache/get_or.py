@@ -11,12 +11,12 @@ import sys
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import Session
+from .engine.session import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, shorten
-from .frontends.base import RunsUncached, define
+from .frontends import define
 from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
 from .kernel import Kernel
-from .launch.devices import current_device, is_device_current
+from .launch import current_device, is_device_current
 
 if TYPE_CHECKING:  # not needed at run time
     from typing import Unpack

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
 from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
-from .frontends.base import Variant
+from .frontends import Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
 from .kernel import Kernel
 from .keys import Component
-from .model import Target
-from .model.artifact import Artifact, Entry
-from .model.request import ModuleEntries
+from .model import Artifact, Entry, ModuleEntries, Target
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
-from ..model.artifact import BUILT
+from ..model import BUILT
 from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList
 from ..observe.text import bytes_text, entries_text

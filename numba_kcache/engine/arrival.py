@@ -4,13 +4,13 @@ Promise     Code from a tier, a bundle, or a directory that others write to is f
             described kernels and variables, with parameters at the described offsets; otherwise it is refused, with
             the reason. Whatever the bytes are, a refusal is a text or a ValueError, and no other exception is raised.
 Not here    The checks of framing and digests (store.entry), of signatures (tiers.trust), and of the kernel that a hit
-            of the local store launches (model.artifact.misfit).
+            of the local store launches (model.misfit).
 """
 
 from __future__ import annotations
 
 from ..errors import KCacheError
-from ..model.artifact import Artifact, artifact_from_header
+from ..model import Artifact, artifact_from_header
 from ..model.contradiction import contradiction_of
 from ..store.entry import StoredEntry
 

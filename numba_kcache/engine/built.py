@@ -21,19 +21,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError
 from ..keys import Component, Plain, component, components, digest_of
-from ..model import NO_TARGET
-from ..model.artifact import BUILT, Artifact
+from ..model import BUILT, NO_TARGET, Artifact
 from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
-from . import Candidate, candidates
-from .lookup import LOOKING
-from .request import Request, Resolution, only
+from . import Candidate, Request, Resolution, candidates, only
+from .session import LOOKING
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
+    from ..model import Origin
     from ..model.reason import ReasonKind
-    from ..model.request import Origin
     from .session import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
@@ -390,7 +388,7 @@ def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:
 
 def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, for which an explanation shows the line that differs."""
-    from ..model.request import Origin
+    from ..model import Origin
 
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}

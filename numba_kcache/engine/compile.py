@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, Any
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
-from ..model import NO_TARGET, Event, EventKind, trouble
-from ..model.artifact import BUILT, Artifact
+from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, trouble
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from . import candidates
-from .lookup import LOOKING, STORING, Lookup, family_of, uncacheable, variant_of
-from .request import Request, Resolution, only
-from .session import without_key
+from . import Request, Resolution, candidates, only
+from .session import LOOKING, STORING, Lookup, family_of, uncacheable, variant_of, without_key
 
 if TYPE_CHECKING:
     from .session import Session

@@ -16,12 +16,11 @@ from ..explanation.report import stored_of
 from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
-from . import candidates
+from . import Request, Wanted, candidates
 from .compile import subject_of
-from .request import Request, Wanted
 
 if TYPE_CHECKING:
-    from .lookup import Lookup
+    from .session import Lookup
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, KCacheError, OptionError, SettingsError
-from ..model.artifact import BUILT, artifact_from_header
+from ..model import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail, read_report
 from ..observe.history import history_of
@@ -25,8 +25,7 @@ from .arrival import refusal_of
 if TYPE_CHECKING:
     from ..store.report import Problem
     from ..store.tree import Found
-    from .lookup import Lookup
-    from .session import Session
+    from .session import Lookup, Session
 
 
 def info_of(session: Session, scope: str) -> CacheInfo:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import candidates
-from .lookup import LOOKING
-from .request import Request, Resolution, Wanted, declared, only
+from . import Request, Resolution, Wanted, candidates, declared, only
+from .session import LOOKING
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import in_cells
+from ..model import Origin
 from ..model.reason import Reason, ReasonKind
-from ..model.request import Origin
 from .components import Difference, diff
 from .history import KINDS, Record
 

@@ -27,7 +27,7 @@ from ..settings import working_directory
 
 if TYPE_CHECKING:
     from ..headers.roots import HeaderSearch
-    from ..model.request import Origin
+    from ..model import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
     from ..store.memory import MemoryStore

@@ -16,9 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, names_a_compiler
-from ..model import NamedTuple
+from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
-from ..model.request import Origin
 from .diff import compare, with_line
 from .history import LOOKED_AT, NEVER_STORED, Evidence, Subject, digests_of, history_of, peek, read_history
 from .report import kinds_of, records_here, records_of, report_of, stored_of, texts_here, texts_of

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..keys import Component
-from ..model.artifact import BUILT
+from ..model import BUILT
 from ..model.json_values import read_json
 from ..model.reason import ReasonKind
 from .history import Record, Subject, module_of
 from .text import Stored
 
 if TYPE_CHECKING:
-    from ..model.request import Origin
+    from ..model import Origin
     from ..store.entry import StoredEntry
 
 _MAX_TIME_S = 1e11

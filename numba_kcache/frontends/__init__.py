@@ -1,19 +1,66 @@
-"""Kinds of kernels: a folder for each front end, behind the interface in base.py; this module chooses among them.
+"""Kinds of kernels: a folder for each front end, behind the interface in this module; and the launches of all kinds.
 
 Promise     `front_ends_for` and `numba_of` import nothing and call no user code. A dispatcher is recognised by its
-            class; a function by the `cuda` that its code names: the module, or any object defined by it.
+            class; a function by the `cuda` that its code names: the module, or any object defined by it. A new kind
+            calls `register` when it is imported, or has a row in `BUILT_IN`; no other module changes.
+            `kernel[config]` of a known configuration is one dict look-up. Memory is bounded, even if each grid is new.
+            A kernel is loaded once for each device and variant. Before anything is queued, a launch notices that its
+            module was unloaded or that another device is current, and loads or selects the right module.
+Method      `FrontEnd.define` recognises a thing (the wrapped object) and returns its `Definition`: its name, its
+            requests, and its launcher. `Resolutions` keeps the artifacts of one definition in this process. Registered
+            front ends are tried before the built-in ones, which are imported in turn until one recognises the thing.
+            The launch of a configuration is kept from its second use on. For a block, stream and shared memory that
+            were bound once, a row binds any grid within the device's limits without checking them again.
+Not here    Methods of a kernel (kernel), packing and loading (launch), look-ups and compiles (engine).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
+from threading import get_ident
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
+from ..engine import Request, Resolution, Wanted
+from ..engine.session import RunsUncached, Session, checked_cache, process_session
+from ..errors import (
+    CodeRefusedError,
+    FrozenCacheError,
+    KCacheError,
+    LaunchConfigError,
+    OptionError,
+    UncacheableError,
+    UnknownTargetError,
+    shorten,
+    shortening,
+)
+from ..keys import OF_ONE_REQUEST, Component
+from ..launch import (
+    GRID_LIMIT,
+    BindGrid,
+    Dim3,
+    Launch,
+    LaunchShape,
+    check_interpreter,
+    current_device,
+    current_ordinal,
+    is_one_stream,
+    launch_shape,
+    read_extents,
+    stream_handle,
+)
+from ..launch.launcher import Launcher, Relaunch
+from ..launch.loader import LoadedKernel, LoadedModule
+from ..model import Artifact, Choice, Entry, Event, EventKind, Protocol, Target, choose_for_device, read_arch
+
+if TYPE_CHECKING:
+    from ..explanation.text import Explanation
+    from ..launch import LaunchShape
+    from ..launch.attributes import LaunchOptions
 
 BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",), "mlir": ("mlir",)}
 """Front ends of this package, and their kinds."""
@@ -97,3 +144,756 @@ def not_source(thing: object) -> OptionError:
         f"it is of type {type(thing).__name__}, which is not a source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",
     )
+
+
+# -- base --------------------------------------------------------------------------------------------------------------
+
+
+Variant = Hashable
+"""The value that selects one artifact of a kernel: the types of the arguments; None if one serves all types."""
+
+LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
+COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict", "strided"}
+"""Options that every kind of kernel takes."""
+
+_ANY_TARGET = Target(9, 0)
+
+
+class FrontEnd(Protocol):
+    """One kind of kernel, or several that belong together."""
+
+    kinds: Sequence[str]
+    """Values of `kind=` that name it."""
+
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
+        """Define a thing; None if it is not of these kinds. The thing is inspected and never called.
+
+        Args:
+            thing: The object that the user wraps.
+            options: Options of `cached_kernel`.
+            depth: Number of stack frames between this call and the user's code.
+
+        Raises:
+            OptionError: It is of these kinds, and it or an option cannot be used.
+        """
+
+
+_registered: list[FrontEnd] = []
+
+
+def register(front_end: FrontEnd) -> None:
+    """Add a front end for `cached_kernel` to try; the last one registered is tried first."""
+    _registered.insert(0, front_end)
+
+
+def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
+    """Define a thing by the first front end that recognises it.
+
+    Args:
+        thing: The object that the user wraps.
+        options: Options of `cached_kernel`.
+        depth: Number of stack frames between this call and the user's code.
+
+    Raises:
+        OptionError: No front end recognises it, there is no such kind, or it or an option cannot be used.
+    """
+    if (kind := options.get("kind")) is not None:
+        known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
+        if kind not in known:
+            raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
+    has_parameters = getattr(getattr(thing, "__code__", None), "co_argcount", hasattr(thing, "py_func"))
+    candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
+    for each in candidates:  # grows at the None; a built-in front end is imported when it is reached
+        if each is None:  # the source front end takes no function with parameters
+            candidates += front_ends_for(thing, kind)
+            continue
+        chosen: FrontEnd = front_end(each) if isinstance(each, str) else each
+        if (found := chosen.define(thing, options, depth + 1)) is not None:
+            return found
+    raise not_source(thing)
+
+
+class Definition:
+    """A wrapped object with its options; the base class of the definitions that front ends make.
+
+    Attributes:
+        thing: The object that the user wraps.
+        options: Options of `cached_kernel`; kept for a copy in another process.
+        kind: Kind of its artifacts, `"cuda"`.
+        label: Name in messages and events, `"package.module.saxpy"`.
+        file: The file that defines it; "" for none.
+        name: `__name__` of the kernel, and its name in messages of launches; "" for the artifact's own.
+        has_variants: Whether the code depends on the types of the arguments.
+        launch_options: Options that make its launches differ from plain ones; None for plain ones.
+        is_sent_by_name: Whether a worker gets an importable kernel by its name, not by value.
+        resolutions: Its `Resolutions`, if it shares them with other definitions.
+        make_resolutions: Makes its `Resolutions`, if it has its own.
+        runs_as_ptx: Whether its PTX can be launched on a device that the compiler does not know.
+        any_variant: A variant for requests to which the variant does not matter.
+        asked: Targets that the thing itself names.
+        takes_cluster: Whether a configuration may have a cluster as its fifth item.
+        argument_names: As in `Launcher.names`.
+    """
+
+    kind: str
+    label: str
+    file: str = ""
+    name: str = ""
+    has_variants = False
+    is_sent_by_name = False
+    runs_as_ptx = False
+    resolutions: Resolutions | None = None
+    make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
+    any_variant: Variant = None
+    asked: tuple[Target, ...] = ()
+    takes_cluster = False
+    argument_names: tuple[Sequence[str], Sequence[Any]] | None = None
+    launch_options: LaunchOptions | None = None
+    thing: Any
+    options: Mapping[str, Any]
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of one variant for a target.
+
+        Args:
+            target: The target to build for.
+            ptx_target: The virtual target to compile to first, if the user gave one.
+            variant: The variant.
+
+        Raises:
+            OptionError: An option cannot be used for it.
+        """
+        raise NotImplementedError
+
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Find the variant for the arguments of a launch."""
+        return None
+
+    def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
+        """List the variants that `signature=` names.
+
+        Args:
+            signature: The user's argument; None for the definition's own.
+            known: Variants resolved so far, returned if there is no signature.
+
+        Raises:
+            OptionError: There is none, or it cannot be read.
+        """
+        if signature is not None:
+            raise OptionError(
+                f"cannot use signature= with {self.label}", "its code is the same for all arguments", "leave it out"
+            )
+        return (None,)
+
+    def native(self, device: Target) -> Target:
+        """The target to compile for on a device if `arch` names none."""
+        return device
+
+    def check_target(self, target: Target) -> None:
+        """Refuse a target that this kind of kernel cannot be compiled for.
+
+        Raises:
+            OptionError: The target is refused.
+        """
+
+    def identity(self) -> tuple[Component, ...]:
+        """List the components that all requests of this definition share.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        request = self.request(_ANY_TARGET, None, self.any_variant)
+        if request.uncacheable:
+            raise UncacheableError(f"cannot cache {self.label}", request.uncacheable)
+        return tuple(each for each in request.components if each.name not in OF_ONE_REQUEST)
+
+    # -- launches -----------------------------------------------------------------------------------
+
+    def entry(self, artifact: Artifact) -> Entry:
+        """Pick the kernel out of an artifact.
+
+        Raises:
+            EntryError: The artifact does not contain it.
+        """
+        return artifact.entries[0]
+
+    def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
+        """Launch options for an artifact; None for plain launches."""
+        return self.launch_options
+
+    def launcher(
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
+    ) -> Launcher | None:
+        """Make the launcher of a loaded kernel; None if only `Resolutions.launch_by_front_end` can launch it.
+
+        Args:
+            loaded: The kernel, loaded on a device.
+            variant: Its variant.
+            relaunch: As in `Launcher`.
+            attributes: Launch attributes, as `Launcher` takes them.
+            more: `artifact`; `debug`: wait for each launch; `otherwise`: takes arguments that the launcher refuses.
+        """
+        parameters = loaded.entry.parameters
+        return Launcher(
+            loaded,
+            self.name or loaded.entry.name,
+            parameters,
+            strided="strided" in self.options and bool(self.options["strided"]),
+            relaunch=relaunch,
+            attributes=attributes,
+            debug_labels=parameters if more["debug"] else None,
+        )
+
+    # -- the user's object --------------------------------------------------------------------------
+
+    def template_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Add to the values given for a template its defaults for the other parameters.
+
+        Raises:
+            OptionError: There is no such parameter, or it is no template.
+        """
+        why, hint = "only a function that returns source has values", "wrap a function: def k(T='float') -> str"
+        raise OptionError(f"cannot instantiate {self.name or self.label}", why, hint)
+
+    def instantiate(self, values: Mapping[str, Any]) -> Definition:
+        """Define the template's instance for these values, as `template_values` gave them."""
+        raise NotImplementedError
+
+    def by_value(self) -> Definition:
+        """Make a definition that can be unpickled without importing the file that defines this one."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.thing, self.options)
+
+
+class Resolutions:
+    """The artifacts of one definition in this process, each found or compiled once.
+
+    Args:
+        definition: The definition, which makes the requests.
+        session: Returns the session of the current cache.
+        choose: Maps the device's target to the target to build for.
+
+    Attributes:
+        resolved: The resolutions so far; `known()` returns a copy, which no thread changes.
+        shared: Session, resolution and module of the kernel loaded last, for the other kernels of the same artifact.
+
+    No lock is held during a resolution: threads that need the same one wait for each other by the rules of `waiting`,
+    so that it is counted once.
+    """
+
+    def __init__(
+        self, definition: Definition, session: Callable[[], Session], choose: Callable[[Target], Choice]
+    ) -> None:
+        self.definition, self.session, self.choose = definition, session, choose
+        self.resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
+        self.shared: tuple[Session, Resolution, LoadedModule] | None = None
+        self._resolving: dict[Hashable, tuple[int, int]] = {}
+
+    def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
+        """Resolve for a device. If the compiler does not know it, resolve PTX for the newest known one; warn once."""
+        choice = self.choose(device)
+        try:
+            return self.resolve(choice, variant, session)
+        except UnknownTargetError as error:
+            definition, newest = self.definition, error.newest.as_virtual
+            if not definition.runs_as_ptx or choice.ptx_target is not None or error.newest >= device.plain:
+                raise
+            name = definition.name or definition.label
+            reason = f"the compiler does not know {device}: the driver compiles PTX of {name} for {newest}"
+            fields = {"kernel": definition.label, "target": device.name, "reason": reason}
+            self.session().events.emit(Event(EventKind.FALLBACK, fields))
+            return self.exactly(newest)
+
+    def exactly(self, target: Target, ptx_target: Target | None = None, variant: Variant = None) -> Resolution:
+        """Resolve one variant for this target."""
+        return self.resolve(Choice(target, ptx_target), variant)
+
+    def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
+        """Resolve one variant of a choice, in the session in force if none is given."""
+        name, resolved = (choice.target, choice.ptx_target, variant), self.resolved
+        found = resolved.get(name)
+        if found is not None:
+            return found
+        owner = mine = get_ident(), os.getpid()
+        try:
+            owner = self._resolving.setdefault(name, mine)
+            if owner is not mine:
+                from ..waiting import waited
+
+                if waited(self._resolving, name, owner, tell=self.session().events.emit):
+                    return self.resolve(choice, variant, session)
+            found = resolved.get(name)
+            if found is None:
+                (session := session or self.session()).users.add(self)
+                # another resolution may have ended first, such as a signal handler's: keep that one's artifact
+                found = resolved.setdefault(name, self._new_resolution(session, choice, variant))
+            return found
+        finally:
+            if owner is mine:
+                self._resolving.pop(name, None)
+
+    def give_up(self, resolution: Resolution, error: KCacheError) -> None:
+        """Quarantine stored code that could not be used, so that the next resolution compiles.
+
+        Args:
+            resolution: The resolution with the code.
+            error: The error of using it.
+
+        Raises:
+            FrozenCacheError: The mode forbids to compile; the message names the entry.
+            KCacheError: `error`, if the code was compiled by this process.
+        """
+        if resolution.source == "compiled" or not resolution.key:
+            raise error
+        session = self.session()
+        session.set_aside(resolution.key, f"{error.what}: {error.why}")
+        if session.settings.mode == "frozen":
+            what = f"cannot use the entry {resolution.key} for {self.definition.label}"
+            raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up again") from error
+        self.shared = None
+        self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
+
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        return session.resolve(self.wanted(choice, variant))
+
+    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
+        """Make the request for a choice, with its alternatives and fallbacks."""
+        make = functools.partial(self.request, variant=variant)
+        return Wanted(make(choice.target, choice.ptx_target), choice, make)
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of one variant for a target."""
+        return self.definition.request(target, ptx_target, variant)
+
+    def explain(self, choice: Choice, variant: Variant) -> Explanation:
+        """Explain whether a launch would be a hit. Changes nothing."""
+        return self.session().explain(self.wanted(choice, variant))
+
+    def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Check whether a request is stored, and if so count a hit.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        return self.session().find(self.request(target, ptx_target, variant)) is not None
+
+    def are_current(self) -> bool:
+        """Check whether the headers of all resolutions are as they were."""
+        rows = [(name, each.row) for name, each in self.known().items() if "transcript" in each.row]
+        try:
+            return not any(self.session().has_changed_headers(self.request(*name), row) for name, row in rows)
+        except KCacheError:  # another input is gone, which is not read again
+            return True
+
+    def known(self) -> dict[tuple[Target, Target | None, Variant], Resolution]:
+        """A copy of the resolutions so far."""
+        return dict(self.resolved)
+
+    def forget(self) -> None:
+        """Drop all resolutions; the next use resolves again."""
+        self.shared, self.resolved = None, {}  # a new dict: a resolution in progress goes into the old one
+
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch by the front end's own code arguments that no launcher of the definition takes."""
+        raise NotImplementedError
+
+    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+        """The block size at which most threads are resident, for arguments that no launcher takes."""
+        raise NotImplementedError
+
+    def attribute(self, name: str) -> Any:
+        """An attribute that kernels of this kind have beside those of every kernel.
+
+        Raises:
+            AttributeError: There is none of that name.
+        """
+        label, hint = self.definition.name or self.definition.label, "it is launched as kernel[grid, block](...)"
+        raise AttributeError(f"cannot use .{name} of {label}: a kernel has no such attribute\n  hint: {hint}")
+
+
+Definition.make_resolutions = Resolutions
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+_OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
+"""The launcher, None if only the front end's own launch works; the loaded kernel; its launch options, if any."""
+
+
+BOUND_LIMIT = 256
+"""Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
+
+_lines: dict[tuple[int, int, int], LaunchShape] = {}  # by grid, block and shared memory, for all kernels
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
+function."""
+
+
+class Configurations:
+    """The base of kernels: indexing with a configuration returns the function that launches."""
+
+    __name__: str
+    _zero: Any = None  # the stream that the integer 0 names, as in `Call.stream`
+    _bound: dict[Any, Launch]
+    _seen: dict[Any, None]  # configurations used once
+    _rows: dict[Any, _Row]
+
+    def __getitem__(self, config: Any) -> Launch:
+        try:
+            return self._bound[config]
+        except (KeyError, TypeError):  # TypeError: the configuration contains a list, which Numba accepts too
+            pass
+        __tracebackhide__ = True
+        try:
+            return self._bind(config)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    def __call__(self, *args: Any, **named: Any) -> None:
+        """Refuse a launch without a configuration, as Numba does."""
+        name = self.__name__ if self.__name__.isidentifier() else "kernel"
+        config = "grid, block"
+        if len(args) == 3 and all(isinstance(each, tuple) for each in args):  # as CuPy's kernels are launched
+            config = ", ".join(str(each[0] if len(each) == 1 else each) for each in args[:2])
+        raise LaunchConfigError(
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {name}[{config}](...)"
+        )
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:
+        """Make the launch of a configuration, given as written and as parsed."""
+        raise NotImplementedError
+
+    def _in_clusters(self, cluster: Any) -> Configurations | None:
+        """The kernel launched in clusters of this shape; None if this kind's configuration has no such item."""
+        return None
+
+    def _bind(self, config: Any) -> Launch:
+        """Make the launch of a configuration; keep it if the configuration was used before."""
+        count = len(config) if isinstance(config, tuple) else 0
+        if count == 5 and (clustered := self._in_clusters(config[4])) is not None:
+            return clustered[config[:4]]
+        if not 2 <= count <= 4:
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__}[{config!r}]",
+                "a launch takes [grid, block], then stream and sharedmem if need be",
+                "write kernel[blocks, threads](...), or kernel.forall(count)(...)",
+            )
+        if count > 2 and not is_one_stream(config[2]):  # the object may name another stream later
+            return self[(*config[:2], stream_handle(config[2]), *config[3:])]
+        try:
+            row, seen = self._rows.get(config[1:]) if self._rows else None, config in self._seen
+        except TypeError:  # the configuration contains a list
+            row, seen = None, False
+        unset: Any = None
+        grid, block, stream, sharedmem = (*config, *(unset, 0)[count - 2 :])  # type: ignore[misc]
+        if type(stream) is int and not stream:
+            stream = self._zero
+        if row is not None and row[0][0]:
+            x, y, z = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
+            _, (most_x, most_y, most_z), bind = row
+            if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
+                with_grid = bind(x, y, z)
+                _put(self._bound if seen else self._seen, config, with_grid if seen else None)
+                return with_grid
+        is_line = type(grid) is type(block) is type(sharedmem) is int
+        shape = _lines.get((grid, block, sharedmem)) if is_line else launch_shape(grid, block, sharedmem)
+        if shape is None:
+            if len(_lines) >= BOUND_LIMIT:
+                _lines.clear()
+            shape = _lines[grid, block, sharedmem] = LaunchShape((grid, 1, 1), (block, 1, 1), sharedmem)
+        launch = self._configure(config, shape, stream)
+        assert launch is not None  # a kind without variants has a launcher
+        _put(self._bound if seen else self._seen, config, launch if seen else None)
+        return launch
+
+    def keep(self, config: Any, launch: Launch) -> None:
+        """Keep the launch that `kernel[config]` returns from now on."""
+        _put(self._bound, config, launch)
+
+    def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
+        """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
+        _put(self._rows, config[1:], (live, most, bind))
+
+    def unbind(self) -> None:
+        """Drop all bound configurations."""
+        self._bound.clear()
+        self._seen.clear()
+        self._rows.clear()
+
+
+def _put(kept: dict[Any, Any], config: Any, value: Any) -> None:
+    if len(kept) >= BOUND_LIMIT:
+        kept.clear()
+    try:
+        kept[config] = value
+    except TypeError:  # the configuration contains a list, and is bound again each time
+        pass
+
+
+class Launches(Configurations):
+    """The base of `Kernel`: everything that a launch needs.
+
+    Args:
+        definition: The definition of the kernel.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self._bound, self._seen, self._rows, self._definition = {}, {}, {}, definition
+        self._arch = read_arch(definition.options["arch"]) if "arch" in definition.options else ()
+        self._cache = checked_cache(definition.options["cache"]) if "cache" in definition.options else None
+        self.__name__ = definition.name or definition.label
+        self._label = definition.label
+        self._resolutions = definition.resolutions or definition.make_resolutions(
+            definition, self._session, functools.partial(choose_for_device, self._arch, kernel=self.__name__)
+        )
+        self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
+        self._variant_launches: dict[Any, VariantLaunch] = {}
+        self._clustered: dict[Any, Configurations] = {}
+
+    def _in_clusters(self, cluster: Any) -> Configurations | None:
+        """The same kernel, launched in clusters of this shape."""
+        definition = self._definition
+        if cluster is None or not definition.takes_cluster:
+            return self if definition.takes_cluster else None
+        shape = cluster if isinstance(cluster, int) else tuple(cluster)
+        found = self._clustered.get(shape)
+        if found is None:
+            made = type(self)(type(definition)(definition.thing, {**definition.options, "cluster": shape}))  # type: ignore[call-arg]
+            found = self._clustered.setdefault(shape, made)
+        return found
+
+    def _session(self) -> Session:
+        """The session of the current cache."""
+        return process_session() if self._cache is None else self._cache.session
+
+    @shortening
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
+
+        Args:
+            ntasks: Number of threads needed; 0 launches nothing.
+            tpb: Threads per block; 0 for the size that keeps the most threads resident, as the driver computes it.
+            stream: As in `kernel[grid, block, stream]`; None and 0 for that of the arguments.
+            sharedmem: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            LaunchConfigError: `ntasks` is negative, or not a whole number.
+        """
+        if type(ntasks) is not int or ntasks < 0:
+            from .measures import count_of_tasks
+
+            ntasks = count_of_tasks(self.__name__, ntasks)
+        if ntasks == 0:
+            return lambda *_args, **_named: None
+
+        def over_tasks(args: tuple[Any, ...]) -> Launch:
+            from .measures import blocks_over
+
+            return self[*blocks_over(self, ntasks, tpb, sharedmem, args), stream, sharedmem]
+
+        if tpb or not self._definition.has_variants:
+            return over_tasks(())
+
+        @shortening
+        def launch(*args: Any, **named: Any) -> None:
+            args = self._ordered(args, named) if named else args
+            over_tasks(args)(*args)
+
+        return launch
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
+        """Make the launch function of a variant; None if only the front end's own launch takes it."""
+        if variant is None and self._definition.has_variants:
+            return self._variant_launch(config, shape, stream)
+        try:
+            launcher, loaded, options = self._loaded(variant)
+        except RunsUncached:
+            return None
+        if launcher is None:
+            loaded.prepare(shape, self._name_on(loaded))
+        launch = None if launcher is None else launcher.bind(shape, stream)
+        if options:
+            options.check(shape, loaded, self._name_on(loaded))
+        if launcher is not None and self._seen and not launcher.attributes:
+            bind = functools.partial(
+                launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
+            )
+            self.keep_row(config, loaded.live, GRID_LIMIT, bind)
+        return launch
+
+    def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
+        check_interpreter()
+
+        def otherwise(*args: Any) -> None:
+            from ..launch.typed import around
+
+            around(lambda ordered: self._resolutions.launch_by_front_end(shape, ordered, args), stream, args)
+
+        prepare = functools.partial(self._configure, config, shape, stream)
+        variant_of = self._definition.variant
+        return VariantLaunch(self, config, prepare, variant_of, otherwise, self._ordered)
+
+    def _refused(self, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        """Launch arguments that the launcher of a variant refused; `config` has all four items."""
+        found = self._variant_launches.get(config)
+        if found is None:
+            grid, block, stream, sharedmem = config
+            found = self._variant_launch(config, launch_shape(grid, block, sharedmem), stream)
+            if len(self._variant_launches) >= BOUND_LIMIT:
+                self._variant_launches.clear()
+            self._variant_launches[config] = found
+        found.refused(variant, args)
+
+    def _relaunch(
+        self, loaded: LoadedKernel, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...], _status: int
+    ) -> bool:
+        """Launch on the device that is current now, or with the module loaded again; False if neither has changed.
+
+        A thread without a context gets one when the kernel is loaded.
+        """
+        before = current_ordinal()
+        now = self._loaded(variant)[1]
+        if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
+            return False
+        self.unbind()  # bound launches may be for the previous module or device
+        self._variant_launches.clear()
+        self._bind(config)(*args)
+        return True
+
+    def _loaded(self, variant: Variant = None) -> _OnDevice:
+        """Load the kernel on the current device, and make its launcher.
+
+        Raises:
+            RunsUncached: Only the front end's own launch can run it.
+        """
+        on_device, definition, resolutions = self._on_device, self._definition, self._resolutions
+        found = on_device.get((current_ordinal(), variant)) if on_device else None
+        if found is not None and found[1].live[0]:
+            return found
+        shared, loaded = resolutions.shared, None
+        if shared is not None and shared[2].is_current():
+            session, resolution, module = shared
+            session.users.add(self)
+            try:
+                loaded = module.kernel(definition.entry(resolution.artifact))
+            except CodeRefusedError:
+                pass  # the same error comes again below, and is handled there
+        if loaded is None:
+            device = current_device()
+            found = on_device.get((device.ordinal, variant))
+            if found is not None and not found[1].has_lost_its_context():
+                return found
+            session = self._session()
+            session.users.add(self)
+            resolution = resolutions.for_device(device.target, variant, session)
+            artifact, key, load = resolution.artifact, resolution.key or resolution.name, session.loader.load
+            try:
+                loaded = load(artifact, definition.entry(artifact), key, device, stored=resolution.is_stored)
+            except CodeRefusedError as error:
+                resolutions.give_up(resolution, error)
+                resolution = resolutions.for_device(device.target, variant, session)
+                artifact, key = resolution.artifact, resolution.key or resolution.name
+                loaded = load(artifact, definition.entry(artifact), key, device, stored=False)
+            if variant is None:
+                resolutions.shared = session, resolution, loaded.module
+        has_variants, artifact = definition.has_variants, resolution.artifact
+        options = definition.launch_options_of(artifact) if has_variants else definition.launch_options
+        launcher = definition.launcher(
+            loaded,
+            variant,
+            relaunch=functools.partial(type(self)._relaunch, self, loaded, variant),
+            attributes=options.apply(loaded, self._name_on(loaded)) if options else b"",
+            artifact=artifact,
+            debug=session.settings.debug_launches,
+            otherwise=functools.partial(self._refused, variant) if has_variants else None,
+        )
+        if launcher is not None:
+            launcher.names = definition.argument_names
+        on_device[loaded.device.ordinal, variant] = found = launcher, loaded, options
+        if on_device is not self._on_device:
+            loaded.live[0] = False  # `forget` was called meanwhile: the next launch resolves again
+        return found
+
+    def _name_on(self, loaded: LoadedKernel) -> str:
+        return self._definition.name or loaded.entry.name
+
+    def _ordered(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Put positional and named arguments of a kind with variants into the order of its parameters."""
+        from ..launch.keywords import in_order
+
+        names, defaults = self._definition.argument_names or ((), ())
+        values = (*args, *named.values())
+        return in_order(self.__name__, values, tuple(named), names, labels=names, defaults=defaults)
+
+    def forget(self) -> None:
+        """Resolve again at the next launch. Running launches go on."""
+        before, self._on_device = self._on_device, {}
+        self._resolutions.forget()
+        for _launcher, loaded, _options in list(before.values()):
+            loaded.live[0] = False
+        self._variant_launches.clear()
+        self.unbind()
+
+
+class VariantLaunch:
+    """One configuration of a kernel whose code depends on the types of its arguments: one launcher for each variant.
+
+    The launch function of the last variant is kept in the kernel and called directly. If it refuses arguments, they
+    come back here, and the launch function of their own variant replaces it. Arguments that no launcher takes go to the
+    front end.
+
+    Args:
+        kernel: The kernel that keeps the launch function.
+        config: The configuration, as written between the brackets.
+        prepare: Makes the launch function of a variant; None if only `otherwise` can launch it.
+        variant_of: Finds the variant of arguments; None if the front end has to refuse them.
+        otherwise: Launches by the front end's own code (Numba's dispatcher).
+        ordered: Puts named arguments into the order of the parameters.
+    """
+
+    def __init__(
+        self,
+        kernel: Configurations,
+        config: Any,
+        prepare: Callable[[Hashable], Launch | None],
+        variant_of: Callable[[tuple[Any, ...]], Hashable],
+        otherwise: Launch,
+        ordered: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]],
+    ) -> None:
+        self._kernel, self._config, self._ordered = kernel, config, ordered
+        self._prepare, self._variant_of, self._otherwise = prepare, variant_of, otherwise
+        self._by_variant: dict[Hashable, Launch] = {}
+        self._front: Launch = self.launch
+
+    @shortening
+    def __call__(self, *args: Any, **named: Any) -> None:
+        self._front(*(self._ordered(args, named) if named else args))
+
+    def launch(self, *args: Any) -> None:
+        """Launch arguments of any variant, and keep the launch function of that variant for the next ones."""
+        check_interpreter()
+        variant = self._variant_of(args)
+        if variant is None:
+            self._otherwise(*args)
+            return
+        found = self._by_variant.get(variant) or self._prepare(variant)
+        if found is None:
+            found = self._otherwise  # takes all variants: the next launch need not determine one
+        else:
+            self._by_variant[variant] = found
+        self._front = found
+        self._kernel.keep(self._config, found)
+        found(*args)
+
+    def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:
+        """Launch arguments that a variant's launcher refused: by `otherwise` if they are of that same variant."""
+        if self._variant_of(args) == variant:
+            self._otherwise(*args)  # for example a host array: of the same type, but not for the launcher
+        else:
+            self.launch(*args)

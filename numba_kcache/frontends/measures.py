@@ -2,7 +2,7 @@
 
 Promise     A launch does not import this module. The figures are the driver's, for the same function that launches use,
             and launches are not affected.
-Not here    Resources reported by the compiler (kernel), and launches (launches).
+Not here    Resources reported by the compiler (kernel), and launches (frontends).
 Source      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
             microsecond.
 """
@@ -14,16 +14,15 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..engine.session import RunsUncached
 from ..errors import LaunchConfigError, LaunchError, OptionError
-from ..launch import LaunchShape, launch_shape
+from ..launch import LEGACY_DEFAULT, LaunchShape, bindings, current_device, done, launch_shape, stream_handle
 from ..launch.arguments import choose, orders_of
 from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
-from ..launch.devices import LEGACY_DEFAULT, bindings, current_device, done, stream_handle
 from ..launch.loader import LoadedKernel
-from .base import RunsUncached, Variant
 
 if TYPE_CHECKING:
-    from .launches import Launches
+    from . import Launches, Variant
 
 ATTRIBUTES = (
     "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 from ..keys import digest_of
 from ..launch import native
-from ..model.artifact import Artifact
+from ..model import Artifact
 from ..toolchain import Toolchain
 from ..toolchain.loaded import called_library
 from ..toolchain.nvrtc import run_nvrtc

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import KCacheError
 from ..keys import Plain
-from ..model.artifact import Artifact
+from ..model import Artifact
 from ..settings import working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected

@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..model import NamedTuple
-from ..model.artifact import Artifact
+from ..model import Artifact, NamedTuple
 from ..settings import working_directory
 from ..toolchain import Toolchain
 

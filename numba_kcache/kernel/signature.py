@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from typing import TYPE_CHECKING, Any
 
-from ..model.artifact import Entry
+from ..model import Entry
 
 if TYPE_CHECKING:
     import inspect

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 from ..frontends.options import Arch
-from ..model.artifact import Parameter
+from ..model import Parameter
 from . import Kernel
 
 class SourceKernel(Kernel):

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.lookup import STORING, Lookup
+from ..engine.session import STORING, Lookup
 from ..errors import KCacheError, LaunchError, OptionError, UncacheableError
-from ..model import Choice, ptx_target
-from ..model.artifact import Artifact
+from ..model import Artifact, Choice, ptx_target
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation

@@ -23,10 +23,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ArgumentError
-from ..model import NamedTuple
-from ..model.artifact import SCALAR_SIZES, Parameter
-from . import Dim3
-from .devices import LEGACY_DEFAULT, check_interpreter, stream_handle, stream_identity
+from ..model import SCALAR_SIZES, NamedTuple, Parameter
+from . import LEGACY_DEFAULT, Dim3, check_interpreter, stream_handle, stream_identity
 
 if TYPE_CHECKING:
     from .launcher import Launcher

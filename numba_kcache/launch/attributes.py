@@ -16,8 +16,7 @@ from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
 from ..model import NamedTuple
-from . import AXES, Dim3, LaunchShape
-from .devices import bindings, done
+from . import AXES, Dim3, LaunchShape, bindings, done
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from . import Dim3
-from .devices import bindings, stream_handle
+from . import Dim3, bindings, stream_handle
 from .failures import describe
 
 

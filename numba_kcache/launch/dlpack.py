@@ -15,7 +15,7 @@ import ctypes
 import functools
 from typing import Any
 
-from ..model.artifact import SCALAR_SIZES
+from ..model import SCALAR_SIZES
 from .arguments import Memory, is_immutable
 
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # the kinds of devices whose memory a kernel can access

@@ -14,9 +14,8 @@ from typing import Any
 
 from ..errors import ArgumentError, CodeRefusedError, LaunchError
 from ..model import Target
-from . import Dim3
+from . import Dim3, bindings
 from .arguments import ParameterSlot
-from .devices import bindings
 
 _SHOWN_LENGTH = 60
 _HINTS = {

@@ -10,8 +10,8 @@ Method      `bind` returns a function of the C module (`native`), which recognis
             built, goes to `_slow`, which checks the arguments one by one (`arguments`). `recognition` describes a
             kernel to the C module at its second launch, or once many kernels with equal parameters were launched, which
             share the description: importing `recognition` takes longer than a launch through `_slow`.
-Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
-            launch/__init__.py); the bound launches of a kernel (frontends.launches).
+Not here    Loading, contexts and devices (loader, launch); shape and limits (`launch_shape` and `check_launch` of
+            launch/__init__.py); the bound launches of a kernel (frontends).
 Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
 """
 
@@ -23,10 +23,9 @@ from struct import Struct, pack, pack_into
 from typing import Any
 
 from ..errors import LaunchError, shorten
-from ..model.artifact import Parameter
-from . import Dim3, Launch, LaunchShape, devices
+from ..model import Parameter
+from . import NUMBA_CUDA_MODULE, Dim3, Launch, LaunchShape, address_of, check_interpreter, native, stream_handle
 from .arguments import Call, Order, PointerSlot, Slot, ValueSlot, WordSlot, choose, orders_of, others, struct_format
-from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle
 from .loader import LoadedKernel
 
 _HANDLE = Struct("=Q")
@@ -84,7 +83,7 @@ class Layout:
         """Make a buffer with the parameters and the array of pointers to them; return it with the array's address."""
         start = -(-self.size_bytes // 8) * 8
         memory = bytearray(start + 8 * len(self.offsets) + 1)  # never resized: its address must not change
-        base = devices.address_of(memory)
+        base = address_of(memory)
         pack_into(f"={len(self.offsets)}Q", memory, start, *[base + each for each in self.offsets])
         return memory, base + start
 
@@ -146,7 +145,7 @@ class Launcher:
             module = loaded.module
             functions = module.functions = module.functions or _functions_of(module)
             self.plan = (
-                devices.native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
+                native.plan(_HANDLE.pack(self.function) + functions, layout.plan),
                 self._slow,
                 self._by_name,
                 self.live,
@@ -182,7 +181,7 @@ class Launcher:
         if handle > 1:
             self.module.uses(handle, stream)
         if self.plan is not None and not self.attributes:
-            launch: Launch = devices.native.bind(self.plan, shape, handle, stream, None)
+            launch: Launch = native.bind(self.plan, shape, handle, stream, None)
             return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
@@ -196,13 +195,13 @@ class Launcher:
                 else self._slow(arguments, 0, shape, handle, stream)
             )
         config = self._configuration(shape, handle) if self.attributes else None
-        launch: Launch = devices.native.bind(self.plan, shape, handle, stream, config)
+        launch: Launch = native.bind(self.plan, shape, handle, stream, config)
         return launch
 
     def _configuration(self, shape: tuple[Dim3, Dim3, int], handle: int) -> bytes:
         """The CUlaunchConfig of a launch with attributes."""
         count = len(self.attributes) // 72
-        return pack("=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, devices.address_of(self.attributes), count)
+        return pack("=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, address_of(self.attributes), count)
 
     # -- the interpreted path, for launches of any kind ----------------------------------------------
 
@@ -266,7 +265,7 @@ class Launcher:
         if stream is None and handle:
             module.uses(handle, None, arguments)
             if self.plan is not None:
-                devices.native.used(self.plan[0], handle)
+                native.used(self.plan[0], handle)
         if self.plan is not None:
             layout = self.layout
             if (self._is_launched or layout.launched >= _DESCRIBED_AFTER) and sys.meta_path is not None:

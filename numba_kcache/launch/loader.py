@@ -11,7 +11,7 @@ Method      If the program uses Numba, Numba's driver layer loads the module, by
             Otherwise `cuModuleLoadData` loads it, in 0.1 ms less than the library that Numba makes (H200: 0.16 against
             0.26 ms to the first function). If Numba is imported later, the next launch of a kernel of such a module
             starts watching Numba's context, so that no handle from a destroyed context reaches the driver.
-Not here    The current device (devices), checking a grid (`check_launch`), packing arguments (launcher).
+Not here    The current device and checking a grid (launch), packing arguments (launcher).
 Source      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a thread in relaxed mode may make calls that
             would otherwise end another thread's capture.
@@ -29,19 +29,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import CodeRefusedError, KCacheError, LaunchError
-from ..model import LONG_WAIT_S, Emit, Event, EventKind, tell_wait
-from ..model.artifact import Artifact, Entry, misfit
+from ..model import LONG_WAIT_S, Artifact, Emit, Entry, Event, EventKind, misfit, tell_wait
 from ..store import renewed_in_children
-from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, limits_of
-from .devices import (
+from . import (
+    BLOCK_LIMIT,
+    GRID_LIMIT,
     CurrentDevice,
+    DeviceLimits,
+    LaunchShape,
     bindings,
     check_interpreter,
+    check_launch,
     context_id,
     current_device,
     device_attribute,
     done,
     is_capturing,
+    limits_of,
 )
 
 _SHARED_BY_DEFAULT = 48 * 1024
@@ -254,7 +258,7 @@ class LoadedModule:
         loader: The loader, which unloads it when there are no references to it any more.
 
     Attributes:
-        driver: `devices.bindings()`.
+        driver: `launch.bindings()`.
         handle: The driver's handle of the module, or of the library if Numba loaded it.
         loaded_in: The id of its context.
         count: Number of its kernels.

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
-from ..model.artifact import SCALAR_SIZES
+from ..model import SCALAR_SIZES
+from . import NUMBA_CUDA_MODULE, bindings
 from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
-from .devices import NUMBA_CUDA_MODULE, bindings
 
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
-from ..model.artifact import CODE_SIZES, SCALAR_SIZES
+from ..model import CODE_SIZES, SCALAR_SIZES
 from .arguments import (
     CARRIERS,
     NUMPY_NAMES,

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import native
 from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype, is_exported, is_immutable
-from .devices import native
 from .pointers import TAKE_ANY, alignment_of, elements_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from .devices import DISABLE_TIMING, bindings, done, is_capturing
+from . import DISABLE_TIMING, bindings, done, is_capturing
 
 _HINT = "launch on the stream that produces the arguments"
 

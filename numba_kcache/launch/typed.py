@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import NoDeviceError
+from . import bindings, context_id, current_device, is_capturing, stream_handle
 from .arguments import (
     Call,
     Memory,
@@ -32,7 +33,6 @@ from .arguments import (
     orders_of,
     others,
 )
-from .devices import bindings, context_id, current_device, is_capturing, stream_handle
 
 
 class OtherTypes(Exception):

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .devices import DISABLE_TIMING, context_id, stream_handle
+from . import DISABLE_TIMING, context_id, stream_handle
 
 
 class Dropped(NamedTuple):

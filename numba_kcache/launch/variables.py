@@ -14,9 +14,9 @@ import weakref
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
-from ..model.artifact import SCALAR_SIZES, Variable
+from ..model import SCALAR_SIZES, Variable
+from . import current_device, done
 from .arguments import CARRIERS, CODES, NUMPY_NAMES, Unfit, element_of_dtype
-from .devices import current_device, done
 from .loader import LoadedKernel
 from .memory import element_of_typestr
 

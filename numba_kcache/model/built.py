@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import NO_TARGET
-from .artifact import BUILT, Artifact
+from . import BUILT, NO_TARGET, Artifact
 
 MAX_BUILT = 4096
 """Limit of the payloads of one artifact."""

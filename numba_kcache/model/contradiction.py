@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .artifact import BUILT, Artifact, Entry
+from . import BUILT, Artifact, Entry
 from .cubin import Cubin, read_cubin, read_variables
 
 _GIVEN = ("cubin", "fatbin")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .artifact import Artifact, Parameter
+from . import Artifact, Parameter
 
 
 def artifact_header(artifact: Artifact) -> dict[str, Any]:

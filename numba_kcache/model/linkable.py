@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .request import LinkInput
+from . import LinkInput
 from .text import check_text
 
 LINK_SUFFIXES = {

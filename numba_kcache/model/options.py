@@ -3,7 +3,7 @@
 Promise     An option that the kind of kernel does not take, or an invalid value, is an `OptionError` at
             decoration. Paths in the result are absolute.
 Not here    The flag of NVRTC or nvJitLink for an option (frontends.source.build), the form of options in a key
-            (frontends.source.request), and raw flags that are taken as they are (frontends.source.flags).
+            (frontends.source), and raw flags that are taken as they are (frontends.source.flags).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import OptionError
-from .request import CompileOptions
+from . import CompileOptions
 from .text import check_text, meant, plain
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")

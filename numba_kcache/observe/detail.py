@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import plain
-from ..model import NamedTuple
-from ..model.artifact import BUILT, Artifact, Entry
+from ..model import BUILT, Artifact, Entry, NamedTuple
 from ..model.built import meta_of
 from ..model.json_values import fits, read_json
 from .text import age_text, aligned, bytes_text, counted, html_table, seconds_text, shows_text

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..model.request import Origin
+from ..model import Origin
 
 _SHORT = 3
 """Length up to which a line (`}`, `);`) is in too many places to show one."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import LinkError
+from ..model import LinkInput
 from ..model.cubin import is_cubin
-from ..model.request import LinkInput
 from ..waiting import imported
 from .locating import missing
 

@@ -21,7 +21,7 @@ from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
 from numba_kcache.frontends.source import OWN_OPTIONS
 from numba_kcache.keys import derive
-from numba_kcache.model.request import CompileOptions
+from numba_kcache.model import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
 from tests.support.house import HOUSE

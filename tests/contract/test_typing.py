@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.frontends import BUILT_IN, options
-from numba_kcache.frontends.base import COMMON_OPTIONS
+from numba_kcache.frontends import BUILT_IN, COMMON_OPTIONS, options
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as OF_NUMBA
 from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.mlir import DECORATOR_OPTIONS as OF_MLIR

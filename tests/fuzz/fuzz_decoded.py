@@ -33,12 +33,11 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine import candidates
+from numba_kcache.engine import candidates, only
 from numba_kcache.engine.arrival import arrived
 from numba_kcache.engine.explain import explain_key
-from numba_kcache.engine.request import only
 from numba_kcache.errors import BundleError, EntryError
-from numba_kcache.model.artifact import artifact_from_header, misfit
+from numba_kcache.model import artifact_from_header, misfit
 from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe import Counts
 from numba_kcache.observe.detail import EntryDetail, read_report

@@ -203,7 +203,7 @@ import sys
 from numba_kcache import KernelCache, LaunchConfigError, cached_module
 cache = KernelCache(sys.argv[1])
 from collections import Counter
-from numba_kcache.launch.devices import bindings
+from numba_kcache.launch import bindings
 class Lent:
     __cuda_array_interface__ = {"shape": (64,), "typestr": "<f4", "data": (4096, False), "version": 3}
 x, y, asked, calls = Lent(), Lent(), [], Counter()
@@ -316,8 +316,8 @@ def test_launch_that_cannot_run_is_passed_to_the_kernels_own_class(tmp_path: Pat
     """`_relaunch` of the kernel's class is called: that of an unedited program falls back on its own dispatcher."""
     script = """
 from cuda.bindings import driver
-from numba_kcache.frontends.base import define
-from numba_kcache.frontends.launches import Launches
+from numba_kcache.frontends import define
+from numba_kcache.frontends import Launches
 class Own(Launches):
     def _relaunch(self, *given):
         print("again")

@@ -208,7 +208,7 @@ for on in (True, False):
 
 
 FAILS = """
-from numba_kcache.launch.devices import bindings
+from numba_kcache.launch import bindings
 driver = bindings()
 configure(debug_launches=True, directory=sys.argv[1])
 cache = None

@@ -14,10 +14,8 @@ from cuda.bindings import nvrtc
 
 from numba_kcache.frontends.source.build import build_source
 from numba_kcache.frontends.source.module_build import build_module
-from numba_kcache.model import parse_target
-from numba_kcache.model.artifact import Artifact
+from numba_kcache.model import Artifact, LinkInput, ModuleEntries, Origin, SourceRequest, parse_target
 from numba_kcache.model.options import compile_options
-from numba_kcache.model.request import LinkInput, ModuleEntries, Origin, SourceRequest
 from numba_kcache.toolchain.nvjitlink import link
 from tests.support.compiling import EMPTY, build, in_python, toolkit_dirs
 from tests.support.plain_programs import PROGRAMS, Program

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
+from numba_kcache.model import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, Numba, Tensor, fake_cupy, fake_torch
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch.scalars import small_float_bits
-from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
+from numba_kcache.model import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import Interface, Kernel, Numba
 
 C_TYPES: dict[str, Any] = {

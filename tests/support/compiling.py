@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from numba_kcache.frontends.source.build import build_source
-from numba_kcache.model import parse_target
-from numba_kcache.model.artifact import Artifact
+from numba_kcache.model import Artifact, LinkInput, Origin, SourceRequest, parse_target
 from numba_kcache.model.options import compile_options
-from numba_kcache.model.request import LinkInput, Origin, SourceRequest
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from numba_kcache.frontends.base import Definition
+from numba_kcache.frontends import Definition
 from numba_kcache.kernel import Kernel
 from numba_kcache.model import Target
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numba_kcache.engine.request import Request
+from numba_kcache.engine import Request
 from numba_kcache.engine.session import Session
-from numba_kcache.frontends.source import SourceDefinition
-from numba_kcache.frontends.source.request import source_request
-from numba_kcache.frontends.source.source import Source
-from numba_kcache.model import parse_target
-from numba_kcache.model.request import ModuleEntries, Origin
+from numba_kcache.frontends.source import Source, SourceDefinition, source_request
+from numba_kcache.model import ModuleEntries, Origin, parse_target
 from numba_kcache.settings import Settings
 from numba_kcache.toolchain import Library
 

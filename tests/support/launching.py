@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from numba_kcache.launch import Launch, LaunchShape, devices
+from numba_kcache import launch as devices
+from numba_kcache.launch import Launch, LaunchShape, is_capturing
 from numba_kcache.launch.arguments import Call
-from numba_kcache.launch.devices import is_capturing
 from numba_kcache.launch.launcher import Launcher
 from numba_kcache.launch.recognition import recognise
 from numba_kcache.launch.streams import StreamWaits
-from numba_kcache.model.artifact import CODE_SIZES, Parameter
+from numba_kcache.model import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numba_kcache.engine.request import Request
+from numba_kcache.engine import Request
 from numba_kcache.errors import CompileError, OptionError
-from numba_kcache.frontends.base import COMMON_OPTIONS, Definition, Variant, register
+from numba_kcache.frontends import COMMON_OPTIONS, Definition, Variant, register
 from numba_kcache.keys import components
-from numba_kcache.model import Target
-from numba_kcache.model.artifact import Artifact, Entry, Parameter
+from numba_kcache.model import Artifact, Entry, Parameter, Target
 from numba_kcache.model.reason import ReasonKind
 
 

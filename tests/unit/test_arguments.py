@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError, LaunchError
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from tests.support.launching import SAXPY, SHAPE, Interface, Kernel, Numba, one
 
 ADDRESS = 0x7F0000001000

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numba_kcache.errors import EntryError
-from numba_kcache.model import Target, parse_target
-from numba_kcache.model.artifact import MAX_PARAMETERS_BYTES, Artifact, Entry, Parameter, Variable, artifact_from_header
+from numba_kcache.model import (
+    MAX_PARAMETERS_BYTES,
+    Artifact,
+    Entry,
+    Parameter,
+    Target,
+    Variable,
+    artifact_from_header,
+    parse_target,
+)
 from numba_kcache.model.header import artifact_header
 
 PARAMETERS = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.frontends.launches import BOUND_LIMIT, Configurations, Launches
+from numba_kcache.frontends import BOUND_LIMIT, Configurations, Launches
 from numba_kcache.launch import LaunchShape
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model import parse_target
-from numba_kcache.model.artifact import Artifact, Entry, Parameter, Variable, misfit
+from numba_kcache.model import Artifact, Entry, Parameter, Variable, misfit, parse_target
 from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.model.cubin import read_cubin, read_variables
 from tests.support.compiling import compiled

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import launch as devices
 from numba_kcache.errors import LaunchError
-from numba_kcache.launch import devices
 from tests.support.launching import SAXPY, Driver, Kernel, Numba
 
 FAILED = 700

@@ -9,7 +9,7 @@ import pytest
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch.keywords import in_order
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from tests.support.launching import SAXPY, SHAPE, Kernel
 
 PATHS = pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])

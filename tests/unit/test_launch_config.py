@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numba_kcache import launch as devices
 from numba_kcache.errors import LaunchConfigError, LaunchError
-from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, devices, launch_shape
-from numba_kcache.launch.devices import stream_handle, stream_identity
+from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape, stream_handle, stream_identity
 from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver
 

@@ -14,7 +14,7 @@ from numba.cuda.args import ArgHint
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch import memory
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from tests.support.launching import CupyArray, DlpackArray, Interface, Kernel, Tensor, fake_cupy, fake_torch, one
 
 ADDRESS = 0x7F0000001000

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from numba_kcache import LaunchError, OptionError, cached_kernel
-from numba_kcache.launch import attributes, devices
+from numba_kcache import launch as devices
+from numba_kcache.launch import attributes
 from numba_kcache.launch.attributes import LaunchOptions, potential_block_size, read_launch_options
 from tests.support.compiling import SAXPY
 from tests.support.resolving import definition_of

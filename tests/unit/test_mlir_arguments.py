@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from numba_kcache import cached_kernel
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from tests.support.launching import CupyArray, Interface, Kernel, fake_cupy, fake_torch
 from tests.support.resolving import definition_of
 

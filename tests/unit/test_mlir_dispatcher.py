@@ -9,8 +9,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.model import Target
-from numba_kcache.model.artifact import Artifact
+from numba_kcache.model import Artifact, Target
 from tests.support.resolving import definition_of, resolutions_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")

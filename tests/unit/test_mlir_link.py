@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model.request import LinkInput
+from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 

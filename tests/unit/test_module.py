@@ -21,8 +21,7 @@ from numba_kcache.errors import (
     OptionError,
     UncacheableError,
 )
-from numba_kcache.model import Target
-from numba_kcache.model.artifact import Artifact
+from numba_kcache.model import Artifact, Target
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.toolchain import nvjitlink
 from tests.support.compiling import SAXPY, compiled, in_python

@@ -22,8 +22,7 @@ from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
 from numba_kcache.frontends.numba.llvm_compile import NumbaBuild, compile_numba, why_uncacheable
 from numba_kcache.frontends.numba.llvm_flavour import NUMBA
 from numba_kcache.frontends.numba.parts import assumed_device
-from numba_kcache.model import Target, parse_target
-from numba_kcache.model.artifact import artifact_from_header
+from numba_kcache.model import Target, artifact_from_header, parse_target
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.header import artifact_header
 from numba_kcache.toolchain.nvrtc import run_nvrtc

@@ -11,8 +11,8 @@ import pytest
 from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.engine.session import RunsUncached
 from numba_kcache.errors import KCacheWarning, UncacheableError
-from numba_kcache.frontends.base import RunsUncached
 from numba_kcache.frontends.numba import llvm_compile as numba_compile
 from numba_kcache.model import EventKind, Target
 from tests.support.resolving import definition_of, resolutions_of

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
+from numba_kcache.model import CODE_SIZES, SCALAR_SIZES, Parameter
 
 VALUES = ["?", "o", *SCALAR_SIZES, *(f"v{n}{scalar}" for n in "1234" for scalar in SCALAR_SIZES)]
 CODES = [*VALUES, *(f"*{const}{value}" for const in ("", "k") for value in VALUES)]

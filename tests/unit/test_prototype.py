@@ -15,7 +15,7 @@ from numba_kcache.frontends.source.prototype import (
     read_variable,
     variable_name,
 )
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import toolkit_dirs

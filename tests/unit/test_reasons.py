@@ -14,8 +14,8 @@ from numba_kcache.explanation.history import Record
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
 from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
 from numba_kcache.keys import component
+from numba_kcache.model import Origin
 from numba_kcache.model.reason import Reason, ReasonKind
-from numba_kcache.model.request import Origin
 
 LONG = "x" * 5000
 

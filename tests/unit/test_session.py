@@ -15,8 +15,9 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.engine import compile as compiling
-from numba_kcache.engine import lookup, session
-from numba_kcache.engine.lookup import Lookup
+from numba_kcache.engine import session
+from numba_kcache.engine import session as lookup
+from numba_kcache.engine.session import Lookup
 from numba_kcache.errors import FrozenCacheError, KCacheError, SettingsError, UncacheableError
 from numba_kcache.model import parse_target
 from numba_kcache.model.header import artifact_header

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import OptionError
+from numba_kcache.frontends.source import define_text, returns_source
 from numba_kcache.frontends.source.inputs import define_path, normalised_ptx, read_link_inputs
-from numba_kcache.frontends.source.source import define_text, returns_source
 from numba_kcache.kernel import Kernel, cached_kernel
-from numba_kcache.model.request import FILE_WORDS
+from numba_kcache.model import FILE_WORDS
 from numba_kcache.model.text import decoded
 from numba_kcache.module import cached_module
 from tests.support.compiling import EMPTY, compiled

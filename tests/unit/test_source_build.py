@@ -14,8 +14,8 @@ from numba_kcache import KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import CompileError, KCacheError, LinkError, OptionError
 from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
+from numba_kcache.model import LinkInput, Origin
 from numba_kcache.model.cubin import is_cubin, read_cubin
-from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request

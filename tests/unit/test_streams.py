@@ -12,7 +12,7 @@ import pytest
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch import loader, streams, typed, unloading
-from numba_kcache.model.artifact import Parameter
+from numba_kcache.model import Parameter
 from tests.support.launching import (
     SHAPE,
     CupyArray,

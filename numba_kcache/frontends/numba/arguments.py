@@ -35,13 +35,12 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import Dim3
+from ...launch import Dim3, stream_identity
 from ...launch.arguments import CODES, Call, Order, Settle, Slot
-from ...launch.devices import stream_identity
 from ...launch.launcher import Launcher
 from ...launch.loader import LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
-from ...model.artifact import Parameter
+from ...model import Parameter
 from .flavour import Flavour
 from .function import Depends, Uncapturable, type_digest
 from .parts import surface

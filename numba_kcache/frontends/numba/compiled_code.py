@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
 from ...keys import Plain
-from ...model.artifact import Entry, Parameter
+from ...model import Entry, Parameter
 from ...model.cubin import read_cubin
 from .graph import Registration
 

@@ -17,14 +17,13 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, Wanted, declared
-from ...engine.session import Session
+from ...engine import Request, Resolution, Wanted, declared
+from ...engine.session import RunsUncached, Session
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
-from ...model import Choice, Target
-from ...model.artifact import Artifact
+from ...model import Artifact, Choice, Target
 from ...settings import NVRTC_VARIABLES, variables
-from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
+from .. import COMMON_OPTIONS, Definition, Resolutions, Variant
 from .arguments import TypedLauncher, make_launcher, signature_component
 from .flavour import Flavour
 from .function import Depends, Fingerprint, Uncapturable, fingerprint

@@ -11,8 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import OptionError
-from ...launch import LaunchShape
-from ...launch.devices import bindings
+from ...launch import LaunchShape, bindings
 from .arguments import Signature
 from .flavour import Flavour
 from .parts import surface

@@ -14,8 +14,8 @@ from types import CodeType
 from typing import Any
 
 from ...keys import Plain, sha256
+from ...model import LinkInput
 from ...model.linkable import kind_of_path, linkable_input
-from ...model.request import LinkInput
 from .value import Refused
 
 

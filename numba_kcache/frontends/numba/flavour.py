@@ -26,7 +26,7 @@ from .value import STANDARD, AlwaysRefused, Refused, Trust, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
-    from ...model.request import LinkInput
+    from ...model import LinkInput
 
 Place = tuple[str, str]
 """A module and a name in it."""

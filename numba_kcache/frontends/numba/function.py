@@ -23,8 +23,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...keys import COVERED, Component, Plain, encode, sha256
-from ...model import NamedTuple
-from ...model.request import LinkInput, Origin
+from ...model import LinkInput, NamedTuple, Origin
 from .code import Read, read_code, words_in
 from .configuration import replaced
 from .graph import ABSENT, Edge, Graph

@@ -4,7 +4,7 @@ Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncac
             itself. Under `NUMBA_ENABLE_CUDASIM` a kernel runs in Numba's simulator, as it does without this package.
 Not here    Names and settings (llvm_flavour), and the work of Numba's own dispatcher: launches that no launcher
             supports, and attributes (llvm_dispatcher). The error for CUDA C++, which cannot be simulated
-            (launch.devices).
+            (launch).
 Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`. simulator/: its `jit` returns a kernel for each
             function, and takes few options.
 """
@@ -27,7 +27,7 @@ from ...launch.arguments import (
     is_immutable,
     memory_of,
 )
-from ..base import Variant
+from .. import Variant
 from .arguments import Signature
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, loaded

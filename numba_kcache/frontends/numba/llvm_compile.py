@@ -21,10 +21,8 @@ from typing import Any
 
 from ...errors import UncacheableError
 from ...keys import sha256
-from ...model import NamedTuple, Target
-from ...model.artifact import Artifact
+from ...model import Artifact, LinkInput, NamedTuple, Target
 from ...model.linkable import callbacks_of
-from ...model.request import LinkInput
 from .compiled_code import attributes_of, entry_of, fresh_functions
 from .function import Fingerprint, Uncapturable
 from .llvm import DECORATOR_OPTIONS, NumbaDefinition

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, component
-from ...model.request import LinkInput
+from ...model import LinkInput
 from ...settings import working_directory
 from .configuration import CODE_MODULES, code_settings
 from .flavour import Flavour, is_a, loaded

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...engine.session import process_session
-from ...launch.devices import NUMBA_CUDA_MODULE, stream_handle
+from ...launch import NUMBA_CUDA_MODULE, stream_handle
 from ...launch.typed import around
 from ...model import choose_for_device
 from .llvm import NumbaDefinition, NumbaResolutions, is_simulated

@@ -17,9 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...errors import CompileError, LinkError
-from ...model import NamedTuple, Target
+from ...model import LinkInput, NamedTuple, Target
 from ...model.linkable import LINK_SUFFIXES
-from ...model.request import LinkInput
 from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from ...launch.loader import LoadedKernel
-from ...model.artifact import Artifact
+from ...model import Artifact
 
 Load = Callable[[], LoadedKernel]
 """Returns the kernel, loaded on the current device."""

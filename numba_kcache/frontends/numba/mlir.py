@@ -20,7 +20,7 @@ from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
-from ..base import Variant
+from .. import Variant
 from .arguments import Signature, TypedLauncher
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
-from ...model.artifact import SCALAR_SIZES
+from ...model import SCALAR_SIZES
 from .flavour import Flavour
 from .mlir_flavour import MLIR
 from .parts import surface

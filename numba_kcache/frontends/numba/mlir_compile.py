@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import UncacheableError
-from ...model import Target
-from ...model.artifact import Artifact
+from ...model import Artifact, Target
 from ...model.linkable import callbacks_of
 from .compiled_code import attributes_of, entry_of, fresh_functions
 from .function import Fingerprint, Uncapturable

@@ -17,11 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...engine.session import RunsUncached
 from ...errors import CompileError, LaunchError, NoDeviceError
-from ...launch import LaunchShape
-from ...launch.devices import check_interpreter, current_device, stream_handle
-from ...model.artifact import Artifact
-from ..base import RunsUncached
+from ...launch import LaunchShape, check_interpreter, current_device, stream_handle
+from ...model import Artifact
 from . import dispatcher
 from .arguments import Signature
 from .dispatcher import launch_watched

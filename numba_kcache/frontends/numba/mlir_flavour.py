@@ -21,8 +21,8 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, Plain, component
+from ...model import LinkInput
 from ...model.linkable import callbacks_of, linkable_input
-from ...model.request import LinkInput
 from ...settings import variables
 from .code import code_form
 from .configuration import CODE_MODULES, code_settings

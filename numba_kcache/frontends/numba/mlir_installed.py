@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.session import RunsUncached
 from ...errors import ArgumentError, LaunchConfigError
 from ...launch import Launch, LaunchShape
 from ...launch.loader import LoadedKernel
-from ..base import RunsUncached, Variant
-from ..launches import Launches
+from .. import Launches, Variant
 from .arguments import TypedLauncher, codes_of
 from .mlir import VARARGS, MlirDefinition, MlirResolutions
 from .mlir_dispatcher import served

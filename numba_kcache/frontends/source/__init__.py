@@ -1,27 +1,465 @@
-"""CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules: their definition, and the front end that makes it.
+"""CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules: their sources, definition and requests.
 
-Promise     An invalid option is an `OptionError` at decoration. The user's function is called at the first use, and
-            only once.
-Not here    Sources (source), compile options (model.options), and the components of a request (request).
+Promise     A function that returns source is recognised by its annotation and code alone and called once, at first use.
+            An invalid option is an `OptionError` at decoration. Relative paths start from the folder of the file that
+            defines the kernel. A request's components contain everything that can change its code; an input that cannot
+            be captured makes the request uncacheable, with the reason. Nothing is compiled here.
+Not here    Sources in files (inputs), kernels in Python (frontends.numba), compile options (model.options), and what a
+            source includes (headers).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request
-from ...errors import OptionError
-from ...model import Target
-from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
-from .request import source_request
-from .source import Source, completed, define_function, define_text, returns_source
+from ...engine import Request
+from ...errors import CompileError, KCacheError, OptionError
+from ...keys import Component, Plain, components, sha256
+from ...model import (
+    FILE_WORDS,
+    IN_USER_CODE,
+    LINE_FLAGS,
+    SOURCE_KINDS,
+    Artifact,
+    CompileOptions,
+    LinkInput,
+    ModuleEntries,
+    NamedTuple,
+    Origin,
+    SourceRequest,
+    Target,
+)
+from ...settings import NVRTC_VARIABLES, variables, working_directory
+from ...toolchain import Toolchain
+from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 
 if TYPE_CHECKING:
-    from ...model.artifact import Artifact
+    from ...headers.roots import HeaderSearch
+    from ...model import Artifact
     from ...toolchain import Toolchain
+    from .flags import RawFlags
+    from .inputs import Depends
+
+_CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+LINKER = ("nvJitLink",)
+DISTRIBUTIONS = ("numba", "numba-cuda")
+
+
+def source_request(
+    definition: SourceDefinition, text: str | bytes, target: Target, ptx_target: Target | None
+) -> Request:
+    """Make the request of a source kernel or module for one target.
+
+    Args:
+        definition: The kernel.
+        text: Its source; bytes for compiled code.
+        target: The target to build for.
+        ptx_target: The virtual target to compile to first, if the user gave one.
+
+    Raises:
+        OptionError: A link input or dependency cannot be read.
+    """
+    source, options, kind = definition.source, definition.compile_options, definition.kind
+    code, text = (text, "") if isinstance(text, bytes) else (b"", text)
+    link: tuple[LinkInput, ...] = ()
+    depends: Depends | None = None
+    if definition.link or definition.depends:
+        from .inputs import Depends, read_link_inputs
+
+        link = read_link_inputs(definition.link, options.base_dir) if definition.link else ()
+        depends = Depends(definition.depends, options.base_dir) if definition.depends else None
+    has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
+    is_made = kind not in ("cuda", "cubin")
+    is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
+    is_plain = not (link or options.flags or options.defines)
+    for word, letter in FILE_WORDS.items():  # no generator, for speed: each source is searched for all words
+        is_plain = is_plain and not (letter in text and word in text)
+    is_plain = is_plain and not ("##" in text or "%:%:" in text)
+    given = None
+    if options.flags:
+        from .flags import read_flags
+
+        given = read_flags(options.flags)
+    is_linked = is_linked or (given is not None and given.is_relocatable)
+    uncacheable = ""
+    headers: HeaderSearch | None = None
+    if not is_plain:
+        from .surroundings import header_search, with_folder_of_cupy
+
+        options = with_folder_of_cupy(text, options)
+        uncacheable, headers = header_search(kind, text, link, options, given)
+    if given and given.unknown and not (uncacheable or definition.depends):
+        uncacheable = given.unknown
+    is_alone = kind == "cuda" and not (headers or uncacheable or options.flags)  # no text can include a file
+    wanted = SourceRequest(
+        kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
+        ptx_target, source.origin, bool(headers), definition.module, code,
+    )  # fmt: skip
+    made = _components(definition, code or text, target, ptx_target, link, given, depends, asks_files=bool(headers))
+    return Request(
+        label=definition.label,
+        target=target,
+        components=made,
+        libraries=(_CUDA_LIBRARIES if has_source else ()) + (LINKER if is_linked else ()),
+        distributions=DISTRIBUTIONS,
+        build=functools.partial(_build, wanted, has_source and not is_alone, given),
+        uncacheable=uncacheable,
+        strict=definition.strict,
+        headers=headers,
+        texts=dict if code else functools.partial(_texts, text, source.origin),
+        file=definition.file,
+        name=source.qualname,
+        changed=depends.change if depends else str,
+        prepare=functools.partial(_prepare, wanted),
+    )
+
+
+def _prepare(request: SourceRequest) -> None:
+    """Import what `_build` needs."""
+    if request.module is None:
+        from . import build as _imported  # noqa: F401
+    else:
+        from . import module_build as _module_imported  # noqa: F401
+
+
+def _components(
+    definition: SourceDefinition,
+    text: str | bytes,
+    target: Target,
+    ptx_target: Target | None,
+    link: Sequence[LinkInput],
+    given: RawFlags | None,
+    depends: Depends | None,
+    *,
+    asks_files: bool,
+) -> tuple[Component, ...]:
+    """Make the components: requests that compile to different code have different ones.
+
+    docs/keys.md lists what is in the key and what is not, and why. Compilers, versions and headers are added by the
+    engine.
+    """
+    source, options, kind = definition.source, definition.compile_options, definition.kind
+    entry: dict[str, Plain] = {
+        "name": definition.entry_name,
+        "guess": source.guess if definition.entry_name is None else None,
+    }
+    if definition.module is not None:
+        entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
+        entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
+    if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
+        entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
+    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
+    if definition.signature is not None:
+        values["signature"] = " ".join(definition.signature.split())
+    values["source"] = text
+    is_alone = kind == "ptx" and definition.entry_name is None and definition.module is None and not link
+    if is_alone and isinstance(text, str):
+        from .inputs import normalised_ptx
+
+        values["source"] = normalised_ptx(text)
+    values["target"] = [target.name, ptx_target.name if ptx_target else None]
+    if link:
+        values["link"] = [_link_input(each) for each in link]
+    environment = variables(NVRTC_VARIABLES)
+    if environment:
+        values["environment"] = dict(environment)
+    if given and given.files:
+        values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
+    if options.lineinfo or options.debug or not LINE_FLAGS.isdisjoint(options.flags):
+        from .surroundings import line_inputs
+
+        of_source = text if isinstance(text, str) else ""
+        values["lines"] = line_inputs(source, of_source, options, link, asks_files=asks_files)
+    if depends:
+        values["depends"] = depends.values
+    return components(values)
+
+
+def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
+    """Options that differ from their defaults, so that an option added by a later version keeps older keys."""
+    if options[:-1] == _DEFAULT[:-1]:  # all but the folder
+        return {}
+    chosen: dict[str, Plain] = {
+        name: getattr(options, name)
+        for name in CompileOptions._fields
+        if name not in _KEYED_OTHERWISE and getattr(options, name) != getattr(_DEFAULT, name)
+    }
+    if options.defines:
+        # F and F(x) define the same macro, so their order matters: a stable sort by the bare name preserves it
+        in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
+        chosen["defines"] = [[name, text] for name, text in in_order]
+    if options.flags:
+        flags = list(options.flags)
+        for index, path, _content in given.files if given else ():
+            flags[index] = flags[index].removesuffix(path)  # keyed by content, since a checkout may move
+        chosen["flags"] = [*flags]
+    return chosen
+
+
+_DEFAULT = CompileOptions()
+_KEYED_OTHERWISE = frozenset(("defines", "flags", "include_dirs", "base_dir"))
+"""Options whose form in the key differs from their value; folders count by the headers that are read from them."""
+
+
+def _link_input(item: LinkInput) -> Plain:
+    """The form of a link input in the key: its content, and for CUDA C++ its name, which `__FILE__` may use."""
+    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
+
+
+def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain) -> Artifact:
+    if given and given.files:
+        from .flags import with_files
+
+        with with_files(request.options.flags, given.files) as flags:
+            request = request._replace(options=request.options._replace(flags=flags))
+            return _build(request, has_headers, None, toolchain)
+    folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
+    if request.module is None:
+        from .build import build_source as build
+    else:
+        from .module_build import build_module as build
+
+    try:
+        return build(request, folders)
+    except CompileError as error:
+        if not has_headers or "open source file" not in error.log:
+            raise
+        from ...headers.observer import observed
+
+        is_there = all(map(os.path.isdir, folders))
+        with observed():  # what NVRTC extracts is no question of this compile
+            others = toolchain.bundled_dirs()
+        if not others or (is_there and others == folders):
+            raise
+    return build(request, others)
+
+
+def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
+    shown = text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return {"source": (shown, origin)}
+
+
+# -- request -----------------------------------------------------------------------------------------------------------
+
+
+_PTX = r"(?m)^\s*\.version\s+\d+\.\d+"
+PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
+_MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
+"""The first bytes of compiled code. An object file is an ELF too, and is refused when it is read as a cubin."""
+
+TEXTS = ("cuda", "ptx")
+
+HAS_ARGS, HAS_KEYWORDS = 0x04, 0x08
+"""`co_flags` of a function with *args or **kwargs."""
+
+
+class Source(NamedTuple):
+    """A source, which is read when it is first needed.
+
+    Args:
+        kind: One of `SOURCE_KINDS` of model.request.
+        label: Its name in messages, `"package.module.saxpy"`.
+        qualname: The function that returns it, with the values of a template; "" for text and files.
+        guess: The probable name of its entry; None for no guess.
+        origin: Its place in the user's files.
+        base_dir: The folder that relative paths start from.
+        text: Returns the source, or the bytes of compiled code; exceptions of the user's function pass through.
+    """
+
+    kind: str
+    label: str
+    qualname: str
+    guess: str | None
+    origin: Origin
+    base_dir: str
+    text: Callable[[], str | bytes]
+
+
+def returns_source(function: Callable[..., Any]) -> bool:
+    """Check whether a Python function returns source; otherwise it is a Numba kernel.
+
+    Raises:
+        OptionError: It has parameters and returns a string, but is not annotated `-> str`.
+    """
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if annotation is str or annotation in ("str", "'str'"):
+        return True
+    code = function.__code__
+    returned = _returned(code)
+    if code.co_argcount + code.co_kwonlyargcount == 0:
+        texts = [each for each in code.co_consts if isinstance(each, str)]
+        if returned == {None} and any("__global__" in each for each in (*texts, function.__doc__ or "")):
+            what, why = f"cannot make a kernel of {function.__qualname__}", "it has CUDA C++ in it and returns nothing"
+            raise OptionError(what, why, "did you forget `return` before the source?")
+        return bool(returned - {None})
+    if annotation is None and str in returned:
+        raise OptionError(
+            f"cannot tell what {function.__qualname__} is",
+            "it has parameters and returns a string",
+            "annotate it `-> str` if it returns CUDA C++",
+        )
+    return False
+
+
+def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> Source:
+    """Define the source that a function returns, for these values of its parameters and defaults for the others.
+
+    Raises:
+        OptionError: It has parameters without a default, or the kind is one of compiled code.
+    """
+    code = function.__code__
+    path = os.path.abspath(code.co_filename) if os.path.isfile(code.co_filename) else ""
+    qualname = function.__qualname__
+    label = f"{function.__module__}.{qualname}"
+    if kind and kind not in TEXTS:
+        raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
+    if code.co_argcount or code.co_kwonlyargcount or code.co_flags & (HAS_ARGS | HAS_KEYWORDS):
+        template_defaults(function)
+    if values:
+        chosen = f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        label, qualname = label + chosen, qualname + chosen
+
+    def text() -> str:
+        me = get_ident()  # threads in IN_USER_CODE run the user's code: other threads do not wait long for them
+        depth = IN_USER_CODE[me] = IN_USER_CODE.get(me, 0) + 1
+        try:
+            returned = function(**values)
+        except KCacheError:
+            raise
+        except Exception as error:
+            error.add_note(f"while numba_kcache called {label} for its source")
+            raise
+        finally:
+            IN_USER_CODE[me] = depth - 1
+            if depth == 1:
+                IN_USER_CODE.pop(me, None)  # a signal handler that ran before this line may have removed it
+        if type(returned) is str and returned.isascii() and "\0" not in returned:
+            return returned
+        from .inputs import checked_source
+
+        return checked_source(returned, label, kind or "cuda")
+
+    return Source(
+        kind or "cuda",
+        label,
+        qualname,
+        function.__name__,
+        Origin(path or _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
+        os.path.dirname(path) if path else working_directory(),
+        text,
+    )
+
+
+def _cell(name: str) -> str:
+    """`name` if tracebacks can show its source although it is no file (a notebook's cell); "" otherwise."""
+    linecache = sys.modules.get("linecache")
+    return name if linecache is not None and name in linecache.cache else ""
+
+
+def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
+    """Define a source given as text, by the caller `depth` frames up.
+
+    Raises:
+        OptionError: It looks like a path, or is not text.
+    """
+    frame = sys._getframe(depth)
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    path = os.path.abspath(path) if os.path.isfile(path) else ""
+    label = f"{frame.f_globals.get('__name__', '?')}:{line}"
+    base_dir = os.path.dirname(path) if path else working_directory()
+    if isinstance(text, bytes):
+        kind = kind or _MAGICS.get(text[:4])
+        if kind and kind not in TEXTS:
+            code = bytes.__bytes__(text)
+            return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: code)
+    if type(text) is not str or "\0" in text or not text.isascii():
+        from .inputs import decode_source
+
+        text = decode_source(text, label, kind)
+    if kind and kind not in TEXTS:
+        raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
+    stripped = text.strip()
+    if "\n" not in stripped and stripped.endswith(tuple(PATH_KINDS)):
+        raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
+    source = text
+    known = kind or ("ptx" if is_ptx(text) else "cuda")
+    return Source(known, label, "", None, Origin(path, 1), base_dir, lambda: source)
+
+
+def is_ptx(text: str) -> bool:
+    return ".version" in text and re.search(_PTX, text) is not None  # compiling the pattern takes 0.1 ms
+
+
+def _returned(code: Any) -> set[Any]:
+    """Kinds of value that a function's return statements return: None, str for text, `...` for others."""
+    import dis
+
+    found: set[Any] = set()
+    previous = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            source = step if step.opname == "RETURN_CONST" else previous
+            if source is not None and source.opname in ("LOAD_CONST", "RETURN_CONST"):
+                value = source.argval
+                found.add(None if value is None else str if isinstance(value, str) else ...)
+            else:
+                found.add(str if source is not None and source.opname == "BUILD_STRING" else ...)
+        previous = step
+    return found
+
+
+def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a function that returns source, each with its default.
+
+    Raises:
+        OptionError: A parameter has no default, or cannot be given by name.
+    """
+    code = function.__code__
+    count = code.co_argcount
+    defaults = dict(zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    for name in names:
+        if name not in defaults:
+            raise OptionError(
+                f"cannot call {function.__qualname__} for its source",
+                f"its parameter {name} has no default",
+                f"give {name} a default; instantiate() replaces it with other values",
+            )
+    if code.co_posonlyargcount or code.co_flags & (HAS_ARGS | HAS_KEYWORDS):
+        raise OptionError(
+            f"cannot call {function.__qualname__} for its source",
+            "values are given to a template by their names alone",
+            "give it plain parameters, each with a default",
+        )
+    return {name: defaults[name] for name in names}
+
+
+def completed(function: Callable[..., Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the values given for a template its defaults for the other parameters; `name` is the kernel's.
+
+    Raises:
+        OptionError: A value is for no parameter, or a parameter has no default.
+    """
+    defaults = template_defaults(function)
+    unknown = [each for each in values if each not in defaults]
+    if unknown:
+        raise OptionError(
+            f"cannot instantiate {name} with {unknown[0]}={values[unknown[0]]!r}",
+            f"its parameters are {', '.join(defaults) or 'none'}",
+            "use their names",
+        )
+    return {**defaults, **values}
+
+
+# -- source ------------------------------------------------------------------------------------------------------------
+
 
 OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
 """Options other than compile options."""
@@ -155,7 +593,7 @@ class SourceResolutions(Resolutions):
             stored = self.session().find(self.definition.request(ptx_target, None))
         if stored is None or not stored.artifact.ptx:
             return request.build(toolchain)
-        from ...model.request import SourceRequest
+        from ...model import SourceRequest
         from .build import link_stored
 
         definition = self.definition

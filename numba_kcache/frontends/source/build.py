@@ -18,10 +18,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, UnknownTargetError
-from ...model import NamedTuple, Target
-from ...model.artifact import Artifact
+from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceRequest, Target
 from ...model.cubin import is_relocatable, read_cubin
-from ...model.request import CompileOptions, LinkInput, SourceRequest
 from ...model.text import decoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets

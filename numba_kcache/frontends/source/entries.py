@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, OptionError
-from ...model.artifact import Artifact, Entry
+from ...model import Artifact, Entry, SourceRequest
 from ...model.cubin import Cubin, CubinKernel
-from ...model.request import SourceRequest
 from .declarations import Declaration, declarations
 from .prototype import SIGNATURE, kernel_name, read_parameters
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ...errors import OptionError, why_of
 from ...keys import Plain, encode, sha256
-from ...model.request import LinkInput, Origin
+from ...model import LinkInput, Origin
 from ...model.text import check_text, decoded, plain
 from ...settings import working_directory
-from .source import PATH_KINDS, TEXTS, Source, is_ptx
+from . import PATH_KINDS, TEXTS, Source, is_ptx
 
 _STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
 _COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"

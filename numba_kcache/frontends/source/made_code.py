@@ -6,10 +6,9 @@ Not here    Parsing a cubin (model.cubin) or a fatbin (model.fatbin).
 from __future__ import annotations
 
 from ...errors import OptionError
-from ...model import Target
+from ...model import SourceRequest, Target
 from ...model.cubin import read_cubin
 from ...model.fatbin import cubin_in_fatbin
-from ...model.request import SourceRequest
 from ...model.text import encoded
 from ...toolchain.nvrtc import NvrtcResult
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, only
+from ...engine import Request, Resolution, only
 from ...engine.session import Session
 from ...errors import (
     FrozenCacheError,
@@ -22,14 +22,9 @@ from ...errors import (
     UncacheableError,
 )  # fmt: skip
 from ...keys import Component, components
-from ...model import Choice, Target, parse_target
-from ...model.artifact import Artifact, Entry
-from ...model.request import ModuleEntries, SourceRequest
-from .. import not_source
-from ..base import Definition, Resolutions, Variant
-from . import SourceDefinition, source_of
-from .request import DISTRIBUTIONS, LINKER
-from .source import Source
+from ...model import Artifact, Choice, Entry, ModuleEntries, SourceRequest, Target, parse_target
+from .. import Definition, Resolutions, Variant, not_source
+from . import DISTRIBUTIONS, LINKER, Source, SourceDefinition, source_of
 
 if TYPE_CHECKING:
     from ...explanation.text import Explanation

@@ -19,10 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
-from ...model import Target
-from ...model.artifact import Artifact, Entry, Variable
+from ...model import Artifact, Entry, LinkInput, ModuleEntries, SourceRequest, Target, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
-from ...model.request import LinkInput, ModuleEntries, SourceRequest
 from .build import (
     Compiled,
     check_target,

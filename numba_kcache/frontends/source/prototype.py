@@ -23,8 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...model import NamedTuple
-from ...model.artifact import CODE_SIZES, Parameter
+from ...model import CODE_SIZES, NamedTuple, Parameter
 from .declarations import Declaration
 
 OWN = "numba_kcache_"  # begins each name of the appended text

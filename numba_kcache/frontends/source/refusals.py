@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import CompileError, LinkError, OptionError, in_cells
-from ...model.request import LinkInput, Origin, SourceRequest
+from ...model import LinkInput, Origin, SourceRequest
 from ...toolchain.diagnostics import excerpt, for_user, remap, remap_ptx, summary
 from ...toolchain.missing_headers import hint_of
 

@@ -15,12 +15,11 @@ from ...headers import words
 from ...headers.roots import HeaderSearch
 from ...headers.words import has_line_directive
 from ...keys import Plain
-from ...model.artifact import Artifact
-from ...model.request import DEBUG_FLAGS, CompileOptions, LinkInput
+from ...model import DEBUG_FLAGS, Artifact, CompileOptions, LinkInput
 from ...model.text import encoded
-from .source import Source
 
 if TYPE_CHECKING:
+    from . import Source
     from .flags import RawFlags
 
 
