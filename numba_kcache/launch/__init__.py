@@ -12,9 +12,10 @@ Not here    The launch itself (launcher), modules and kernels, with the function
             dynamic shared memory (loader); streams that wait for each other (streams); the configurations that a kernel
             keeps (frontends).
 Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits that depend on the
-            device or the kernel are queried from the driver (loader). CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
-            per-thread one. numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the private names that the loader uses
-            are checked once. Importing numba.cuda takes most of a second, a hundred times the rest of a warm start.
+            device or the kernel are queried from the driver (loader). CUDA driver API, "Primary Context Management";
+            handles 0 and 1 are the legacy default stream, 2 the per-thread one. numba-cuda 0.30.4, cudadrv/devices.py
+            and driver.py; the private names that the loader uses are checked once. Importing numba.cuda takes most of a
+            second, a hundred times the rest of a warm start.
 """
 
 from __future__ import annotations
