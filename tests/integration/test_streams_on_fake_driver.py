@@ -169,8 +169,10 @@ def test_module_launched_on_a_chosen_stream_is_unloaded_after_its_work(tmp_path:
 
 
 def test_module_launched_on_a_stream_without_an_owner_stays(tmp_path: Path) -> None:
-    """Nothing tells when a stream that is known by its handle alone is destroyed."""
-    script = HEAD + KINDS["cuda"] + UNLOAD.replace("on(stream)", "Foreign(stream)").format(how="del kernel, launch")
+    """Nothing tells when a stream that is known by its handle alone is destroyed. The other modules are kept here."""
+    last = "other[1, 64](2.0, None, None, 0)"
+    unload = UNLOAD.replace("on(stream)", "Foreign(stream)").replace(last, f"{last}; others.append(other)")
+    script = HEAD + KINDS["cuda"] + "\nothers = []" + unload.format(how="del kernel, launch")
     log = tmp_path / "log"
     numba_server.first(script, tmp_path / "cache", environment(build(), log=log))
 

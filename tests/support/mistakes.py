@@ -117,7 +117,6 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         'cached_kernel(lambda x: None).compile("sm_90")',
         "cached_kernel(SAXPY, maxrregcount=32)",
         "cached_kernel(SAXPY, use_fast_math=True)",
-        'cached_kernel(SAXPY, options=["-I/usr/include"])',
         'cached_kernel(SAXPY, options=("-std=c++17", "--gpu-architecture=sm_90"))',
         'cached_kernel(SAXPY, options=["-lineinfo", "-G", "-g"]).compile("sm_90")',
         'cached_kernel(SAXPY, options="-lineinfo")',
