@@ -87,7 +87,7 @@ class CachedModule:
             EntryError: The module has no such kernel. Where `names` was not given and nothing is compiled yet, this is
                 raised at the kernel's first use.
         """
-        if not isinstance(name, str):
+        if type(name) is not str and not isinstance(name, str):
             self(name)
         found = self._kernels.get(name)
         if found is not None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from .errors import ToolchainMissingError
+from .launch import NUMBA_CUDA_MODULE
 from .settings import install_wanted
 
 __all__ = ["install", "install_when_imported", "uninstall"]
@@ -46,7 +47,7 @@ def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -
     homes = ["cuda.compute"] * cuda_compute + ["cupy.cuda.compiler"] * cupy
     for home, package in NUMBAS.items():
         with suppress(ImportError, ValueError):  # a package that is being imported, or that a test replaced
-            homes += [home] if home in sys.modules or importlib.util.find_spec(package) else []
+            homes += [home] if importlib.util.find_spec(_sign_of(home, package)) else []
     if not homes:
         raise ToolchainMissingError(
             "cannot install the cache",
@@ -55,6 +56,12 @@ def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -
         )
     for home in homes:
         _patch_when_imported(home, all)
+
+
+def _sign_of(home: str, package: str) -> str:
+    """A module that tells that a Numba is installed: Numba itself has a `numba.cuda`, too."""
+    is_imported = home == "numba.cuda.dispatcher" and "numba.cuda" in sys.modules
+    return NUMBA_CUDA_MODULE if is_imported else package
 
 
 def uninstall() -> None:

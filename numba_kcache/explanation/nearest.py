@@ -67,7 +67,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         return Missed((NEVER_STORED,))
     records = [each for each in records_here(subject, components) if is_compared(each[0])]
     has_all_digests = not subject.headers and len(now) == len(components)  # then the ranking is exact
-    texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
+    texts, place = cache(lambda: texts_here(subject)), cache(_placed)  # to place a source takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
     for distance, variant in ranked[:LOOKED_AT]:
@@ -84,7 +84,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
             changed = _with_python(compare(old, records, subject.kinds), report.get("python"))
             if best is not None and len(changed) >= len(best.reasons):
                 continue  # already further from the request, and comparing many headers takes long
-            changed = _with_lines(changed, texts_of(entry), texts)
+            changed = _with_lines(changed, texts_of(entry), texts, place)
         found = [*changed, *_header_reasons(subject, variant, evidence)]
         if not distance and not found:
             return Missed((_gone(variant, entry, evidence),))
@@ -116,7 +116,10 @@ def _with_python(reasons: list[Reason], old: Any) -> list[Reason]:
 
 
 def _with_lines(
-    reasons: Sequence[Reason], before: Mapping[str, str], texts: Callable[[], Mapping[str, tuple[str, Origin]]]
+    reasons: Sequence[Reason],
+    before: Mapping[str, str],
+    texts: Callable[[], Mapping[str, tuple[str, Origin]]],
+    place: Callable[[str, Origin], Origin],
 ) -> list[Reason]:
     """Add the line that differs to each reason about a text."""
     found = list(reasons)
@@ -124,7 +127,7 @@ def _with_lines(
         if each.kind in (ReasonKind.SOURCE_CHANGED, ReasonKind.COMPONENT) and each.component in texts():
             text, origin = texts()[each.component]
             if each.component == "source":
-                origin = _placed(text, origin)
+                origin = place(text, origin)
             found[index] = with_line(each, before.get(each.component), text, origin)
     return found
 
@@ -192,4 +195,6 @@ def _between(old: StoredEntry, new: StoredEntry) -> list[Reason]:
     """List every difference between two stored entries, with the lines that differ."""
     report, nowhere = report_of(new), Origin("", 0)
     found = compare(records_of(report_of(old)), records_of(report), kinds_of(report))
-    return _with_lines(found, texts_of(old), lambda: {name: (text, nowhere) for name, text in texts_of(new).items()})
+    return _with_lines(
+        found, texts_of(old), lambda: {name: (text, nowhere) for name, text in texts_of(new).items()}, _placed
+    )

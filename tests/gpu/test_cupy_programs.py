@@ -78,7 +78,7 @@ import sys, numba_kcache
 if sys.argv[2] == "after":
     import cupy
 numba_kcache.install(cupy=True)
-exec(open(sys.argv[3]).read())
+exec(compile(open(sys.argv[3]).read(), sys.argv[3], "exec"))  # cupyx.jit reads its file
 from cupy.cuda import compiler
 counts = numba_kcache.info("process")
 numba_kcache.uninstall()

@@ -66,15 +66,17 @@ print(json.dumps([info.compiles, info.hits, info.misses]))
 WITHOUT_COMPILERS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from numba_kcache import toolchain as libraries
+from numba_kcache import toolchain
+from numba_kcache.toolchain import locating, packages
 looked_for = []
 def absent(what, answer):
     def look(name="", *_more):
         looked_for.append(name if isinstance(name, str) else what)
         return answer
     return look
-for what, answer in (("_locate", None), ("installed_include_dirs", []), ("_version", None)):
-    setattr(libraries, what, absent(what, answer))
+locating.locate = absent("library", None)
+toolchain.installed_include_dirs = absent("headers", [])
+packages.find_installed = absent("version", packages.Installed(None))
 sys.addaudithook(lambda event, given: event == "subprocess.Popen" and looked_for.append(str(given[0])))
 import numba_kcache
 if sys.argv[2:]:

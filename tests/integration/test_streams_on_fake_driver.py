@@ -197,9 +197,9 @@ class Exporter:
         return self.array.__dlpack__(max_version=max_version)
 
 ready, pending = [600], []
-from numba_kcache.launch import devices
-query = devices.bindings().cuEventQuery
-devices.bindings().__dict__["cuEventQuery"] = lambda event: (ready[0],)
+from numba_kcache import launch as room
+query = room.bindings().cuEventQuery
+room.bindings().__dict__["cuEventQuery"] = lambda event: (ready[0],)
 kernel = cached_kernel('extern "C" __global__ void k(const float *x) {}', cache=cache)
 for _ in range(5):
     kernel[1, 64](Exporter())

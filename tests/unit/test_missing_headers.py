@@ -63,7 +63,7 @@ def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, heade
         ('extern "C" __global__ void j(%(type)s *x) {}', "%(type)s is of a template"),
         ('extern "C" __global__ void j({dtype} *x) {}', "{dtype} is of a template"),
         ("#include <pycuda-complex.hpp>", "cuda::std::complex<float>"),
-        ("int j[] = {nope};", "correct the line"),
+        ("int j[] = {nope};", "__device__ or __constant__ before the variable"),
         ("__constant__ int j[1][1] = {{1}, {nope}};", "correct the line"),
     ],
 )

@@ -159,7 +159,7 @@ def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tu
 
     Args:
         kernel: Its name, for messages.
-        codes: The type code (`model.artifact`) of each parameter that the arguments take.
+        codes: The type code (`model`) of each parameter that the arguments take.
         found: Offset and size of each parameter of the cubin.
 
     Raises:
@@ -194,7 +194,7 @@ def _half_bits(value: Any) -> tuple[Any, ...]:
 
 
 def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
-    """The type code (`model.artifact`) of each parameter that an argument of a type takes.
+    """The type code (`model`) of each parameter that an argument of a type takes.
 
     Raises:
         KeyError: The launcher cannot pack arguments of this type.

@@ -27,7 +27,7 @@ _NAMES = {
     "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64",
     "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
 }  # fmt: skip
-"""The name of numba-cuda-mlir's type for each type code of an element (`model.artifact`)."""
+"""The name of numba-cuda-mlir's type for each type code of an element (`model`)."""
 
 
 def array_type_of(value: Any) -> Any:

@@ -263,7 +263,7 @@ class Source(NamedTuple):
     """A source, which is read when it is first needed.
 
     Args:
-        kind: One of `SOURCE_KINDS` of model.request.
+        kind: One of `SOURCE_KINDS` of model.
         label: Its name in messages, `"package.module.saxpy"`.
         qualname: The function that returns it, with the values of a template; "" for text and files.
         guess: The probable name of its entry; None for no guess.

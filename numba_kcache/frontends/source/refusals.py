@@ -34,7 +34,7 @@ def refused(request: SourceRequest, program: str, log: str, toolkit_dirs: Sequen
         OptionError: An option is at fault.
     """
     folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
-    hint = hint_of(log, folders, toolkit_dirs) or _hint_for_line(log, program, request.source)
+    hint = _hint_for_line(log, program, request.source) or hint_of(log, folders, toolkit_dirs)
     log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
