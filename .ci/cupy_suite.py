@@ -42,7 +42,15 @@ def pytest_configure() -> None:
 
     numba_kcache.install(cupy=True)
     installed = compiler._kernel_cache_backend
-    _compiler_cache.DiskKernelCacheBackend = lambda *_folder: installed
+    plain = _compiler_cache.DiskKernelCacheBackend
+
+    class Given(plain):  # type: ignore[misc, valid-type]
+        """The installed cache; a class, since one test inherits from it."""
+
+        def __new__(cls, *_folder: object) -> object:
+            return installed if cls is Given else object.__new__(cls)
+
+    _compiler_cache.DiskKernelCacheBackend = Given
 
 
 def pytest_unconfigure() -> None:
