@@ -507,7 +507,7 @@ class Session(Lookup):
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def explain(self, wanted: Wanted) -> Explanation:
+    def explain(self, wanted: Wanted, *, asks_why: bool = True) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from .explain import explain
 
@@ -515,7 +515,7 @@ class Session(Lookup):
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_record
         try:
-            found = explain(self, wanted)
+            found = explain(self, wanted, asks_why=asks_why)
         finally:
             self._is_explaining = before
             self.toolchain.load = self.local.get_record

@@ -469,9 +469,9 @@ class Resolutions:
         """Make the request of one variant for a target."""
         return self.definition.request(target, ptx_target, variant)
 
-    def explain(self, choice: Choice, variant: Variant) -> Explanation:
+    def explain(self, choice: Choice, variant: Variant, *, asks_why: bool = True) -> Explanation:
         """Explain whether a launch would be a hit. Changes nothing."""
-        return self.session().explain(self.wanted(choice, variant))
+        return self.session().explain(self.wanted(choice, variant), asks_why=asks_why)
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
         """Check whether a request is stored, and if so count a hit.

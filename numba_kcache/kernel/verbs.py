@@ -61,8 +61,7 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
     found = kernel._resolutions.explain(choice, variant)
     if found.outcome == "miss" and not is_auto:
         with contextlib.suppress(LaunchError):  # its `arch` names no target for such a device
-            other = kernel._resolutions.choose(target)
-            of_launch = kernel._resolutions.explain(other, variant) if other.target != target else found
+            of_launch = kernel._resolutions.explain(kernel._resolutions.choose(target), variant, asks_why=False)
             return found._replace(instead=of_launch.target if of_launch.is_hit else "")
     return found
 

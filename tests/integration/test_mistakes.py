@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.mistakes import MISTAKES, PRELUDE
 
@@ -77,9 +78,12 @@ def cell(text: str) -> str:
     return "<br>".join(f"`` {line} ``" for line in text.split("\n") if line.strip(" ^"))
 
 
-def rows(group: str) -> list[tuple[str, str, str, str]]:
+def rows(group: str) -> list[tuple[str, ...]]:
     return [
-        (cell(each["written"]), cell(f"{each['kind']}: {each['what']}"), cell(each["why"]), cell(each["hint"]))
+        tuple(
+            cell(text.replace(f"{ROOT}/", "/site-packages/"))
+            for text in (each["written"], f"{each['kind']}: {each['what']}", each["why"], each["hint"])
+        )
         for each in answered(group)
     ]
 
