@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -24,9 +25,14 @@ require_paths()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the package to bytecode once: hundreds of children import it, and where bytecode is not written, each
-    would compile it again."""
+    would compile it again. No test of Hypothesis fails for the time that it takes."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(numba_kcache.__file__).parent, quiet=2)
+    if find_spec("hypothesis") is not None:  # a lane may lack it
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("untimed")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -122,7 +122,7 @@ def layouts(draw: st.DrawFn) -> list[tuple[Parameter, Any, bytes]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layouts())
 def test_parameter_bytes_are_those_of_the_c_abi(layout: list[tuple[Parameter, Any, bytes]]) -> None:
     """Every scalar, vector, struct and pointer, at any offset, on both paths."""
@@ -159,7 +159,7 @@ CODES = [*SCALAR_SIZES, *POINTERS, "v2f4", "v3i4", "v4f4", "v2f8", "v4u1"]
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.sampled_from(CODES), ANYTHING)
 def test_compiled_module_takes_and_refuses_what_the_interpreted_path_does(code: str, argument: Any) -> None:
     """For any value and any parameter, both paths pass the driver the same bytes or raise the same error."""
@@ -175,7 +175,7 @@ def test_compiled_module_takes_and_refuses_what_the_interpreted_path_does(code: 
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.sampled_from([1, 2, 3, 4, 8, 16]), ANYTHING)
 def test_parameters_of_known_size_take_certain_bytes_only(size: int, argument: Any) -> None:
     """If only a size is known, what arrives is as long as that, and never a Python number's guess."""

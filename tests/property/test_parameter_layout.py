@@ -122,7 +122,7 @@ def _structure(held: bytes) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(programs(), st.data())
 def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, values: st.DataObject) -> None:
     """Offsets, sizes and bytes of every scalar, vector, nested struct and alignment, interpreted and compiled."""
@@ -146,7 +146,7 @@ def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, value
         assert launcher.bytes_of(*arguments, native=native) == list(expected), source
 
 
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(st.data())
 def test_every_scalar_and_vector_type_arrives_in_one_kernel(values: st.DataObject) -> None:
     """One kernel has all types, so that none depends on the random draw."""

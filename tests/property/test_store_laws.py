@@ -205,4 +205,4 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 
 TestStoreAgainstModel = pytest.mark.slow(StoreAgainstModel.TestCase)
-TestStoreAgainstModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestStoreAgainstModel.settings = settings(max_examples=40, stateful_step_count=25)
