@@ -64,7 +64,8 @@ def reason_text(kind: str) -> str:
 
 
 REASONS = {
-    "never_stored": "first compile of the kernel", "evicted_or_cleared": "its entry was evicted or cleared",
+    "never_stored": "first compile of the kernel", "other_targets": "a bundle has it for other targets",
+    "evicted_or_cleared": "its entry was evicted or cleared",
     "damaged": "its entry is damaged", "source_changed": "the source changed",
     "value_changed": "a global, default or closure variable changed", "header_changed": "a header changed",
     "header_shadowed": "a new header is found first", "header_answer": "a __has_include has another answer",
