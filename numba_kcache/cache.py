@@ -62,6 +62,10 @@ class KernelCache(GetOr):
         """Return the cache itself, so that a copied kernel uses the same one."""
         return self
 
+    def __dir__(self) -> list[str]:
+        """The names for users: `session`, the engine, is for this package."""
+        return [each for each in super().__dir__() if each != "session"]
+
     @property
     def session(self) -> Session:
         """The engine behind this cache."""
