@@ -22,8 +22,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from ..engine import Session, process_session
 from ..engine.built import ALONE, Built
-from ..engine.session import Session, process_session
 from ..errors import FrozenCacheError, KCacheWarning
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch

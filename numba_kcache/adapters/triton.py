@@ -21,8 +21,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from ..engine import process_session
 from ..engine.built import Built
-from ..engine.session import process_session
 from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ..engine import Session
 from ..engine.built import Build, Built, Makers, find_built, find_or_build
-from ..engine.session import Session
 from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..model import trouble

@@ -24,11 +24,23 @@ from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from . import Request, Resolution, Wanted, candidates, only
-from .session import LOOKING, STORING, Lookup, family_of, uncacheable, variant_of, without_key
+from . import (
+    LOOKING,
+    STORING,
+    Lookup,
+    Request,
+    Resolution,
+    Wanted,
+    candidates,
+    family_of,
+    only,
+    uncacheable,
+    variant_of,
+    without_key,
+)
 
 if TYPE_CHECKING:
-    from .session import Session
+    from . import Session
 
 EXPLAINED_LIMIT = 4096
 """Most compiles whose reasons a process remembers; when there are this many, all are dropped."""

@@ -22,7 +22,7 @@ from .compile import subject_of
 
 if TYPE_CHECKING:
     from ..tiers.checked_tier import CheckedTier
-    from .session import Lookup
+    from . import Lookup
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:
