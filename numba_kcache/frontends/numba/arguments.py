@@ -35,10 +35,8 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import Dim3, stream_identity
-from ...launch.arguments import CODES, Call, Order, Settle, Slot
-from ...launch.launcher import Launcher
-from ...launch.loader import LoadedKernel
+from ...launch import CODES, Call, Dim3, Order, Settle, Slot, stream_identity
+from ...launch.launcher import Launcher, LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model import Parameter
 from .flavour import Flavour, surface

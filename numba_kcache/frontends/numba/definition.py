@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, Wanted, declared
-from ...engine.session import RunsUncached, Session
+from ...engine import Request, Resolution, RunsUncached, Session, Wanted, declared
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
 from ...model import Artifact, Choice, Target
@@ -32,8 +31,7 @@ from .value import Refused
 if TYPE_CHECKING:
     from ...launch import LaunchShape
     from ...launch.attributes import LaunchOptions
-    from ...launch.launcher import Relaunch
-    from ...launch.loader import LoadedKernel
+    from ...launch.launcher import LoadedKernel, Relaunch
     from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
 

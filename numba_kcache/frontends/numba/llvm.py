@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
-from ...launch import LaunchShape
-from ...launch.arguments import (
+from ...launch import (
     NUMPY_NAMES,
+    LaunchShape,
     Unfit,
     element_of_dtype,
     is_c_contiguous,

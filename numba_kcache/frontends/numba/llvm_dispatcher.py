@@ -28,11 +28,11 @@ from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine.session import RunsUncached, process_session
+from ...engine import RunsUncached, process_session
 from ...errors import CodeRefusedError, CompileError, NoDeviceError
 from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
 from ...model import Artifact, Entry, choose_for_device
 from . import dispatcher

@@ -25,10 +25,10 @@ from importlib.abc import InspectLoader
 from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...engine.session import Session
+from ...engine import Session
 from ...errors import ArgumentError, OptionError
 from ...keys import Component, Plain, component
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...model import Choice, LinkInput, Target, choose_for_device, parse_target
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables

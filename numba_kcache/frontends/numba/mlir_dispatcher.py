@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...engine.session import RunsUncached
+from ...engine import RunsUncached
 from ...errors import (
     ArgumentError,
     CompileError,
@@ -33,7 +33,7 @@ from ...errors import (
     OptionError,
 )
 from ...launch import Launch, LaunchShape, check_interpreter, current_device, stream_handle
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...model import Artifact
 from .. import Launches, Variant
 from . import dispatcher
