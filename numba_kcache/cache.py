@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import Session, configure_process, process_events, process_session, register, settings_of
+from .engine import Session, configure_process, process_events, process_session, register, settings_of
 from .errors import KCacheError, OptionError, shortening
 from .get_or import GetOr
 from .kernel import Kernel
@@ -60,6 +60,10 @@ class KernelCache(GetOr):
     def __deepcopy__(self, memo: Any) -> KernelCache:
         """Return the cache itself, so that a copied kernel uses the same one."""
         return self
+
+    def __dir__(self) -> list[str]:
+        """The names for users: `session`, the engine, is for this package."""
+        return [each for each in super().__dir__() if each != "session"]
 
     @property
     def session(self) -> Session:
@@ -209,7 +213,7 @@ class KernelCache(GetOr):
                 these. They go to the caches that they were decorated with, which need not be this one.
             arch: Targets, as in `cached_kernel`; None for each kernel's own, or the device.
             workers: Number of compiling processes; None for one per available core.
-            progress: Show progress on standard error: a bar on a terminal, lines elsewhere.
+            progress: Show progress on standard error: a live line on a terminal, lines elsewhere.
 
         Raises:
             CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output, and

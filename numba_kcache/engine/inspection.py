@@ -25,7 +25,7 @@ from .arrival import refusal_of
 if TYPE_CHECKING:
     from ..store.disk import Found
     from ..store.listing import Problem
-    from .session import Lookup, Session
+    from . import Lookup, Session
 
 
 def info_of(session: Session, scope: str) -> CacheInfo:

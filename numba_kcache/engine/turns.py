@@ -4,7 +4,7 @@ Promise     One process compiles, and the others wait a bounded time. Nobody wai
             process that would have to wait first resolves other kernels that its program declares with `signature=`,
             until the wait is over; it calls no user function, and an error is raised later, where that kernel is used.
 Method      Each of these kernels is tried once, in program order, and skipped if another process builds it.
-Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
+Not here    The turns themselves (store.locks, tiers.lease), and compiling (engine, compile).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import Request, Resolution, Wanted, candidates, declared, only
-from .session import LOOKING
+from . import LOOKING, Resolution, Wanted, candidates, declared, only
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain
-    from .session import Session
+    from . import Session
 
 waits = True
 """Whether to wait for another process; False in a warm-up worker that has other kernels to build."""
@@ -57,20 +56,21 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
         if not may_wait and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.chain is not None:
-            return _compile_for_all(session, session.chain, request, key, components, waits=may_wait)
-        return session.compile(request, components)
+            return _compile_for_all(session, session.chain, wanted, key, components, waits=may_wait)
+        return session.compile(wanted, components)
 
 
 def _compile_for_all(
-    session: Session, chain: Chain, request: Request, key: str, components: Sequence[Component], *, waits: bool
+    session: Session, chain: Chain, wanted: Wanted, key: str, components: Sequence[Component], *, waits: bool
 ) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
+    request = wanted.request
     with chain.elected(key, waits=waits) as election:
         if election.is_lost:
             raise BusyError(request.label)
         found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
         if found is None:
-            return session.compile(request, components)
+            return session.compile(wanted, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
         chain.settle()  # stores it locally, for those that wait for this node's turn

@@ -25,8 +25,7 @@ from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution, Wanted
-from ..engine.session import RunsUncached, Session, checked_cache, process_session
+from ..engine import Request, Resolution, RunsUncached, Session, Wanted, checked_cache, process_session
 from ..errors import (
     CodeRefusedError,
     FrozenCacheError,
@@ -53,8 +52,7 @@ from ..launch import (
     read_extents,
     stream_handle,
 )
-from ..launch.launcher import Launcher, Relaunch
-from ..launch.loader import LoadedKernel, LoadedModule
+from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
 from ..model import Artifact, Choice, Entry, Event, EventKind, Protocol, Target, choose_for_device, read_arch
 
 if TYPE_CHECKING:
@@ -612,15 +610,15 @@ class Configurations:
         _put(self._bound if seen else self._seen, config, launch if seen else None)
         return launch
 
-    def keep(self, config: Any, launch: Launch) -> None:
+    def _keep(self, config: Any, launch: Launch) -> None:
         """Keep the launch that `kernel[config]` returns from now on."""
         _put(self._bound, config, launch)
 
-    def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
+    def _keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
         """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
         _put(self._rows, config[1:], (live, most, bind))
 
-    def unbind(self) -> None:
+    def _unbind(self) -> None:
         """Drop all bound configurations."""
         self._bound.clear()
         self._seen.clear()
@@ -724,7 +722,7 @@ class Launches(Configurations):
             bind = functools.partial(
                 launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
             )
-            self.keep_row(config, loaded.live, GRID_LIMIT, bind)
+            self._keep_row(config, loaded.live, GRID_LIMIT, bind)
         return launch
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
@@ -761,7 +759,7 @@ class Launches(Configurations):
         now = self._loaded(variant)[1]
         if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
             return False
-        self.unbind()  # bound launches may be for the previous module or device
+        self._unbind()  # bound launches may be for the previous module or device
         self._variant_launches.clear()
         self._bind(config)(*args)
         return True
@@ -838,7 +836,7 @@ class Launches(Configurations):
         for _launcher, loaded, _options in list(before.values()):
             loaded.live[0] = False
         self._variant_launches.clear()
-        self.unbind()
+        self._unbind()
 
 
 class VariantLaunch:
@@ -888,7 +886,7 @@ class VariantLaunch:
         else:
             self._by_variant[variant] = found
         self._front = found
-        self._kernel.keep(self._config, found)
+        self._kernel._keep(self._config, found)
         found(*args)
 
     def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:

@@ -20,7 +20,7 @@ Method      <root>/v1/{entries,manifests,records}/<2 digits>/<62 digits>: 256 di
             or changed by others.
             This module has what a hit needs; methods import the rest.
 Not here    Making and changing files (store.folders, store.writing), limits (store.eviction), the default directory
-            (settings), deriving keys, and keeping artifacts in memory (engine.session).
+            (settings), deriving keys, and keeping artifacts in memory (engine).
 """
 
 from __future__ import annotations
