@@ -39,6 +39,8 @@ bundles | warmup
 numba_hook
 module
 get_or
+mlir
+cuda
 kernel
 adapters
 frontends/numba | frontends/source
@@ -81,7 +83,7 @@ LIMITS = {
     "CUDA C++, warm: crossings": 30,
     "Numba, warm: modules": 26,
     "Numba, warm: calls": 485,
-    "tokens": 224_900,
+    "tokens": 224_800,
     "tokens of C": 16_995,
     "modules": 170,
     "runtime dependencies": 5,
@@ -404,16 +406,16 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
     """Each figure by its name, and the list of items that it counts."""
     house = House(ROOT)
     items = {
-        "modules": 170[house.name_of(path) for path in house.paths],
+        "modules": [house.name_of(path) for path in house.paths],
         "rooms": house.rooms,
         "arrows between rooms": [f"{room} -> {other}: {n}" for (room, other), n in sorted(house.arrows().items())],
         "rooms without a place in the order": house.unplaced(),
         "imports that point up or sideways": house.not_down(),
         "rooms in cycles": [room for knot in house.cycles() for room in knot.split()],
         "private names imported across rooms": house.private_imports(),
-        "private names reached from tests": 37house.private_reaches(),
-        "modules in circles inside a room": 31house.circles(),
-        "imports of our own inside functions": 243house.inner_imports(),
+        "private names reached from tests": house.private_reaches(),
+        "modules in circles inside a room": house.circles(),
+        "imports of our own inside functions": house.inner_imports(),
     }
     for kind in STARTS:
         start = warm_start(kind)
@@ -428,7 +430,7 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
         weight[house.room_of(house.module_of(path))] += count
     c_files = {path: tokens_of_c(path.read_text(encoding="utf-8")) for path in sorted(house.package.rglob("*.[ch]"))}
     items |= {
-        "tokens": 224_900[f"{room}: {count}" for room, count in weight.most_common()],
+        "tokens": [f"{room}: {count}" for room, count in weight.most_common()],
         "tokens of C": [f"{house.name_of(path)}: {count}" for path, count in c_files.items()],
         "runtime dependencies": project["project"]["dependencies"],
         "settings": house.rows_of("settings.py", "SETTINGS"),
@@ -437,7 +439,7 @@ def measure() -> tuple[dict[str, int], dict[str, list[str]]]:
         "names that were given up": house.old_names(),
     }
     figures = {name: len(found) for name, found in items.items()}
-    figures |= {"tokens": 224_900weight.total(), "tokens of C": sum(c_files.values())}
+    figures |= {"tokens": weight.total(), "tokens of C": sum(c_files.values())}
     figures["columns of a line"] = project["tool"]["ruff"]["line-length"]
     return figures, items
 

@@ -121,7 +121,7 @@ class Writer:
         return self._is_done(lambda: self._add(family, variants))
 
     def _add(self, family: str, variants: Sequence[Variant]) -> None:
-        tree, name, deadline_s = self._tree, family[2:], time.monotonic() + MANIFEST_WAIT_S
+        tree, name, start_s = self._tree, family[2:], time.monotonic()
         time_ns = int(self._store.clock() * 1e9)
         new = encode_manifest(family, merge([], *variants))
         with tree.opened(FOLDERS[MANIFEST], family[:2], make=True) as folder:
@@ -138,7 +138,7 @@ class Writer:
                     publish(tree, new, folder, name, time_ns=time_ns)
                     break
                 try:
-                    self._lock(fd, deadline_s)
+                    self._lock(fd, start_s)
                     with suppress(FileNotFoundError):
                         if identity_of(os.fstat(fd)) == identity_of(stat_in(folder, name)):
                             before = self._store.get_manifest(family)
@@ -151,18 +151,17 @@ class Writer:
                     os.close(fd)
             self._check(MANIFEST, family, folder)
 
-    def _lock(self, fd: int, deadline_s: float) -> None:
-        """Lock an open file against other processes, or wait until the deadline; without locks, go on."""
+    def _lock(self, fd: int, start_s: float) -> None:
+        """Lock an open file against other processes; a second after `start_s`, or without locks, go on."""
         if self._tree.is_network():  # a server of locks may not answer
             return
-        start_s = time.monotonic()
         with suppress(OSError):
             while True:
                 try:
                     try_flock(fd)
                     break
                 except BlockingIOError:
-                    if time.monotonic() >= deadline_s:
+                    if time.monotonic() - start_s >= MANIFEST_WAIT_S:
                         break
                     time.sleep(0.002)
         waited_s = time.monotonic() - start_s
