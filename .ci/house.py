@@ -39,6 +39,8 @@ bundles | warmup
 numba_hook
 module
 get_or
+mlir
+cuda
 kernel
 adapters
 frontends/numba | frontends/source

@@ -132,8 +132,10 @@ def _kind_of_value(value: Any) -> str:
 
 def _kind_of(module: str) -> str:
     top, _, rest = module.partition(".")
-    if top == "numba_cuda_mlir":
+    if top == "numba_cuda_mlir" or module.startswith("numba_kcache.mlir."):
         return "mlir"
+    if module.startswith("numba_kcache.cuda"):
+        return "numba"
     return "numba" if top == "numba_cuda" or (top == "numba" and rest.partition(".")[0] in ("cuda", "core")) else ""
 
 

@@ -30,18 +30,19 @@ Source      Numba types a Python int as int64, a float as float64, a complex as 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import Dim3, stream_identity
-from ...launch.arguments import CODES, Call, Order, Settle, Slot
+from ...launch import Dim3, bindings, done, stream_identity
+from ...launch.arguments import CODES, NUMPY_NAMES, Call, Order, Settle, Slot
 from ...launch.launcher import Launcher
 from ...launch.loader import LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
-from ...model import Parameter
-from .flavour import Flavour
+from ...model import SCALAR_SIZES, Parameter
+from .flavour import Flavour, array_form
 from .function import Depends, Uncapturable, type_digest
 from .parts import surface
 from .value import Refused
@@ -58,6 +59,43 @@ class Signature(tuple[Any, ...]):
         if found is None:
             found = self.__dict__["_hash"] = tuple.__hash__(self)
         return found
+
+
+class LightType:
+    """A type of an argument by its form in the key: a number, or an array of numbers.
+
+    Args:
+        form: Its form.
+        code: Type code of the number, or of the elements.
+        ndim, layout, mutable: As in Numba's type of an array; no axes and no layout for a number.
+    """
+
+    __slots__ = ("aligned", "code", "form", "layout", "mutable", "ndim")
+
+    def __init__(self, form: Any, code: str, ndim: int = -1, layout: str = "", *, mutable: bool = True) -> None:
+        self.code, self.ndim, self.layout, self.mutable, self.aligned = code, ndim, layout, mutable, True
+        self.form = array_form(self, "Array", form) if layout else form
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is LightType and self.form == other.form
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.ndim, self.layout, self.mutable))
+
+    def __str__(self) -> str:
+        name = NUMPY_NAMES[self.code]
+        return (
+            f"{'' if self.mutable else 'readonly '}array({name}, {self.ndim}d, {self.layout})" if self.layout else name
+        )
+
+    __repr__ = __str__
+
+    def real(self, parts: Any) -> Any:
+        """Numba's type."""
+        import numpy
+
+        element = parts.from_dtype(numpy.dtype(NUMPY_NAMES[self.code]))
+        return parts.Array(element, self.ndim, self.layout, readonly=not self.mutable) if self.layout else element
 
 
 Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
@@ -125,7 +163,7 @@ class TypedLauncher(Launcher):
             return orders
         for each in orders:
             if not each.is_current and stream_identity(each.handle) != stream_identity(handle):
-                surface(self.flavour).get_context().create_external_stream(each.handle).synchronize()
+                done(bindings().cuStreamSynchronize(each.handle), "wait for a stream")
         return [each for each in orders if each.is_current]
 
 
@@ -174,15 +212,17 @@ def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tu
     return tuple([Parameter(each.offset, each.size, code) for code, each in zip(codes, found, strict=True)])
 
 
-def number_code(dtype: Any) -> str:
-    """The type code of a number's parameter; not for complex numbers."""
-    return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
-
-
-def number_slot(dtype: Any) -> NumberSlot:
+def number_slot(code: str) -> NumberSlot:
     """Make the slot of a number, which recognises it by its class."""
-    values = _parts if dtype.kind == "c" else _half_bits if dtype.name == "float16" else None
-    return NumberSlot(CODES[dtype.name], dtype.type, _PYTHON.get(dtype.name) or dtype.type, values)
+    numpy, name = sys.modules.get("numpy"), NUMPY_NAMES[code]
+    python = _PYTHON.get(name)
+    numpy_class = python if numpy is None else numpy.dtype(name).type
+    values = _parts if code[0] == "c" else _half_bits if code == "f2" else None
+    return NumberSlot(code, numpy_class or _Unmade, python or numpy_class or _Unmade, values)
+
+
+class _Unmade:
+    """The class of a number that cannot exist, while NumPy is not loaded."""
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -199,14 +239,13 @@ def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
     Raises:
         KeyError: The launcher cannot pack arguments of this type.
     """
+    if type(kind) is LightType:
+        return _codes_of_array(flavour, kind) if kind.layout else _codes_of_number(flavour, kind.code)
     parts, cls = surface(flavour), type(kind)
     if cls is parts.Array:
-        return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
-    if cls is parts.Complex:
-        part = kind.bitwidth // 16
-        return (f"c{part}",) if flavour.packs_all else (f"f{part}", f"f{part}")
-    if cls in (parts.Integer, parts.Float, parts.Boolean):
-        return (number_code(dtype_of(kind)),)
+        return _codes_of_array(flavour, kind)
+    if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
+        return _codes_of_number(flavour, CODES[dtype_of(kind).name])
     if not flavour.packs_all:
         raise KeyError(kind)
     if cls is parts.NoneType:
@@ -216,6 +255,16 @@ def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
     if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
         return ("u8",) if cls is parts.Record else ("i8",)
     raise KeyError(kind)
+
+
+def _codes_of_array(flavour: Flavour, kind: Any) -> tuple[str, ...]:
+    return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
+
+
+def _codes_of_number(flavour: Flavour, code: str) -> tuple[str, ...]:
+    if code[0] == "c" and not flavour.packs_all:
+        return (f"f{code[1:]}",) * 2
+    return ("u2",) if code == "f2" else (code,)
 
 
 def dtype_of(kind: Any) -> Any:
@@ -231,6 +280,12 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
     Raises:
         KeyError: As for `codes_of`.
     """
+    if type(kind) is LightType and not kind.layout:
+        return number_slot(kind.code)
+    if type(kind) is LightType and not flavour.packs_all:
+        return ArraySlot(
+            kind, _Unmade, element=kind.code, item_bytes=SCALAR_SIZES[kind.code], passed_as=flavour.array_letters
+        )
     parts, cls = surface(flavour), type(kind)
     if cls is parts.Array:
         if flavour.packs_all:
@@ -241,7 +296,7 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
         element, size = CODES.get(dtype.name, ""), dtype.itemsize
         return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
     if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
-        slot = number_slot(dtype_of(kind))
+        slot = number_slot(CODES[dtype_of(kind).name])
         return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
     codes_of(flavour, kind)
     if cls is parts.NoneType:

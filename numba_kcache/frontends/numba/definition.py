@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request, Resolution, Wanted, declared
@@ -119,6 +121,11 @@ class PythonDefinition(Definition):
                 for each in links
             ]
         return given
+
+    @property
+    def subject(self) -> Any:
+        """The function or dispatcher that is compiled."""
+        return self.thing
 
     @property
     def declared(self) -> Any:
@@ -370,10 +377,16 @@ class PythonFrontEnd:
 
     def __init__(self, definition: type[PythonDefinition]) -> None:
         self.kinds, self.flavour, self._definition = (definition.kind,), definition.flavour, definition
+        self._stand_in = definition.flavour.stand_in
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
         """Define a kernel."""
         if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
+            if type(thing) is FunctionType and self._stand_in in sys.modules:
+                from .light import stand_in_class
+
+                base: Any = self._definition
+                return stand_in_class(base)(thing, dict(options))
             return self._definition(thing, dict(options))
         if options.get("kind") in self.kinds:
             why = f"it is a {type(thing).__name__}"

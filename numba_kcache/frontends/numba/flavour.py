@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,11 @@ def signature_read(dispatcher: Any) -> Any:
     defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
     is_same = defaults == [*map(id, function.__defaults__ or ())]
     return None if is_same and (*pysig.parameters,) == names else pysig
+
+
+def array_form(kind: Any, *described: Plain) -> Plain:
+    """The form of an array's type, from the description of its class and elements."""
+    return "array", *described, (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
 
 
 Extension = Callable[[Any], Plain]
@@ -178,6 +183,7 @@ class Flavour:
             letters of all (launch.typed).
         packs_all: Whether the launcher packs tuples, records, dates and None too.
         name, hint: Its distribution, and how to install it.
+        stand_in: The module of this package that stands in for its `cuda`.
     """
 
     packages: frozenset[str]
@@ -213,6 +219,11 @@ class Flavour:
     packs_all = False
     name: str
     hint: str
+    stand_in: str
+
+    def trust(self) -> Trust:
+        """Make the record of modules for one fingerprint."""
+        return Trust(self.packages)
 
     def unsuitable(self, why: str) -> ToolchainMissingError:
         """Make the error for a part that is not there."""
@@ -263,6 +274,18 @@ class Flavour:
         links = self.read_options(dispatcher, options, links, extensions, is_kernel=is_kernel)
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
         return Jitted(options, opaque, links, has_lines, pysig)
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a function as `cuda.jit` fills them in, without asking the Numba.
+
+        Args:
+            given: The options of the user.
+            debug, opt: The settings that are their defaults.
+
+        Raises:
+            Refused: Only the Numba can tell.
+        """
+        raise Refused("only Numba fills in its options")
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
@@ -358,9 +381,8 @@ class Flavour:
             enumeration = self._class_form(kind.instance_class)
             return "enum member", type(kind).__name__, enumeration, self.form_of_type(kind.dtype, extension)
         if types.Array in bases:
-            flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
             more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
-            return "array", type(kind).__qualname__, *more, self.form_of_type(kind.dtype, extension), flags
+            return array_form(kind, type(kind).__qualname__, *more, self.form_of_type(kind.dtype, extension))
         text = repr(kind)
         if "<" in text or " at 0x" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")

@@ -13,6 +13,15 @@ from ...model import NamedTuple
 ABSENT = object()
 """The value of an undefined name."""
 
+ORIGINAL = object()
+"""The name under which a copy of a namespace has the original (copies)."""
+
+
+def identity(namespace: Mapping[Any, Any]) -> int:
+    """The id of a namespace; of a copy, that of the original."""
+    return id(namespace.get(ORIGINAL, namespace))
+
+
 Edge = tuple[str, "int | str"]
 """A name that is read, and the node of its value, or a text that identifies the value."""
 

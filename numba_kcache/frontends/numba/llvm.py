@@ -64,7 +64,7 @@ class NumbaDefinition(PythonDefinition):
             from numba import cuda
 
             options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.thing)
+            self._simulated = cuda.jit(**options)(self.subject)
         return self._simulated
 
     def declare(self) -> Declared:
@@ -76,16 +76,11 @@ class NumbaDefinition(PythonDefinition):
                 "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing",
                 "unset it to compile; a launch is simulated",
             )
-        function, config = self.thing, parts.config
+        function, config = self.subject, parts.config
         if isinstance(function, parts.CUDADispatcher):
             function, options = function.py_func, dict(function.targetoptions)
         else:
-            debug = self.given["debug"] if "debug" in self.given else bool(config.CUDA_DEBUGINFO_DEFAULT)
-            options = {
-                "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False,
-                "device": False, "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None,
-                "lto": not debug, "shared_memory_carveout": None,
-            }  # fmt: skip
+            options = NUMBA.default_options(self.given, debug=config.CUDA_DEBUGINFO_DEFAULT, opt=config.OPT != 0)
         if options.get("device"):
             raise OptionError(
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from .configuration import CODE_MODULES, code_settings
 from .flavour import Flavour, is_a, loaded
 from .graph import External
 from .parts import toolkit_dirs
-from .value import OF_NUMPY, AlwaysRefused, plain_setting
+from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -98,6 +98,7 @@ class LlvmFlavour(Flavour):
     array_letters = "00niasb"  # meminfo, parent, items, item size, address
     name = "numba-cuda"
     hint = "pip install 'numba-kcache[numba]'"
+    stand_in = "numba_kcache.cuda"
 
     def device_answer(self, cc: tuple[int, int], *_given: Any, **_named: Any) -> Any:
         """A device with this compute capability."""
@@ -106,6 +107,19 @@ class LlvmFlavour(Flavour):
     def fill_registries(self, parts: Any) -> None:
         """Make Numba fill its registries, as its first compile does."""
         parts.cuda_target.target_context.refresh()
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a kernel or device function, as `cuda.jit` fills them in."""
+        given = {name: value for name, value in given.items() if value is not None}
+        is_device = bool(given.get("device"))
+        debug = given["debug"] if "debug" in given else debug if is_device else bool(debug)
+        if is_device and type(given.get("inline")) is bool:
+            raise Refused("only Numba reads inline=True")
+        return {
+            "debug": debug, "lineinfo": False, "opt": opt, "link": (), "fastmath": False, "device": False,
+            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
+            "shared_memory_carveout": None, **given,
+        }  # fmt: skip
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool

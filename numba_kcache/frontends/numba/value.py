@@ -117,6 +117,14 @@ class Trust(dict[str, bool]):
         self[name] = found
         return found
 
+    def home_of(self, owner: Any) -> str:
+        """The name of a module or class, as its attributes are named in the key."""
+        return str(getattr(owner, "__name__", type(owner).__name__))
+
+    def needs_compiler(self, value: Any, attribute: str) -> bool:
+        """Check for an attribute of an object that only the compiler can read, where it is not loaded (light)."""
+        return False
+
     def original(self, value: Any) -> str:
         """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""
         for others."""
