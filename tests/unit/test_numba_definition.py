@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine.session import RunsUncached
+from numba_kcache.engine import RunsUncached
 from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.numba import llvm_compile as numba_compile
 from numba_kcache.model import EventKind, Target

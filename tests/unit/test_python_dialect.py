@@ -19,7 +19,7 @@ from numba_kcache.frontends.numba import function as python_function
 from numba_kcache.frontends.numba import value as python_value
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.frontends.numba.graph import External, Jitted, Registration, Registrations
-from numba_kcache.frontends.numba.value import AlwaysRefused
+from numba_kcache.frontends.numba.value import AlwaysRefused, Trust
 
 
 @dataclass(eq=False)
@@ -57,6 +57,7 @@ class Toy:
     packages = frozenset({"toolkit"})
     stateful = frozenset({"toolkit.clock"})
     code_modules = ("toolkit.compiler",)
+    trust = Trust
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
         def made(functions: Any) -> list[Registration]:

@@ -36,13 +36,11 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import Dim3, bindings, done, stream_identity
-from ...launch.arguments import CODES, NUMPY_NAMES, Call, Order, Settle, Slot
-from ...launch.launcher import Launcher
-from ...launch.loader import LoadedKernel
+from ...launch import CODES, NUMPY_NAMES, Call, Dim3, Order, Settle, Slot, bindings, done, stream_identity
+from ...launch.launcher import Launcher, LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model import SCALAR_SIZES, Parameter
-from .flavour import Flavour, array_form
+from .flavour import Flavour
 from .function import Depends, Uncapturable, type_digest
 from .parts import surface
 from .value import Refused
@@ -70,11 +68,13 @@ class LightType:
         ndim, layout, mutable: As in Numba's type of an array; no axes and no layout for a number.
     """
 
-    __slots__ = ("aligned", "code", "form", "layout", "mutable", "ndim")
+    __slots__ = ("code", "form", "layout", "mutable", "ndim")
 
     def __init__(self, form: Any, code: str, ndim: int = -1, layout: str = "", *, mutable: bool = True) -> None:
-        self.code, self.ndim, self.layout, self.mutable, self.aligned = code, ndim, layout, mutable, True
-        self.form = array_form(self, "Array", form) if layout else form
+        self.code, self.ndim, self.layout, self.mutable = code, ndim, layout, mutable
+        self.form = (
+            ("array", "Array", form, (ndim, layout, mutable, True)) if layout else form
+        )  # as Flavour.form_of_type
 
     def __eq__(self, other: object) -> bool:
         return type(other) is LightType and self.form == other.form

@@ -16,9 +16,6 @@ from typing import Any
 
 from .code import all_names
 from .graph import ORIGINAL
-from .stand_in import DeviceFunction, StandIn, StandInModule, real_of
-
-_STANDING = (StandIn, StandInModule, DeviceFunction)
 
 
 class _Namespace(dict[Any, Any]):
@@ -42,9 +39,9 @@ class _Update:
 
     def function(self, function: FunctionType) -> FunctionType:
         """Copy or update one function."""
-        known = self._done.get(id(function))
+        known: FunctionType | None = self._done.get(id(function))
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
         if not reaches(function):
             return function
         space, cells = self._namespace(function.__globals__), function.__closure__ or ()
@@ -66,8 +63,8 @@ class _Update:
 
     def value(self, value: Any, reader: FunctionType | None = None) -> Any:
         """The value of a name in a copy."""
-        if isinstance(value, _STANDING):
-            return real_of(value)
+        if stands_in(value):
+            return value._numba_object()
         if type(value) is FunctionType:
             return self.function(value)
         if type(value) is tuple:
@@ -100,11 +97,16 @@ class _Update:
 
 def _kept(before: Any, value: Any) -> Any:
     """The value of a name that this function does not read: what another function's copy reads stays."""
-    return before if _stands_for(value) and before is not None else value
+    return before if before is not None and _may_differ(value) else value
 
 
-def _stands_for(value: Any) -> bool:
-    return isinstance(value, (*_STANDING, FunctionType, ModuleType, tuple))
+def _may_differ(value: Any) -> bool:
+    return stands_in(value) or isinstance(value, (FunctionType, ModuleType, tuple))
+
+
+def stands_in(value: Any) -> bool:
+    """Check for a stand-in."""
+    return hasattr(type(value), "_numba_object")
 
 
 def reaches(function: FunctionType) -> bool:
@@ -112,7 +114,7 @@ def reaches(function: FunctionType) -> bool:
     waiting, seen = [function], {id(function)}
     for each in waiting:  # grows while it is walked
         for value in _read(each):
-            if isinstance(value, _STANDING):
+            if stands_in(value):
                 return True
             if type(value) is FunctionType and id(value) not in seen:
                 seen.add(id(value))
@@ -132,10 +134,10 @@ def _flat(values: Iterable[Any], names: set[str]) -> Iterator[Any]:
     for value in values:
         if type(value) is tuple:
             yield from _flat(value, names)
-        elif isinstance(value, ModuleType) and not isinstance(value, StandInModule):
+        elif isinstance(value, ModuleType) and not stands_in(value):
             for name in names & vars(value).keys():
                 inner = vars(value)[name]
-                if not isinstance(inner, ModuleType) or isinstance(inner, StandInModule):
+                if not isinstance(inner, ModuleType) or stands_in(inner):
                     yield inner
         else:
             yield value
@@ -144,6 +146,6 @@ def _flat(values: Iterable[Any], names: set[str]) -> Iterator[Any]:
 def _in_module(module: ModuleType, reader: FunctionType) -> bool:
     """Check whether a name that the reader may read in a module has to be replaced."""
     for value in _flat([module], {*all_names(reader.__code__)}):
-        if isinstance(value, _STANDING) or (type(value) is FunctionType and reaches(value)):
+        if stands_in(value) or (type(value) is FunctionType and reaches(value)):
             return True
     return False

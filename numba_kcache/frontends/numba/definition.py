@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, Wanted, declared
-from ...engine.session import RunsUncached, Session
+from ...engine import Request, Resolution, RunsUncached, Session, Wanted, declared
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
 from ...model import Artifact, Choice, Target
@@ -35,8 +33,7 @@ from .value import Refused
 if TYPE_CHECKING:
     from ...launch import LaunchShape
     from ...launch.attributes import LaunchOptions
-    from ...launch.launcher import Relaunch
-    from ...launch.loader import LoadedKernel
+    from ...launch.launcher import LoadedKernel, Relaunch
     from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
 
@@ -58,6 +55,7 @@ class PythonDefinition(Definition):
         options: Options of `cached_kernel`.
 
     Attributes:
+        subject: The function or dispatcher that is compiled: the thing, or its copy.
         function: The Python function.
         qualname: Its qualified name.
         given: The options of `cuda.jit` among those of `cached_kernel`.
@@ -80,7 +78,7 @@ class PythonDefinition(Definition):
     is_cast: Any = False
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
-        self.thing, self.options = thing, options
+        self.thing, self.subject, self.options = thing, thing, options
         function = self.function = getattr(thing, "py_func", thing)
         self.name, self.qualname = function.__name__, function.__qualname__
         self.label = f"{function.__module__}.{self.qualname}"
@@ -121,11 +119,6 @@ class PythonDefinition(Definition):
                 for each in links
             ]
         return given
-
-    @property
-    def subject(self) -> Any:
-        """The function or dispatcher that is compiled."""
-        return self.thing
 
     @property
     def declared(self) -> Any:
@@ -368,6 +361,10 @@ class PythonResolutions(Resolutions):
         self.flush()
 
 
+definitions: dict[str, Callable[[Any], Any]] = {}
+"""For a kind whose `cuda` the program has from this package: makes the class of its functions' definitions (light)."""
+
+
 class PythonFrontEnd:
     """The front end for functions and dispatchers of one Numba.
 
@@ -377,17 +374,13 @@ class PythonFrontEnd:
 
     def __init__(self, definition: type[PythonDefinition]) -> None:
         self.kinds, self.flavour, self._definition = (definition.kind,), definition.flavour, definition
-        self._stand_in = definition.flavour.stand_in
 
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
         """Define a kernel."""
         if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
-            if type(thing) is FunctionType and self._stand_in in sys.modules:
-                from .light import stand_in_class
-
-                base: Any = self._definition
-                return stand_in_class(base)(thing, dict(options))
-            return self._definition(thing, dict(options))
+            choose = definitions.get(self.kinds[0]) if type(thing) is FunctionType else None
+            chosen = self._definition if choose is None else choose(self._definition)
+            return chosen(thing, dict(options))
         if options.get("kind") in self.kinds:
             why = f"it is a {type(thing).__name__}"
             raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")

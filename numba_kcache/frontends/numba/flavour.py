@@ -83,11 +83,6 @@ def signature_read(dispatcher: Any) -> Any:
     return None if is_same and (*pysig.parameters,) == names else pysig
 
 
-def array_form(kind: Any, *described: Plain) -> Plain:
-    """The form of an array's type, from the description of its class and elements."""
-    return "array", *described, (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
-
-
 Extension = Callable[[Any], Plain]
 """Returns the form of a type of an extension; raises `Refused` if it cannot be captured."""
 
@@ -183,7 +178,7 @@ class Flavour:
             letters of all (launch.typed).
         packs_all: Whether the launcher packs tuples, records, dates and None too.
         name, hint: Its distribution, and how to install it.
-        stand_in: The module of this package that stands in for its `cuda`.
+        trust: Makes the record of modules for one fingerprint.
     """
 
     packages: frozenset[str]
@@ -219,11 +214,7 @@ class Flavour:
     packs_all = False
     name: str
     hint: str
-    stand_in: str
-
-    def trust(self) -> Trust:
-        """Make the record of modules for one fingerprint."""
-        return Trust(self.packages)
+    trust: Callable[[frozenset[str]], Trust] = Trust
 
     def unsuitable(self, why: str) -> ToolchainMissingError:
         """Make the error for a part that is not there."""
@@ -382,7 +373,8 @@ class Flavour:
             return "enum member", type(kind).__name__, enumeration, self.form_of_type(kind.dtype, extension)
         if types.Array in bases:
             more = () if type(kind) is types.Array else (str(kind),)  # the extents of a nested array
-            return array_form(kind, type(kind).__qualname__, *more, self.form_of_type(kind.dtype, extension))
+            flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+            return "array", type(kind).__qualname__, *more, self.form_of_type(kind.dtype, extension), flags
         text = repr(kind)
         if "<" in text or " at 0x" in text:
             raise AlwaysRefused(f"the type {text} refers to an object of this process")

@@ -26,7 +26,7 @@ from ...keys import COVERED, Component, Plain, encode, sha256
 from ...model import LinkInput, NamedTuple, Origin
 from .code import Read, read_code, words_in
 from .configuration import replaced
-from .graph import ABSENT, Edge, Graph, identity
+from .graph import ABSENT, ORIGINAL, Edge, Graph
 from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Unread, name_of, shown, state_of, value_form
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Reader:
         self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
     ) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
-        self.flavour, self.trust = flavour, flavour.trust()
+        self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
@@ -286,7 +286,11 @@ class Reader:
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
             namespace = function.__globals__
-            at, owner, value = identity(namespace), namespace.get("__name__", "?"), namespace.get(where, ABSENT)
+            at, owner, value = (
+                id(namespace.get(ORIGINAL, namespace)),
+                namespace.get("__name__", "?"),
+                namespace.get(where, ABSENT),
+            )
             if value is ABSENT:
                 value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
@@ -297,7 +301,8 @@ class Reader:
             at = (
                 identity(value.__dict__) if isinstance(value, ModuleType) else id(value)
             )  # a class makes a new __dict__
-            scope, where, owner = "global", attribute, self.trust.home_of(value)
+            scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
+            owner = self.trust.homes.get(id(value), owner)
             home, value = owner, self.trust.attribute(value, attribute)
         if value is ABSENT:
             return "undefined"
@@ -318,7 +323,7 @@ class Reader:
     def is_added(self, value: Any, attribute: str) -> bool:
         """Check whether an attribute needs its own node: one that a program set on a function or trusted class, or
         a special attribute of functions and classes."""
-        if self.trust.needs_compiler(value, attribute):
+        if type(value) is self.trust.stand_in and self.trust.needs_compiler(value, attribute):
             raise RefusedByName(f"only the compiler knows its {attribute}", repr(value))
         if attribute in SPECIAL or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)

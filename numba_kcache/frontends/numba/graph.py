@@ -14,12 +14,7 @@ ABSENT = object()
 """The value of an undefined name."""
 
 ORIGINAL = object()
-"""The name under which a copy of a namespace has the original (copies)."""
-
-
-def identity(namespace: Mapping[Any, Any]) -> int:
-    """The id of a namespace; of a copy, that of the original."""
-    return id(namespace.get(ORIGINAL, namespace))
+"""The name under which a copy of a namespace has the original (copies), by whose id the copy is known."""
 
 
 Edge = tuple[str, "int | str"]

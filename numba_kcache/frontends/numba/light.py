@@ -13,36 +13,46 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-from ...engine import Resolution, Wanted, candidates
-from ...engine.session import LOOKING, Session, process_session
-from ...keys import component
-from ...launch.arguments import CODES, Unfit, is_c_contiguous, memory_of
+from ...engine import LOOKING, Resolution, Session, Wanted, candidates, process_session
+from ...keys import components
+from ...launch import CODES, Unfit, is_c_contiguous, memory_of
 from ...model import Choice, Target
 from .. import Variant
 from .arguments import LightType, Signature
-from .definition import CO_VARARGS, PythonDefinition, PythonResolutions
-from .facts import facts_of, store
+from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
+from .facts import facts_of
 from .flavour import Declared, Flavour
 from .graph import Registrations
-from .stand_in import STAND_INS, DeviceFunction, Home, StandIn, StandInModule
+from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
 from .value import Refused, Trust
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
 
 
 class LightTrust(Trust):
-    """A `Trust` that knows the names of stand-ins."""
+    """A `Trust` that knows the names of stand-ins.
 
-    facts: Mapping[str, Any]
-    marks: tuple[str, ...]
+    Args:
+        facts: The facts.
+        home: The row of the stand-in.
+        packages: As for `Trust`.
+    """
+
+    stand_in = StandIn
+
+    def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
+        super().__init__(packages)
+        self._facts, self._home = facts, home
+        own = modules[home.kind]
+        self.homes = {id(sys.modules[f"{own}.{path}".rstrip(".")]): name for path, name in facts["modules"].items()}
 
     def __missing__(self, name: str) -> bool:
-        if name.partition(".")[0] in self.marks:
+        if name.partition(".")[0] in self._home.marks:
             self[name] = True
             return True
         return super().__missing__(name)
@@ -50,29 +60,21 @@ class LightTrust(Trust):
     def name_of(self, value: Any) -> str | None:
         """As for the object that a stand-in stands for."""
         if type(value) is StandIn:
-            found: str | None = self.facts["names"].get(value._path)
+            found: str | None = self._facts["names"].get(value._path)
             return found
         return super().name_of(value)
-
-    def home_of(self, owner: Any) -> str:
-        """As for the module that a stand-in stands for."""
-        if isinstance(owner, StandInModule):
-            return str(self.facts["modules"][owner._path])
-        return super().home_of(owner)
 
     def attribute(self, owner: Any, name: str) -> Any:
         """An attribute; of a stand-in only one of device code."""
         if isinstance(owner, StandInModule):
             path = f"{owner._path}.{name}".lstrip(".")
-            if not any(path in self.facts[each] for each in ("names", "forms", "modules")):
+            if not any(path in self._facts[each] for each in ("names", "forms", "modules")):
                 raise Refused(f"cuda.{path} is not known without Numba")
         return super().attribute(owner, name)
 
     def needs_compiler(self, value: Any, attribute: str) -> bool:
         """Check for an attribute of a stand-in that has its own node in the graph."""
-        if type(value) is not StandIn:
-            return False
-        return attribute[0] == "_" or attribute == "py_func" or attribute in self.facts["added"].get(value._path, ())
+        return attribute[0] == "_" or attribute == "py_func" or attribute in self._facts["added"].get(value._path, ())
 
 
 class LightFlavour(Flavour):
@@ -80,13 +82,6 @@ class LightFlavour(Flavour):
 
     facts: Mapping[str, Any]
     row: Flavour
-    home_row: Home
-
-    def trust(self) -> Trust:
-        """Make the record of modules for one fingerprint."""
-        found = LightTrust(self.packages)
-        found.facts, found.marks = self.facts, self.home_row.marks
-        return found
 
     def is_dispatcher(self, value: Any) -> bool:
         """Check whether it is a kernel, or a device function of a stand-in."""
@@ -141,7 +136,7 @@ class LightFlavour(Flavour):
 
     def code_environment(self, *, has_lines: bool) -> tuple[Any, ...]:
         """The settings that count, and the toolkit's defaults."""
-        return tuple(component(name, value) for name, value in self.facts["environment"][has_lines])
+        return components(dict(self.facts["environment"][has_lines]))
 
     def linked_headers(self, links: Any, *, has_lines: bool) -> None:
         """None; refused if the Numba would link a text."""
@@ -211,7 +206,7 @@ class StandInDefinition(PythonDefinition):
     @property
     def home(self) -> Home:
         """The stand-in's row."""
-        return STAND_INS[self.kind]
+        return HOMES[self.kind]
 
     @property
     def session(self) -> Session:
@@ -219,11 +214,6 @@ class StandInDefinition(PythonDefinition):
         cache = self.options.get("cache")
         found: Session = process_session() if cache is None else cache.session
         return found
-
-    @property
-    def flavour(self) -> Any:  # type: ignore[override]
-        """The Numba: as the facts describe it, or its row once it has been needed."""
-        return self.row if self.is_real or self._light is None else self._light
 
     @property
     def is_light(self) -> bool:
@@ -235,8 +225,9 @@ class StandInDefinition(PythonDefinition):
                 self.need(why)
             elif self._light is None or self._light.facts is not facts:
                 row: Any = type(self.row)
-                self._light = _light_class(row)()
-                self._light.facts, self._light.row, self._light.home_row = facts, self.row, self.home
+                self._light = self.flavour = _light_class(row)()
+                self._light.facts, self._light.row = facts, self.row
+                self._light.trust = functools.partial(LightTrust, facts, self.home)
                 self._declared = None
         return not self.is_real
 
@@ -254,17 +245,10 @@ class StandInDefinition(PythonDefinition):
             real(self.home, f"{self.label}: {why}")
         except ImportError as problem:
             raise self.row.unsuitable(f"cannot be imported: {problem}") from problem
-        self.is_real, self._declared = True, None
-        store(self.home, self.row, self.session)
+        self.is_real, self.flavour, self._declared = True, self.row, None
+        from .learning import store
 
-    @property
-    def subject(self) -> Any:
-        """The function that Numba compiles."""
-        if not self.is_real:
-            return self.thing
-        from .copies import copied
-
-        return copied(self.thing)
+        store(self.home, self.session)
 
     @property
     def declared(self) -> Any:
@@ -276,7 +260,10 @@ class StandInDefinition(PythonDefinition):
                 return self._declared
             except Refused as refusal:
                 self.need(str(refusal))
-        return super().declared if self.subject else None  # the copy's namespace is brought up to date first
+        from .copies import copied
+
+        self.subject = copied(self.thing)  # brings the copy's namespace up to date
+        return super().declared
 
     def compiler_lock(self) -> Any:
         """The compiler's own lock; while it is not loaded there is nothing to lock."""
@@ -288,20 +275,21 @@ class StandInDefinition(PythonDefinition):
             code = self.function.__code__
             is_plain = not (self.function.__annotations__ or code.co_flags & CO_VARARGS)
             if is_plain and len(arguments) == code.co_argcount:
-                found: Variant = self._light.types_of(arguments)
+                found: Signature | None = self._light.types_of(arguments)
                 if found is not None:
                     return found
             self.need("only Numba knows the types of its arguments")
         return super().types_of(arguments)
 
-    def real_variant(self, variant: Variant) -> Variant:
+    def real_variant(self, variant: Any) -> Variant:
         """The variant with Numba's types."""
         if not has_light_types(variant):
-            return variant
+            found: Variant = variant
+            return found
         from .parts import surface
 
         parts = surface(self.row)
-        return Signature([each.real(parts) for each in variant])  # type: ignore[attr-defined]
+        return Signature([each.real(parts) for each in variant])
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Any:
         """Make the request of one signature for a target."""
@@ -364,9 +352,8 @@ class StandInResolutions(PythonResolutions):
         definition = self.definition
         try:
             found = self.wanted(choice, variant)
-        except Exception:  # of a row whose Numba another thread has just loaded
-            if not definition.is_real:
-                raise
+        except Exception as error:  # another thread has just loaded Numba, or the stored facts are of another form
+            definition.need(f"looking it up without Numba raised {error!r}")
             return None
         if found.request.uncacheable:
             definition.need(found.request.uncacheable)
@@ -393,9 +380,9 @@ class StandInResolutions(PythonResolutions):
         return super().attribute(name)
 
 
-def has_light_types(variant: Variant) -> bool:
+def has_light_types(variant: Any) -> bool:
     """Check for a variant whose types are not Numba's."""
-    return bool(variant) and any(type(each) is LightType for each in variant)  # type: ignore[attr-defined]
+    return bool(variant) and any(type(each) is LightType for each in variant)
 
 
 @functools.cache
@@ -410,3 +397,22 @@ def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
     from .. import front_end
 
     return front_end(kind).define(thing, {**options, "kind": kind}, 0)
+
+
+def stand_in(name: str, kind: str, make_kernel: Callable[..., Any]) -> None:
+    """Make a module of this package the stand-in of a Numba, with the modules in it, and define all functions from then
+    on by `StandInDefinition`.
+
+    Args:
+        name: The name of the module.
+        kind: The Numba.
+        make_kernel: `cached_kernel`.
+    """
+    home, modules[kind] = HOMES[kind], name
+    HOST["jit"] = functools.partial(jit, make_kernel)
+    sys.modules[name].__class__ = StandInModule
+    for path in ("", *home.modules):
+        inner = f"{name}.{path}".rstrip(".")
+        module = sys.modules.setdefault(inner, StandInModule(inner))
+        vars(module).update(_home=home, _path=path)
+    definitions[kind] = stand_in_class

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import OptionError, ToolchainMissingError
-from ...launch import LaunchShape
-from ...launch.arguments import (
+from ...launch import (
     NUMPY_NAMES,
+    LaunchShape,
     Unfit,
     element_of_dtype,
     is_c_contiguous,

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine.session import RunsUncached
+from ...engine import RunsUncached
 from ...errors import CodeRefusedError, CompileError, NoDeviceError
 from ...launch import LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...model import Entry
 from . import dispatcher
 from .dispatcher import launch_watched, read_signature_list

@@ -98,7 +98,6 @@ class LlvmFlavour(Flavour):
     array_letters = "00niasb"  # meminfo, parent, items, item size, address
     name = "numba-cuda"
     hint = "pip install 'numba-kcache[numba]'"
-    stand_in = "numba_kcache.cuda"
 
     def device_answer(self, cc: tuple[int, int], *_given: Any, **_named: Any) -> Any:
         """A device with this compute capability."""

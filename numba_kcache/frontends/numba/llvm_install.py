@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...engine.session import process_session
+from ...engine import process_session
 from ...launch import NUMBA_CUDA_MODULE, stream_handle
 from ...launch.typed import around
 from ...model import choose_for_device

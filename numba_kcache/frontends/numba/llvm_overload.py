@@ -16,7 +16,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...model import Artifact
 
 Load = Callable[[], LoadedKernel]

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CellType
 from typing import Any
 
-from ...engine.session import Session
+from ...engine import Session
 from ...errors import ArgumentError, OptionError
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
 from .. import Variant
 from .arguments import Signature, TypedLauncher

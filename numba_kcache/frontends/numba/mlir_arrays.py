@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
+from ...launch import Call, Memory, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
 from .flavour import Flavour

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...engine.session import RunsUncached
+from ...engine import RunsUncached
 from ...errors import CompileError, LaunchError, NoDeviceError
 from ...launch import LaunchShape, check_interpreter, current_device, stream_handle
 from ...model import Artifact

@@ -139,7 +139,6 @@ class MlirFlavour(Flavour):
     packs_all = True
     name = "numba-cuda-mlir"
     hint = "pip install 'numba-kcache[mlir]', which has numba-cuda-mlir>=0.5.4"
-    stand_in = "numba_kcache.mlir.cuda"
 
     def check_version(self) -> None:
         """Refuse versions before 0.5.4; a later one is supported if it has every part."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.session import RunsUncached
+from ...engine import RunsUncached
 from ...errors import ArgumentError, LaunchConfigError
 from ...launch import Launch, LaunchShape
-from ...launch.loader import LoadedKernel
+from ...launch.launcher import LoadedKernel
 from .. import Launches, Variant
 from .arguments import TypedLauncher, codes_of
 from .mlir import VARARGS, MlirDefinition, MlirResolutions

@@ -3,7 +3,7 @@
 Promise     Names of device code are objects of this module until Numba is loaded; any other name imports Numba, and is
             its own. What a program sets on a stand-in is set on Numba's module. Whatever the program does, its own
             globals keep the objects that it put there.
-Method      `STAND_INS` is the one table: a row for each Numba. Once that Numba is loaded, an attribute of a stand-in is
+Method      `HOMES` is the one table: a row for each Numba. Once that Numba is loaded, an attribute of a stand-in is
             the real one.
 Not here    Look-ups without Numba (light), what they know of it (facts), compiles with the real objects (copies).
 """
@@ -47,7 +47,6 @@ class Home(NamedTuple):
 
     Args:
         kind: The kind of its kernels.
-        module: The stand-in's own module.
         cuda: The module that it stands for.
         marks: Top-level modules by which this Numba is recognised as loaded.
         modules: Modules of device code in it; all their names are device code's.
@@ -55,7 +54,6 @@ class Home(NamedTuple):
     """
 
     kind: str
-    module: str
     cuda: str
     marks: tuple[str, ...]
     modules: frozenset[str]
@@ -66,16 +64,17 @@ class Home(NamedTuple):
         return any(each in sys.modules for each in self.marks)
 
 
-STAND_INS = {
-    "numba": Home(
-        "numba", "numba_kcache.cuda", "numba.cuda", ("numba", "numba_cuda"), frozenset(_MODULES.split()), DEVICE
-    ),
+HOMES = {
+    "numba": Home("numba", "numba.cuda", ("numba", "numba_cuda"), frozenset(_MODULES.split()), DEVICE),
     "mlir": Home(
-        "mlir", "numba_kcache.mlir.cuda", "numba_cuda_mlir.cuda", ("numba_cuda_mlir",),
+        "mlir", "numba_cuda_mlir.cuda", ("numba_cuda_mlir",),
         frozenset(f"{_MODULES} const local shared vector vector_types".split()),
         DEVICE | {"inline_ptx", "local_array", "shared_array"},
     ),
 }  # fmt: skip
+
+modules: dict[str, str] = {}
+"""The name of each stand-in that the program has imported, by kind."""
 
 reasons: dict[str, str] = {}
 """Why this package imported a Numba, by kind."""
@@ -92,7 +91,7 @@ def real(home: Home, why: str) -> Any:
         return import_module(home.cuda)
     module = import_module(home.cuda)
     reasons.setdefault(home.kind, why)
-    from .facts import learn
+    from .learning import learn
 
     learn(home)
     return module
@@ -103,27 +102,27 @@ class StandIn:
 
     def __init__(self, home: Home, path: str) -> None:
         self._home, self._path = home, path
-        self.__module__ = home.module
+        self.__module__ = modules[home.kind]
 
-    def _real(self) -> Any:
+    def _numba_object(self) -> Any:
         return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"cuda.{self._path} has no attribute {name!r}")
-        return getattr(self._real(), name)
+        return getattr(self._numba_object(), name)
 
     def __getitem__(self, item: Any) -> Any:
-        return self._real()[item]
+        return self._numba_object()[item]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._real()(*args, **named)
+        return self._numba_object()(*args, **named)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or bool(self._real() == real_of(other))
+        return self is other or bool(self._numba_object() == real_of(other))
 
     def __hash__(self) -> int:
-        return hash(self._real())
+        return hash(self._numba_object())
 
     def __repr__(self) -> str:
         return f"<stand-in for {self._home.cuda}.{self._path}>"
@@ -142,53 +141,36 @@ class StandInModule(ModuleType):
         if name.startswith("_"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         home, is_top = self._home, not self._path
-        if is_top and (found := _HOST.get(name)) is not None:
+        if is_top and (found := HOST.get(name)) is not None:
             return functools.partial(found, home)
         if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
             return _made(home.kind, f"{self._path}.{name}".lstrip("."))
-        found = getattr(_real_module(self), name)
+        found = getattr(self._numba_object(), name)
         return functools.partial(_with_real, home, found) if is_top and name in _TAKE_FUNCTIONS else found
+
+    def _numba_object(self) -> Any:
+        path = self._path
+        found = real(self._home, f"the program uses {self.__name__} on the host")
+        return functools.reduce(getattr, path.split("."), found) if path else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             super().__setattr__(name, value)
         else:
-            setattr(_real_module(self), name, real_of(value))
+            setattr(self._numba_object(), name, real_of(value))
 
     def __delattr__(self, name: str) -> None:
-        delattr(_real_module(self), name)
+        delattr(self._numba_object(), name)
 
     def __dir__(self) -> list[str]:
-        return dir(_real_module(self))
-
-
-def _real_module(module: StandInModule) -> Any:
-    path = module._path
-    found = real(module._home, f"the program uses {module.__name__} on the host")
-    return functools.reduce(getattr, path.split("."), found) if path else found
+        return dir(self._numba_object())
 
 
 @functools.cache
 def _made(kind: str, path: str) -> Any:
     """The one stand-in of a dotted name."""
-    home = STAND_INS[kind]
-    return sys.modules[f"{home.module}.{path}"] if path in home.modules else StandIn(home, path)
-
-
-def stand_in(kind: str, make_kernel: Callable[..., Any]) -> None:
-    """Make a module of this package the stand-in of a Numba, with the modules in it.
-
-    Args:
-        kind: The Numba.
-        make_kernel: `cached_kernel`.
-    """
-    home = STAND_INS[kind]
-    _HOST["jit"] = functools.partial(jit, make_kernel)
-    sys.modules[home.module].__class__ = StandInModule
-    for path in ("", *home.modules):
-        name = f"{home.module}.{path}".rstrip(".")
-        module = sys.modules.setdefault(name, StandInModule(name))
-        vars(module).update(_home=home, _path=path)
+    home = HOMES[kind]
+    return sys.modules[f"{modules[kind]}.{path}"] if path in home.modules else StandIn(home, path)
 
 
 # -- decorators ------------------------------------------------------------------------------------------------------
@@ -210,7 +192,7 @@ class DeviceFunction:
         self._defaults = [*map(id, function.__defaults__ or ())]
         self._dispatcher: Any = None
 
-    def _real(self) -> Any:
+    def _numba_object(self) -> Any:
         from .copies import copied
 
         if self._dispatcher is None:
@@ -223,12 +205,12 @@ class DeviceFunction:
         return self._dispatcher
 
     def __call__(self, *args: Any) -> Any:
-        return self._real()(*args)
+        return self._numba_object()(*args)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{self.py_func.__name__} has no attribute {name!r}")
-        return getattr(self._real(), name)
+        return getattr(self._numba_object(), name)
 
     def __reduce__(self) -> Any:
         return self.__qualname__
@@ -247,7 +229,7 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
     return decorate(thing) if type(thing) is FunctionType else decorate
 
 
-_HOST: dict[str, Any] = {}
+HOST: dict[str, Any] = {}
 """Names of the host that do not import Numba; each is called with the row first."""
 
 _TAKE_FUNCTIONS = frozenset(
@@ -269,6 +251,6 @@ def _with_real(home: Home, made: Any, *args: Any, **named: Any) -> Any:
 
 def real_of(value: Any) -> Any:
     """Numba's object in place of a stand-in; others unchanged."""
-    if isinstance(value, StandInModule):
-        return _real_module(value)
-    return value._real() if type(value) in (StandIn, DeviceFunction) else value
+    from .copies import stands_in
+
+    return value._numba_object() if stands_in(value) else value

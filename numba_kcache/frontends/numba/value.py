@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -86,7 +86,14 @@ class Trust(dict[str, bool]):
 
     Args:
         packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.
+
+    Attributes:
+        homes: The names of modules in the key, by id, of those that stand in for others (light).
+        stand_in: The class of objects that stand in for others.
     """
+
+    homes: Mapping[int, str] = {}
+    stand_in: type | None = None
 
     def __init__(self, packages: frozenset[str] = frozenset()) -> None:
         self._packages = packages
@@ -117,13 +124,9 @@ class Trust(dict[str, bool]):
         self[name] = found
         return found
 
-    def home_of(self, owner: Any) -> str:
-        """The name of a module or class, as its attributes are named in the key."""
-        return str(getattr(owner, "__name__", type(owner).__name__))
-
     def needs_compiler(self, value: Any, attribute: str) -> bool:
-        """Check for an attribute of an object that only the compiler can read, where it is not loaded (light)."""
-        return False
+        """Check for an attribute of a `stand_in` that only the compiler can read."""
+        raise NotImplementedError
 
     def original(self, value: Any) -> str:
         """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""
