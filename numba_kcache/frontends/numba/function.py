@@ -285,7 +285,7 @@ class Reader:
         if scope == "closure":
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
-            namespace = function.__globals__
+            namespace: Mapping[Any, Any] = function.__globals__
             at, owner, value = (
                 id(namespace.get(ORIGINAL, namespace)),
                 namespace.get("__name__", "?"),
@@ -298,9 +298,8 @@ class Reader:
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self.is_added(value, attribute)):
                 break
-            at = (
-                identity(value.__dict__) if isinstance(value, ModuleType) else id(value)
-            )  # a class makes a new __dict__
+            space: Any = value.__dict__ if isinstance(value, ModuleType) else {}  # a class makes a new __dict__
+            at = id(space.get(ORIGINAL, space or value))
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
             owner = self.trust.homes.get(id(value), owner)
             home, value = owner, self.trust.attribute(value, attribute)
