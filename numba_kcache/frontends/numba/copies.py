@@ -15,7 +15,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from .code import all_names
-from .graph import ORIGINAL
+from .value import ORIGINAL
 
 
 class _Namespace(dict[Any, Any]):

@@ -22,11 +22,9 @@ from ...model.built import built_artifact
 from .. import front_end
 from .code import scalar_form
 from .facts import CODES, CONFIG_FILE, found_in, request_of
-from .flavour import Flavour
+from .flavour import Flavour, surface
 from .function import Reader
-from .graph import ABSENT
-from .parts import surface
-from .value import Refused, Trust
+from .value import ABSENT, Refused, Trust
 
 if TYPE_CHECKING:
     from .stand_in import Home

@@ -24,10 +24,10 @@ from ...launch import CODES, Unfit, is_c_contiguous, memory_of
 from ...model import Choice, Target
 from .. import Variant
 from .arguments import LightType, Signature
+from .configuration import Registrations
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .facts import facts_of
-from .flavour import Declared, Flavour
-from .graph import Registrations
+from .flavour import Declared, Flavour, surface
 from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
 from .value import Refused, Trust
 
@@ -286,8 +286,6 @@ class StandInDefinition(PythonDefinition):
         if not has_light_types(variant):
             found: Variant = variant
             return found
-        from .parts import surface
-
         parts = surface(self.row)
         return Signature([each.real(parts) for each in variant])
 

@@ -21,7 +21,12 @@ from typing import Any
 
 from ...keys import Plain, sha256
 from .code import scalar_form
-from .graph import ABSENT
+
+ABSENT = object()
+"""The value of an undefined name."""
+
+ORIGINAL = object()
+"""The name under which a copy of a namespace has the original (copies), by whose id the copy is known."""
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
