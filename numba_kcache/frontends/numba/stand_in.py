@@ -21,13 +21,13 @@ from ...model import NamedTuple
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
-    gridsize laneid lanemask_lt ldca ldcg ldcs ldcv ldlu literal_unroll local match_all_sync match_any_sync nanosleep
-    popc selp shared shfl_down_sync shfl_sync shfl_up_sync shfl_xor_sync stcg stcs stwb stwt syncthreads
+    grid_group gridsize laneid lanemask_lt ldca ldcg ldcs ldcv ldlu literal_unroll local match_all_sync match_any_sync
+    nanosleep popc selp shared shfl_down_sync shfl_sync shfl_up_sync shfl_xor_sync stcg stcs stwb stwt syncthreads
     syncthreads_and syncthreads_count syncthreads_or syncwarp threadIdx threadfence threadfence_block
     threadfence_system warpsize
-    b1 bool_ boolean byte c16 c8 char complex128 complex64 double f4 f8 float32 float64 i1 i2 i4 i8 int16 int32 int64
-    int8 int_ intc intp long_ longlong none short size_t ssize_t u1 u2 u4 u8 uchar uint uint16 uint32 uint64 uint8
-    uintc uintp ulong ulonglong ushort void
+    b1 bfloat16 bool_ boolean byte c16 c8 char complex128 complex64 dim3 double f4 f8 float32 float64 i1 i2 i4 i8 int16
+    int32 int64 int8 int_ intc intp long_ longlong none short size_t ssize_t u1 u2 u4 u8 uchar uint uint16 uint32 uint64
+    uint8 uintc uintp ulong ulonglong ushort void
 """
 _VECTORS = "char short int long longlong uchar ushort uint ulong ulonglong float double"
 _SIZED = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
@@ -39,7 +39,7 @@ DEVICE = frozenset((
 ))  # fmt: skip
 """Names of device code in the `cuda` of both Numbas: functions, types, constructors of vectors."""
 
-_MODULES = "bf16 cg fp16 libdevice random types"
+_MODULES = "bf16 cg fp16 fp8 libdevice random types"
 
 
 class Home(NamedTuple):
