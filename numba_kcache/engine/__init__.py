@@ -691,23 +691,23 @@ class Session(Lookup):
         if self.settings.mode == "frozen":
             from .explain import frozen_error
 
-            raise frozen_error(self, request, components)
+            raise frozen_error(self, wanted, components)
         from .turns import resolve_missing
 
         return resolve_missing(self, wanted, components)
 
     def build_anew(self, request: Request) -> Resolution:
         """Build and store a request without looking it up."""
-        return self.compile(request, self.components(request))
+        return self.compile(only(request), self.components(request))
 
-    def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
+    def compile(self, wanted: Wanted, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""
         from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
-        begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
+        begin_loading(wanted.request.libraries, self.toolchain.library)  # in a thread, while the following is imported
         from .compile import compile_and_store
 
-        return compile_and_store(self, request, components)
+        return compile_and_store(self, wanted, components)
 
     def _uncached(self, request: Request) -> Resolution:
         from .compile import build

@@ -124,7 +124,7 @@ def _number(value: float) -> str:
 def _figures(info: CacheInfo) -> str:
     cells = [
         f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>"
-        for name, value in info.rows()
+        for name, value in info._rows()
         if name not in ("directory", "tier")
     ]
     return f"<dl class='figures'>{''.join(cells)}</dl>"

@@ -146,6 +146,10 @@ class BundleTier(Tier):
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
         return self._opened().get(kind, key)
 
+    def targets(self) -> Sequence[str]:
+        """The targets of its code; empty until it was opened."""
+        return self._bundle.report.targets if isinstance(self._bundle, Bundle) else ()
+
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
         return [file.key for file in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
