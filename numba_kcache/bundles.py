@@ -84,28 +84,13 @@ def export_bundle(
         return write_bundle(bundle)
     from .tiers.image import write_image
 
-    return write_image(layout, bundle, entries, _toolchain(session, entries))
+    return write_image(layout, bundle, entries)
 
 
 def _unchanged(session: Session, file: BundledFile) -> bytes | None:
     """The bytes of an entry that was chosen; None if it was removed or changed since it was verified."""
     data = session.local.get_encoded(file.key)
     return data if data is not None and sha256(data).hexdigest() == file.sha256 else None
-
-
-def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list[str]]:
-    """Versions and builds of the compilers of these entries, by the name of the tool."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for file in files:
-        data = _unchanged(session, file)
-        if data is None:
-            continue  # writing the bundle reports it
-        made_of = _made_of(entry_format.decode_entry(data, file.key))
-        for kind in ("compilers", "versions"):
-            tools = made_of[kind][1]
-            for tool, build in tools.items() if isinstance(tools, dict) else ():
-                found[tool].add(str(build))
-    return {tool: sorted(builds) for tool, builds in sorted(found.items())}
 
 
 def _chosen(

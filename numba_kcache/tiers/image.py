@@ -4,8 +4,8 @@ Promise     A blob is parsed only after its size and sha256 were compared with t
             followed, and no name in it is used as a path. Unpacking ends with an error before it writes more than the
             layer's own size and one kernel's limit (`MAX_FILE_BYTES`), or a bundle of another size than its first
             bytes state. The anonymous file that it fills is a bundle like any other, refused or used as a whole.
-            The same entries give the same digests, on every machine: the image contains no time, user or host name, and
-            no output of a compressor whose version could matter. The tag leads to the old image or to the new one.
+            The same entries give the same digests, with the same versions of Python and zlib: the image contains no
+            time, user or host name. The tag leads to the old image or to the new one.
 Method      One layer with the bundle, a config with labels, a manifest with the same texts as annotations, then
             index.json. The layer has the gzip format, which model-cache operators of Kubernetes require, but is not
             compressed: entries are compressed already. These operators read only files under io.triton.cache; users and
@@ -26,10 +26,10 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from struct import Struct
+from itertools import chain
 from typing import IO, Any
 
 from ..errors import BundleError
@@ -75,8 +75,6 @@ _MAX_MEMBER_BYTES = (8 << 30) - 1
 
 _MAX_TEXT = 4096
 _BLOCK_BYTES = 512
-_USTAR = Struct("100s8s8s8s12s12s8s1s100s8s247x")
-_STORED_BYTES = 65535  # largest block of deflate without compression
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -248,16 +246,13 @@ def _folder(root: int, names: Sequence[str], *, makes: bool = False) -> int:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_image(
-    place: LayoutPlace, bundle: Assembled, entries: Sequence[BundledFile], toolchain: Mapping[str, Sequence[str]]
-) -> BundleReport:
+def write_image(place: LayoutPlace, bundle: Assembled, entries: Sequence[BundledFile]) -> BundleReport:
     """Write an image under its tag, and replace an image that has this tag.
 
     Args:
         place: Directory and tag; a missing directory is made.
         bundle: The bundle to put into it.
         entries: The entries in that bundle.
-        toolchain: Versions and builds of the compilers, by the tool's name.
 
     Raises:
         BundleError: It cannot be written, or the directory holds something else.
@@ -269,7 +264,7 @@ def write_image(
         os.makedirs(place.directory, exist_ok=True)
         root = os.open(place.directory, os.O_RDONLY | DIRECTORY | CLOEXEC)
         try:
-            _write(root, place.tag or _DEFAULT_TAG, bundle, describe(bundle.report, entries, toolchain))
+            _write(root, place.tag or _DEFAULT_TAG, bundle, describe(bundle.report, entries))
         finally:
             os.close(root)
     except (OSError, ValueError) as error:
@@ -277,18 +272,15 @@ def write_image(
     return bundle.report
 
 
-def describe(
-    report: BundleReport, entries: Sequence[BundledFile], toolchain: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
+def describe(report: BundleReport, entries: Sequence[BundledFile]) -> dict[str, str]:
     """Labels and annotations of an image."""
-    kernels = sorted({kernel for entry in entries for kernel in entry.kernels})
+    kernels = ",".join(sorted({kernel for entry in entries for kernel in entry.kernels}))
     capabilities = sorted({parse_target(each).cc for each in report.targets if "_" in each})
     gpus = [{"backend": "cuda", "arch": f"{major}{minor}", "warp_size": 32} for major, minor in capabilities]
     ours = {
         "entries": str(report.entries),
         "targets": ",".join(report.targets),
-        "kernels": _first(kernels),
-        "toolchain": _first([f"{tool}={'|'.join(builds)}" for tool, builds in toolchain.items()]),
+        "kernels": kernels if len(kernels) <= _MAX_TEXT else "",
         "signed-by": report.signed_by,
     }
     return {
@@ -298,16 +290,6 @@ def describe(
         f"{OPERATOR_LABELS}/cache-size-bytes": str(report.size_bytes),
         f"{OPERATOR_LABELS}/summary": _json({"targets": gpus}).decode(),
     }
-
-
-def _first(texts: Sequence[str]) -> str:
-    """List as many texts as fit into a label, and the number of the others."""
-    kept: list[str] = []
-    for text in texts:
-        if len(",".join([*kept, text])) > _MAX_TEXT:
-            return ",".join([*kept, f"and {len(texts) - len(kept)} more"])
-        kept.append(text)
-    return ",".join(kept)
 
 
 def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> None:
@@ -320,7 +302,7 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     blobs = _folder(root, _BLOBS, makes=True)
     try:
         tar = sha256()
-        layer = _publish_blob(blobs, _GZIP_TYPES[0], _gzip(_tar(bundle), tar))
+        layer = _publish_blob(blobs, _GZIP_TYPES[0], _layer(bundle, tar))
         platform = {"architecture": "amd64", "os": "linux"}  # registries require one; the image has no CPU code
         rootfs = {"type": "layers", "diff_ids": [f"sha256:{tar.hexdigest()}"]}
         config_json = _json({**platform, "config": {"Labels": about}, "rootfs": rootfs})
@@ -352,36 +334,23 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
-def _tar(bundle: Assembled) -> Iterator[bytes]:
-    yield _header(f"{_FOLDER}/", b"5", 0o755)
-    yield _header(f"{_FOLDER}/{_FILE}", b"0", 0o644, bundle.report.size_bytes)
-    yield from bundle.parts
-    yield bytes(-bundle.report.size_bytes % _BLOCK_BYTES)
-    yield _header(_FILE, b"1", 0o644, link=f"{_FOLDER}/{_FILE}")
-    yield bytes(2 * _BLOCK_BYTES)
+def _layer(bundle: Assembled, digest: Any) -> Iterator[bytes]:
+    """A tar archive in the gzip format, not compressed; its parts are added to a digest before that."""
+    from tarfile import DIRTYPE, LNKTYPE, REGTYPE, USTAR_FORMAT, TarInfo
 
+    def header(name: str, kind: bytes, mode: int, size_bytes: int = 0, link: str = "") -> bytes:
+        member = TarInfo(name)  # its owner is root, its time 0
+        member.type, member.mode, member.size, member.linkname = kind, mode, size_bytes, link
+        return member.tobuf(USTAR_FORMAT)
 
-def _header(name: str, kind: bytes, mode: int, size_bytes: int = 0, *, link: str = "") -> bytes:
-    """A ustar header, with owner root and modification time 0; not by tarfile, whose versions write other bytes."""
-    numbers = (b"%07o" % mode, b"%07o" % 0, b"%07o" % 0, b"%011o" % size_bytes, b"%011o" % 0, b" " * 8)
-    header = _USTAR.pack(name.encode(), *numbers, kind, link.encode(), b"ustar\00000")
-    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
-
-
-def _gzip(parts: Iterable[bytes], digest: Any) -> Iterator[bytes]:
-    """Wrap as gzip (RFC 1952) in stored blocks (RFC 1951, 3.2.4), not by zlib, whose versions may split differently.
-
-    The parts are added to a digest too.
-    """
-    yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-    checksum, size_bytes, held = 0, 0, b""
+    path, size_bytes = f"{_FOLDER}/{_FILE}", bundle.report.size_bytes
+    gzip = zlib.compressobj(0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    parts = chain(
+        (header(_FOLDER, DIRTYPE, 0o755), header(path, REGTYPE, 0o644, size_bytes)),
+        bundle.parts,
+        (bytes(-size_bytes % _BLOCK_BYTES), header(_FILE, LNKTYPE, 0o644, link=path), bytes(2 * _BLOCK_BYTES)),
+    )
     for part in parts:
         digest.update(part)
-        checksum, size_bytes = zlib.crc32(part, checksum), size_bytes + len(part)
-        held += part
-        whole = len(held) - len(held) % _STORED_BYTES
-        for at in range(0, whole, _STORED_BYTES):
-            yield b"\0\xff\xff\0\0" + held[at : at + _STORED_BYTES]
-        held = held[whole:]
-    yield b"\1" + len(held).to_bytes(2, "little") + (len(held) ^ 0xFFFF).to_bytes(2, "little") + held
-    yield checksum.to_bytes(4, "little") + (size_bytes & 0xFFFFFFFF).to_bytes(4, "little")
+        yield gzip.compress(part)
+    yield gzip.flush()

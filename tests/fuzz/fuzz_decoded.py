@@ -201,11 +201,10 @@ def counters(bases: Bases, chance: random.Random) -> None:
     """The counts of other processes: sums, a table and a page."""
     base = {"hits": 3, "misses": 2.0, "time_saved_s": 1.5, "reason/options": 2, "day/2026-11-22/hits": 3,
             f"hits/{bases.key[:16]}": 2, "compile_time_s": 0.5, "tier/ab/hits": 1}  # fmt: skip
-    folder = bases.folder / "v1" / "statistics"
+    folder = bases.folder / "v1"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(mutated(base, chance) if chance.random() < 0.9 else chance.choice(ODD))
-    (folder / "2026-11-22.jsonl").write_text(f"\n{text}\n")
-    (folder / "total").write_text(json.dumps(mutated(base, chance)))
+    (folder / "statistics").write_text(f"\n{text}\n\n{json.dumps(mutated(base, chance))}\n")
     sums = counters_of(bases.folder).read()
     counts = Counts.of(sums)
     info = CacheInfo("lifetime", "/x", 1, 1, 1, **counts.as_dict())
