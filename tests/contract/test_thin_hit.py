@@ -220,5 +220,5 @@ print(len(opened))
 
 @pytest.mark.slow
 def test_compile_opens_few_folders(tmp_path: Path) -> None:
-    """With look-up, reasons, locks, entry, manifest and history; a shard is made in the folder that contains it."""
-    assert int(in_python(OPENS, NUMBA_KCACHE_DIR=str(tmp_path / "mine"))) <= 76
+    """With look-up, reasons, locks, entry, manifest and history; a process opens each folder of a kind once."""
+    assert int(in_python(OPENS, NUMBA_KCACHE_DIR=str(tmp_path / "mine"))) <= 30

@@ -35,7 +35,7 @@ HANG_S = 150
 NAMES = ("a", "ab" * 31, "0" * 62, "ab" * 32, "1." + "ab" * 8, "2020-01-01.jsonl", "total", "evict.lock")
 """Files in the foreign folders: the first name is of another program, the others have the form of a store's files."""
 
-FOLDERS = ("entries", "manifests", "records", "tmp", "locks", "quarantine", "statistics", "tiers")
+FOLDERS = ("entries", "manifests", "records", "locks", "quarantine")
 
 
 def work(seconds: float) -> None:
