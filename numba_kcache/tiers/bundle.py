@@ -32,7 +32,7 @@ from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
-from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
+from ..store import CLOEXEC, DIRECTORY, NONBLOCK, open_in, rename_in, stat_in, unlink_in
 from ..store.disk import Descriptor, identity_of
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from .tier import Tier
@@ -48,7 +48,7 @@ MAGIC = b"\x89NKB\r\n\x1a\n"
 PREFIX = Struct("<8sHHIQ")  # magic, format, number of signatures, size of the index, size of all files
 DIGEST_BYTES = 16
 CHUNK_BYTES = 1 << 20
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _ROW = (str, int, str)
 _INDEX = {"entries": [(*_ROW, str, [str])], "manifests": [_ROW]}
 
@@ -418,22 +418,22 @@ def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> 
         OSError: It cannot be written, or something else than a regular file has that name.
     """
     private = f".{os.getpid()}.{os.urandom(8).hex()}"
-    fd = os.open(private, _CREATE, 0o666, dir_fd=folder)
+    fd = open_in(folder, private, _CREATE, 0o666)
     try:
         with open(fd, "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         _require_file(folder, name())
-        os.rename(private, name(), src_dir_fd=folder, dst_dir_fd=folder)
+        rename_in(folder, private, folder, name())
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
-            os.unlink(private, dir_fd=folder)
+            unlink_in(folder, private)
         raise
 
 
 def _require_file(folder: int, name: str) -> None:
     """Raise OSError if a name in an open folder leads to a link, a device, a pipe or a folder."""
     with suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        if not stat.S_ISREG(stat_in(folder, name).st_mode):
             raise OSError(errno.EEXIST, "only regular files are replaced, and the one there is not")

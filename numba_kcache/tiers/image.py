@@ -36,7 +36,7 @@ from ..errors import BundleError
 from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
-from ..store import CLOEXEC, DIRECTORY, FOLDER
+from ..store import CLOEXEC, DIRECTORY, FOLDER, make_folder_in, open_below
 from ..store.disk import READ
 from ..store.entry import MAX_FILE_BYTES
 from .bundle import (
@@ -217,30 +217,11 @@ def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int, end_s: float)
 
 def _opened(root: int, *names: str) -> IO[bytes]:
     """Open a regular file below an open folder without following links."""
-    folder = _folder(root, names[:-1])
-    try:
-        file = open(os.open(names[-1], READ, dir_fd=folder), "rb")  # noqa: SIM115
-    finally:
-        os.close(folder)
+    file = open(open_below(root, names, READ), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ValueError(f"{names[-1]} in it is not a regular file")
     return file
-
-
-def _folder(root: int, names: Sequence[str], *, makes: bool = False) -> int:
-    """Open a folder below an open one without following links; make it if it is missing and `makes`."""
-    folder = os.dup(root)
-    for name in names:
-        above = folder
-        try:
-            with suppress(FileExistsError):
-                if makes:
-                    os.mkdir(name, dir_fd=above)
-            folder = os.open(name, FOLDER, dir_fd=above)
-        finally:
-            os.close(above)
-    return folder
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -299,7 +280,11 @@ def _write(root: int, tag: str, bundle: Assembled, about: dict[str, str]) -> Non
     publish_in(root, lambda: LAYOUT_MARK, [_LAYOUT_VERSION])
     manifests = _read_index(root)["manifests"] if _INDEX in there else []
     others = [each for each in manifests if _tag_of(each) != tag]
-    blobs = _folder(root, _BLOBS, makes=True)
+    for at in range(len(_BLOBS)):
+        with suppress(FileExistsError):
+            make_folder_in(root, "/".join(_BLOBS[: at + 1]), 0o777)
+        os.close(open_below(root, _BLOBS[: at + 1], FOLDER))  # raises for a link
+    blobs = open_below(root, _BLOBS, FOLDER)
     try:
         tar = sha256()
         layer = _publish_blob(blobs, _GZIP_TYPES[0], _layer(bundle, tar))
