@@ -445,12 +445,13 @@ class Lookup:
         is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
         return None if is_evicted else found
 
-    def first(self, tried: Iterable[Candidate], source: str = "disk") -> Resolution | None:
+    def first(self, tried: Iterable[Candidate], source: str = "disk", *, is_counted: bool = True) -> Resolution | None:
         """Return the first of these candidates that is stored, and count it as a hit.
 
         Args:
             tried: The candidates in order.
             source: Source reported for an artifact of the local store.
+            is_counted: Whether it counts.
         """
         for candidate in tried:
             start = time.perf_counter()
@@ -469,6 +470,8 @@ class Lookup:
                     source, family = "tier", family_of(candidate.components)
                     variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
                     tier.keep_variant(family, variant)
+                if not is_counted:
+                    return Resolution(artifact, key, source)
                 return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
         return None
 

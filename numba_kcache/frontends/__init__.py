@@ -132,6 +132,8 @@ def _kind_of(module: str) -> str:
     top, _, rest = module.partition(".")
     if top == "numba_cuda_mlir":
         return "mlir"
+    if top == __name__.partition(".")[0]:  # a stand-in of this package
+        return {"cuda": "numba", "mlir": "mlir"}.get(rest.partition(".")[0], "")
     return "numba" if top == "numba_cuda" or (top == "numba" and rest.partition(".")[0] in ("cuda", "core")) else ""
 
 
