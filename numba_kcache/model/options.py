@@ -232,7 +232,7 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
             raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
         why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word)
-        if why and not is_value:
+        if why and not (is_value and flag[:1] != "-"):
             raise _refuse(name, flag, "this flag is not accepted", why)
     return tuple(map(plain, value))
 
