@@ -18,8 +18,7 @@ from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
 from .settings import Settings, default_directory
-from .store.listing import ORDERS, Order
-from .store.report import EntryInfo, Problem
+from .store.listing import ORDERS, EntryInfo, Order, Problem
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Unpack

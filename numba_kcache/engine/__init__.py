@@ -63,7 +63,6 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..model import Origin
     from ..model.reason import Reason, ReasonKind
     from ..store.entry import StoredEntry, Variant
-    from ..store.memory import MemoryStore
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier, TierReport
@@ -361,7 +360,7 @@ class Lookup:
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 
-    def settled(self) -> DiskStore | MemoryStore:
+    def settled(self) -> DiskStore:
         """The local store, once all entries found in tiers are stored there."""
         if self.chain is not None:
             self.chain.settle()
@@ -798,7 +797,7 @@ def save_collected() -> None:
             collected.popleft()()
 
 
-def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+def _save(statistics: Statistics, store: DiskStore, mode: str) -> None:
     unsaved = statistics.take_unsaved()
     if unsaved and mode in STORING:
         store.counters.add(unsaved)

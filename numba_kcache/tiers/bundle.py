@@ -33,8 +33,8 @@ from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
 from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
+from ..store.disk import Descriptor, identity_of
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
-from ..store.tree import Descriptor, identity_of
 from .tier import Tier
 from .trust import SIGNATURE_BYTES, Trust, sign, statement
 

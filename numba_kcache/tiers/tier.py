@@ -1,7 +1,7 @@
 """The interface of a store behind the local one: it transfers whole files by key, and is not trusted.
 
-Promise     A tier stores and returns the bytes of `store.entry.encode_entry` unchanged. It may fail in any way and at
-            any time: its caller (tiers.checked_tier) treats every exception as a miss.
+Promise     A tier stores and returns the bytes of `store.encoding.encode_entry` unchanged. It may fail in any way and
+            at any time: its caller (tiers.checked_tier) treats every exception as a miss.
 Not here    Verification, back-fill, counting (tiers.checked_tier).
 """
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import KernelCache
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -134,3 +135,17 @@ def test_checkout_in_front_of_the_installed_numba_is_imported(tmp_path: Path) ->
     assert "numba" in warm["loaded"]
     assert cold["keys"] == warm["keys"] == real["keys"] != stored["keys"]
     assert (cold["misses"], warm["hits"], real["hits"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
+    """A kernel in a mounted bundle is launched without Numba, in an empty cache and in a frozen one."""
+    stored = said(programs.COMMON, tmp_path / "cache", KIND=kind)
+    cache = KernelCache(tmp_path / "cache")
+    cache.export_bundle(tmp_path / "all.kcache")
+
+    for mode in ("readwrite", "frozen"):
+        env = {"NUMBA_KCACHE_TIERS": str(tmp_path / "all.kcache"), "NUMBA_KCACHE_MODE": mode, "KIND": kind}
+        found = said(programs.COMMON, tmp_path / mode, **env)
+
+        assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
