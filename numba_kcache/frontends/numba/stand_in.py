@@ -108,7 +108,7 @@ class Standing:
 
     _home: Home
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         raise NotImplementedError
 
     @property
@@ -117,7 +117,7 @@ class Standing:
         module, name = self._home.target
         if module not in sys.modules:
             raise AttributeError("Numba is not loaded")
-        return getattr(sys.modules[module], name).typing_context.resolve_value_type(self._numba_object())
+        return getattr(sys.modules[module], name).typing_context.resolve_value_type(self._stands_for())
 
 
 class StandIn(Standing):
@@ -127,25 +127,25 @@ class StandIn(Standing):
         self._home, self._path = home, path
         self.__module__ = modules[home.kind]
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"cuda.{self._path} has no attribute {name!r}")
-        return getattr(self._numba_object(), name)
+        return getattr(self._stands_for(), name)
 
     def __getitem__(self, item: Any) -> Any:
-        return self._numba_object()[item]
+        return self._stands_for()[item]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._numba_object()(*args, **named)
+        return self._stands_for()(*args, **named)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or bool(self._numba_object() == real_of(other))
+        return self is other or bool(self._stands_for() == real_of(other))
 
     def __hash__(self) -> int:
-        return hash(self._numba_object())
+        return hash(self._stands_for())
 
     def __repr__(self) -> str:
         return f"<stand-in for {self._home.cuda}.{self._path}>"
@@ -167,9 +167,9 @@ class StandInModule(Standing, ModuleType):
             return functools.partial(found, home)
         if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
             return _made(home.kind, f"{self._path}.{name}".lstrip("."))
-        return getattr(self._numba_object(), name)
+        return getattr(self._stands_for(), name)
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         path = self._path
         found = real(self._home, f"the program uses {self.__name__} on the host")
         return functools.reduce(getattr, path.split("."), found) if path else found
@@ -178,13 +178,13 @@ class StandInModule(Standing, ModuleType):
         if name.startswith("_"):
             super().__setattr__(name, value)
         else:
-            setattr(self._numba_object(), name, real_of(value))
+            setattr(self._stands_for(), name, real_of(value))
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._numba_object(), name)
+        delattr(self._stands_for(), name)
 
     def __dir__(self) -> list[str]:
-        return dir(self._numba_object())
+        return dir(self._stands_for())
 
 
 @functools.cache
@@ -213,7 +213,7 @@ class DeviceFunction(Standing):
         self._defaults = [*map(id, function.__defaults__ or ())]
         self._dispatcher: Any = None
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         from .copies import copied
 
         jit = real(self._home, f"{self.__qualname__} is used on the host").jit
@@ -224,12 +224,12 @@ class DeviceFunction(Standing):
         return self._dispatcher
 
     def __call__(self, *args: Any) -> Any:
-        return self._numba_object()(*args)
+        return self._stands_for()(*args)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{self.py_func.__name__} has no attribute {name!r}")
-        return getattr(self._numba_object(), name)
+        return getattr(self._stands_for(), name)
 
     def __reduce__(self) -> Any:
         return self.__qualname__

@@ -83,12 +83,12 @@ class Unread(RefusedByName):
 
 
 standing: set[type] = set()
-"""Classes of stand-ins for a Numba's objects, once the program has imported one."""
+"""Classes of stand-ins for a compiler's objects, once the program has imported one."""
 
 
 def real_of(value: Any) -> Any:
-    """Numba's object in place of a stand-in; others unchanged."""
-    return value._numba_object() if type(value) in standing else value
+    """The compiler's object in place of a stand-in; others unchanged."""
+    return value._stands_for() if type(value) in standing else value
 
 
 class Trust(dict[str, bool]):
