@@ -38,8 +38,9 @@ _COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written", "waits")
 _TRIES = 4
 """Attempts to add to a manifest that other processes write to at the same time."""
 
-WORTH_S, _MOST_WORTH_S = 1.0, 10.0
-"""Seconds that a hit may take, for it saves a compile: at least, and at most if the entry records a longer compile."""
+WORTH_S, _NEAR_WORTH_S, _MOST_WORTH_S = 1.0, 0.25, 10.0
+"""Seconds that a hit may take, for it saves a compile: at least (from a server; from a directory, which is near), and at
+most if the entry records a longer compile."""
 
 
 class CheckedTier:
@@ -114,7 +115,8 @@ class CheckedTier:
         worth_s = 0.0
         if entry is not None:
             compile_s = entry.header.get("compile_time_s")
-            worth_s = max(WORTH_S, min(compile_s, _MOST_WORTH_S)) if isinstance(compile_s, float) else WORTH_S
+            least_s = WORTH_S if self.tier.is_remote else _NEAR_WORTH_S
+            worth_s = max(least_s, min(compile_s, _MOST_WORTH_S)) if isinstance(compile_s, float) else least_s
         self.charge(start_s, worth_s=worth_s)
         return data, entry
 

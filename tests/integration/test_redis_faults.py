@@ -17,7 +17,7 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.entry import ENTRY, StoredEntry
-from numba_kcache.store.folders import TIERS
+from numba_kcache.store.folders import LOCKS
 from numba_kcache.tiers import redis as client
 from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker
 from numba_kcache.tiers.chain import Chain
@@ -182,7 +182,7 @@ def is_asked(breaker: Breaker, outcome: OSError | None = None) -> bool:
 
 def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path) -> None:
     """The other ranks ask for themselves, and a failure keeps all of them from asking again."""
-    path = folder_of(tmp_path, TIERS)
+    path = folder_of(tmp_path, LOCKS)
     first, second, third = Breaker(path, LABEL), Breaker(path, LABEL), Breaker(path, LABEL)
 
     with first.asking():
@@ -291,7 +291,7 @@ def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None
 
 def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None:
     """One process of the node asks; the others when it had an answer."""
-    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    clock, path = Clock(), folder_of(tmp_path, LOCKS)
     first, second = Breaker(path, LABEL, clock=clock), Breaker(path, LABEL, clock=clock)
     assert is_asked(first)
     assert is_asked(second)
@@ -310,7 +310,7 @@ def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None
 
 def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
     """In each period one of eight processes sends a request."""
-    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    clock, path = Clock(), folder_of(tmp_path, LOCKS)
     node = [Breaker(path, LABEL, clock=clock) for _ in range(8)]
     assert is_asked(node[0], OSError("away"))
     asked = []
@@ -323,7 +323,7 @@ def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
 
 def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -> None:
     """A failure with a time in the future is ignored."""
-    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    clock, path = Clock(), folder_of(tmp_path, LOCKS)
     assert is_asked(Breaker(path, LABEL, clock=clock), OSError("away"))
     clock.now_s -= 10 * PERIOD_S
 
