@@ -29,7 +29,6 @@ from ..engine.session import Session, process_session
 from ..errors import FrozenCacheError, KCacheWarning
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch
-from ..launch import native
 from ..model import NO_TARGET, Event, EventKind, trouble
 from ..model.cubin import read_cubin
 from .turn import Turn
@@ -172,8 +171,7 @@ class Backend:
                         return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
                     built = wanted.take_turn(caller)
                 if built is None:
-                    observer.begin_observing()
-                    self._pending.of = wanted
+                    self._pending.of = wanted, observer.begin_observing()
                     return None
                 code = built.payloads[ALONE]
                 why = wanted.mismatch(code, self._compiler)
@@ -208,8 +206,12 @@ class Backend:
 
     def _ended(self) -> tuple[_Compile | None, list[Any]]:
         """End what this thread looked up last, and return it with what NVRTC has asked since."""
-        wanted, self._pending.of = getattr(self._pending, "of", None), None
-        return wanted, [] if wanted is None else native.unwatch()
+        (wanted, mark), self._pending.of = getattr(self._pending, "of", None) or (None, None), None
+        if mark is None:
+            return None, []
+        from ..headers.observer import end_observing
+
+        return wanted, end_observing(mark) or []
 
 
 def replace(compiler: Any, _every_kernel: bool) -> None:

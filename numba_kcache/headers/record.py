@@ -112,11 +112,11 @@ def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Too
     why = unobservable(toolchain, is_probed=True)
     try:
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
+        if why:
+            raise Untracked(f"this NVRTC cannot be observed: {why}")
         is_alone = not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen)
         if is_alone and search.read is None:
             return HeadersRead()  # it asked for no file
-        if why:
-            raise Untracked(f"this NVRTC cannot be observed: {why}")
         _require_one_working_directory(recording.seen)
         texts = b"\n".join([*search.texts, *recording.texts.values()])
         if words.has_clock(texts) or words.hides_clock(texts):
