@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import Session, configure_process, process_events, process_session, register, settings_of
+from .engine import Session, configure_process, process_events, process_session, register, settings_of
 from .errors import KCacheError, OptionError, shortening
 from .get_or import GetOr
 from .kernel import Kernel

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import RunsUncached, Session
+from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, shorten
 from .frontends import define
 from .frontends.repeats import CROWDED, Kernels, call_of, copied, written

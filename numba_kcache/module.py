@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .engine.session import Session
+from .engine import Session
 from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
 from .frontends import Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module

@@ -25,8 +25,8 @@ NUMBAS = {"numba.cuda.dispatcher": "numba_cuda", "numba_cuda_mlir.descriptor": "
 """The modules of both Numbas that are patched, each with its package."""
 
 PATCHES = {
-    "numba.cuda.dispatcher": "frontends.numba.llvm_install",
-    "numba_cuda_mlir.descriptor": "frontends.numba.mlir_install",
+    "numba.cuda.dispatcher": "frontends.numba.llvm_dispatcher",
+    "numba_cuda_mlir.descriptor": "frontends.numba.mlir_dispatcher",
     "cuda.compute": "adapters.cuda_compute",
     "cupy.cuda.compiler": "adapters.cupy",
 }

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import numba_kcache
-from numba_kcache.engine import session as process_cache
-from numba_kcache.engine.session import save_collected
+from numba_kcache import engine
+from numba_kcache.engine import save_collected
 from numba_kcache.store import folders
 from tests.support.programs import require_paths, starts_programs
 
@@ -72,9 +72,9 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
     local.mkdir()
     monkeypatch.setattr(folders, "LOCAL_PARENT", str(local))  # of host files, and of locks of network directories
-    monkeypatch.setattr(process_cache, "_process", {})
-    monkeypatch.setattr(process_cache, "_overrides", {})
-    monkeypatch.setattr(process_cache, "_registered", {})
+    monkeypatch.setattr(engine, "_process", {})
+    monkeypatch.setattr(engine, "_overrides", {})
+    monkeypatch.setattr(engine, "_registered", {})
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from importlib.util import find_spec
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from ..engine import Session
 from ..engine.built import find_or_build
-from ..engine.session import Session
 from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..keys import Plain

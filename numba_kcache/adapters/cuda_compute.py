@@ -20,7 +20,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any, Protocol
 
-from ..engine.session import Session, process_session
+from ..engine import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
 from ..model import parse_target
 from .compute_arguments import ALGORITHMS, HOME

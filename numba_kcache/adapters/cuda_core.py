@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..engine import Session, process_session
 from ..engine.built import ALONE, find_built, keep_built, remove_built
-from ..engine.session import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
 from ..headers import HeadersRead
 from ..headers.observer import Event, Mark, begin_observing, end_observing, unobservable

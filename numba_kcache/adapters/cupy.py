@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+from ..engine import Session, process_session
 from ..engine.built import ALONE, Built, find_built, find_or_build
-from ..engine.session import Session, process_session
 from ..errors import FrozenCacheError, KCacheWarning
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch

@@ -21,8 +21,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from ..engine import Session, process_session
 from ..engine.built import Built, find_built, find_or_build
-from ..engine.session import Session, process_session
 from ..errors import FrozenCacheError
 from ..keys import Plain
 from ..model import trouble

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.session import configured
+from ..engine import configured
 from ..errors import KCacheError, SettingsError
 from ..numba_hook import install
 from ..observe.text import bytes_text

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..engine.session import Session
+from ..engine import Session
 from ..errors import plain
 from ..model import NamedTuple
 from ..observe.info import CacheInfo

@@ -1,36 +1,72 @@
-"""`Request`: one artifact to find or build; `candidates`: which request, in which store, with code of which compiler.
+"""Resolve requests to artifacts: `Request`, the candidates for it, and `Session`, which looks up, else compiles once.
 
 Promise     A `Request` is all that the engine knows of a kernel of any kind: the components of its key, its build
             function, and its names. No other module decides on an order of look-ups: waiting for another process, tiers
             and explanations read `candidates`, too. Compilers are identified no earlier than the first candidate that
             needs them.
-Method      To find out that compilers are not installed takes longer than the rest of a first launch. So while there is
+            An artifact is found only under the key of the request that would be compiled. Every failure of reading
+            stored data is a miss: only `keys` and `_read` read it; each returns a value or emits one event.
+            Each resolution emits one HIT or MISS. Of many threads and processes that resolve the same request at once,
+            one of them compiles, and the others wait a bounded time.
+            The process has one session of its own at a time, made at first use from the settings in force;
+            registered tiers and subscribers survive a change of settings.
+Method      `Lookup` is the part that never compiles. A source without includes has its complete key at once, so a warm
+            start reads one file. The manifest of a family (the key without compilers and versions) lists the entries
+            stored for it; it is read where code of any compiler is accepted.
+            To find out that compilers are not installed takes longer than the rest of a first launch. So while there is
             no record of them, code of any compiler is looked for first, in the stores where it is accepted.
-Not here    Making a request for a kind of kernel (frontends.source, frontends.numba.definition); the keys of a
-            candidate and reading its entry (session).
+Not here    Making a request for a kind of kernel (frontends); the work after a miss (turns, compile); kernels, launches
+            and devices.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import threading
+import time
 import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..keys import COVERED, Component
-from ..model import NO_TARGET, Artifact, Choice, NamedTuple, Target
-
-if TYPE_CHECKING:
-    from ..tiers.checked_tier import CheckedTier
-    from .session import Lookup
+from ..errors import KCacheError, OptionError, UncacheableError
+from ..keys import COVERED, Component, components, derive, names_a_compiler
+from ..launch.launcher import Loader
+from ..model import (
+    NO_TARGET,
+    Artifact,
+    Choice,
+    Emit,
+    Event,
+    EventKind,
+    NamedTuple,
+    Protocol,
+    Target,
+    artifact_from_header,
+    trouble,
+)
+from ..observe import Events, Statistics
+from ..settings import Settings, default_directory, misspelt, read_settings
+from ..store import renewed_in_children
+from ..store.disk import DiskStore, open_store
+from ..store.entry import is_key
+from ..toolchain import Identified, Toolchain
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
+    from ..explanation.text import Explanation
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
     from ..model import Origin
-    from ..model.reason import ReasonKind
-    from ..toolchain import Toolchain
+    from ..model.reason import Reason, ReasonKind
+    from ..store.entry import StoredEntry, Variant
+    from ..store.memory import MemoryStore
+    from ..tiers.chain import Chain
+    from ..tiers.checked_tier import CheckedTier
+    from ..tiers.tier import Tier, TierReport
 
     class Declared(Protocol):
         """The resolutions of a kernel whose signatures are known before a launch (`signature=`)."""
@@ -153,7 +189,7 @@ class Resolution(NamedTuple):
     row: Mapping[str, Any] = {}
 
 
-# -- request -----------------------------------------------------------------------------------------------------------
+# -- candidates --------------------------------------------------------------------------------------------------------
 
 
 _SAME_DEVICE = "code for the same device without its architecture-specific instructions"
@@ -232,3 +268,639 @@ def _unidentified(
     for request in requests if stores else ():
         for tier in stores:
             yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)
+
+
+# -- looking up --------------------------------------------------------------------------------------------------------
+
+
+MEMORY_LIMIT_BYTES = 8 * 2**20
+"""Limit of the size of artifacts kept in memory for other kernel objects with equal keys, with 1 KiB added for each.
+
+It suffices for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small
+ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
+"""
+
+LOOKING = ("readwrite", "readonly", "frozen")
+"""Modes in which stored entries are used."""
+
+STORING = ("readwrite", "refresh", "verify")
+"""Modes in which entries and counts are stored."""
+
+_NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
+"""Placeholder until the compilers are identified."""
+
+_WITHOUT_COMPILERS = components({"compilers": {}, "versions": {}})
+
+_FOUND_QUICKLY = ("nvrtc", "nvJitLink")
+"""Libraries whose absence is found quickly; for the others cuda.pathfinder starts a process, which takes 100 ms."""
+
+
+class Store(Protocol):
+    """A store to look up in and to publish to: the local one, alone or with tiers behind it."""
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, verified; None if there is none."""
+
+    def put(self, entry: StoredEntry) -> bool:
+        """Store an entry. Returns True if it was stored locally."""
+
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put variants before those of a manifest. Returns True if they were stored locally."""
+
+
+class Lookup:
+    """The store of a cache, and the keys under which requests are looked up. `Session` inherits from it, and compiles.
+
+    Args:
+        settings: The settings in force.
+        directory: Directory of the store; None if no home directory is known.
+        process: Events of the process's cache, if this is that cache.
+
+    Attributes:
+        local: The local store.
+        chain: The local store with tiers behind it; None if there are no tiers.
+        store: The one of both that is looked up in and published to.
+        tiers: The stores behind the local one, in the order in which they are tried.
+        refused: Keys of stored code that could not be used; they are not looked up again until compiled.
+    """
+
+    def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
+        self.settings = settings
+        self.events = Events(process)
+        self.statistics = self.events.statistics
+        self.damaged: dict[str, str] = {}
+        self.refused: set[str] = set()
+        self.memory: OrderedDict[str, Artifact] = OrderedDict()
+        self._memory_bytes = 0
+        self._is_explaining = False
+        self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
+        self.store: Store = self.local
+        self.chain: Chain | None = None
+        self.tiers: Sequence[CheckedTier] = ()
+        self.toolchain = Toolchain(self.local.get_record, self._save_record, self._header_folder)
+        self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
+        self._absent: set[str] = set()
+        self._lock = threading.RLock()
+        renewed_in_children.add(self)
+
+    def after_fork(self) -> None:
+        """Renew locks that another thread of the parent may have held, and reset the counts."""
+        self._lock = threading.RLock()
+        self.toolchain.after_fork()
+        self.statistics.after_fork()
+
+    def mount(self, tier: Tier) -> None:
+        """Add a tier behind the local store, before those that are there already."""
+        from ..tiers.chain import Chain
+        from ..tiers.trust import trust_of
+        from .arrival import refusal_of
+
+        if self.chain is None:
+            self.store = self.chain = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
+            self.statistics.sources.append(self.chain.take_unsaved)
+        self.chain.mount(tier)
+        self.tiers = self.chain.tiers
+
+    def settled(self) -> DiskStore | MemoryStore:
+        """The local store, once all entries found in tiers are stored there."""
+        if self.chain is not None:
+            self.chain.settle()
+        return self.local
+
+    # -- compilers ----------------------------------------------------------------------------------
+
+    def components(self, request: Request) -> tuple[Component, ...]:
+        """List all components of a request, with the compilers of this process."""
+        found = self.compilers(request)
+        assert found is not None  # `looks` is True
+        return request.components + found
+
+    def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
+        """List the components that name the request's compilers.
+
+        With `looks=False`, with which each look-up begins, no compiler is searched for: the components come from the
+        record, if that is still true of the libraries that are installed now; otherwise None is returned.
+        """
+        makers = request.libraries, request.distributions
+        if makers == ((), ()):
+            return _WITHOUT_COMPILERS
+        known = self._compilers.get(makers)
+        if known is None or not looks:
+            found = self.toolchain.identify(*makers, looks=looks)
+            if found is None:
+                return None
+            if known is None or known[0] != found:
+                builds, versions = found
+                named = components({"compilers": dict(builds), "versions": dict(versions)})
+                known = self._compilers[makers] = found, named
+        return known[1]
+
+    def forget_compilers(self) -> None:
+        """Identify the compilers again at the next call."""
+        self._compilers.clear()
+
+    def unidentified(self, request: Request) -> tuple[Component, ...]:
+        """List the components of a request with placeholders for compilers that are not identified yet."""
+        return request.components + _NOT_IDENTIFIED
+
+    def lacks_compilers(self, request: Request) -> bool:
+        """Check whether one of the request's compilers is not installed, if that can be found quickly."""
+        sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
+        self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
+        return not self._absent.isdisjoint(request.libraries)
+
+    def takes_any_compiler(self, components: Sequence[Component]) -> bool:
+        """Check whether code of any compiler is accepted: by setting, in frozen mode, or if one is not installed."""
+        if self.settings.toolchain == "any" or self.settings.mode == "frozen":
+            return True
+        compilers = next(each.value for each in components if each.name == "compilers")
+        return isinstance(compilers, dict) and None in compilers.values()
+
+    # -- looking up ---------------------------------------------------------------------------------
+
+    def key(self, request: Request) -> str:
+        """Derive the key of a request.
+
+        Raises:
+            UncacheableError: The request cannot be keyed.
+        """
+        if request.uncacheable:
+            raise uncacheable(request, request.uncacheable)
+        self.forget_compilers()
+        key = derive(self.components(request))
+        self.toolchain.settle()
+        return key
+
+    def find(self, request: Request) -> Resolution | None:
+        """Find the stored artifact of exactly this request, without alternatives; None if it has to be built.
+
+        Raises:
+            UncacheableError: The request cannot be keyed.
+        """
+        if request.uncacheable:
+            raise uncacheable(request, request.uncacheable)
+        if self.settings.mode not in LOOKING:
+            return None
+        found = self.first(candidates(self, only(request)))
+        is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
+        return None if is_evicted else found
+
+    def first(self, tried: Iterable[Candidate], source: str = "disk") -> Resolution | None:
+        """Return the first of these candidates that is stored, and count it as a hit.
+
+        Args:
+            tried: The candidates in order.
+            source: Source reported for an artifact of the local store.
+        """
+        for candidate in tried:
+            start = time.perf_counter()
+            request, tier = candidate.request, candidate.tier
+            for key, variant in self.keys(candidate):
+                artifact = self.memory.get(key)
+                if artifact is not None:
+                    return self._hit(request, key, artifact, "memory", 0.0, variant)
+                artifact = None if key in self.refused else self._read(key, tier)
+                if artifact is None:
+                    continue
+                if artifact.target != request.target:
+                    self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
+                    continue
+                if tier is not None:
+                    source, family = "tier", family_of(candidate.components)
+                    variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
+                    tier.keep_variant(family, variant)
+                return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
+        return None
+
+    def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
+        """Yield the keys under which a candidate may be stored, each with its variant of the manifest, if any."""
+        try:
+            if candidate.request.headers:
+                yield from self._keys_by_headers(candidate)
+                return
+            if candidate.is_identified:
+                yield derive(candidate.components), None
+            if candidate.any_compiler:
+                for variant in self._variants(candidate):
+                    if is_key(variant["key"]):
+                        yield variant["key"], variant
+        except KCacheError:
+            raise
+        except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
+            why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
+            self.events.emit(trouble("manifest", why))
+
+    def has_changed_headers(self, request: Request, row: Mapping[str, Any]) -> bool:
+        """Check whether a header of a request differs from when the artifact with this row was found or compiled."""
+        from ..headers.lookup import is_unchanged
+
+        search: Any = request.headers
+        return search is None or not is_unchanged(row, search.roots(self.toolchain))
+
+    def _variants(self, candidate: Candidate) -> Sequence[Variant]:
+        family, tier = family_of(candidate.components), candidate.tier
+        if tier is not None:
+            return tier.get_manifest(family)
+        return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
+
+    def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
+        """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
+        from ..headers.lookup import find_key
+        from ..headers.roots import HeaderSearch
+
+        variants, search = self._variants(candidate), candidate.request.headers
+        if not variants or not isinstance(search, HeaderSearch):
+            return
+        # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
+        # paths, or if the user names one of them.
+        for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
+            roots = search.roots(toolchain)
+            start_s = time.perf_counter()
+            found = find_key(variants, candidate.components, roots, any_compiler=candidate.any_compiler)
+            if candidate.tier is not None:
+                candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
+            if found.key is not None and is_key(found.key):
+                is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
+                if found.renewed is not None and is_saved:
+                    self.local.add_variant(family_of(candidate.components), found.renewed)
+                yield found.key, found.renewed or found.variant
+                return
+
+    def _hit(
+        self, request: Request, key: str, artifact: Artifact, source: str, seconds: float, row: Variant | None
+    ) -> Resolution:
+        self.remember(key, artifact)
+        if self.toolchain.is_dirty:
+            self.toolchain.settle()
+        fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
+        times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
+        self.events.emit(Event(EventKind.HIT, {**fields, **times}))
+        return Resolution(artifact, key, source, is_stored=source != "memory", row=row or {})
+
+    def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
+        try:
+            entry = self.local.get(key)
+            if entry is None and tier is not None:
+                entry = tier.get(key)
+            if entry is None:
+                return None
+            if self.settings.shared:
+                from .arrival import arrived
+
+                return arrived(entry)
+            return artifact_from_header(entry.header, entry.payloads, is_launched=True)
+        except (ValueError, KCacheError) as error:
+            self.set_aside(key, f"no artifact: {error}")
+        except Exception as error:  # MemoryError, or any other: a store's contents must not make a launch fail
+            self.events.emit(trouble("entry", f"cannot read the entry {key}: {error!r}"))
+        return None
+
+    def set_aside(self, key: str, reason: str) -> None:
+        """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
+        self._forget_one(key)
+        self.refused.add(key)
+        self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
+        _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
+        is_known = self._forget_one(key)
+        return (not self.local.readonly and self.settled().remove(key)) or is_known
+
+    def _forget_one(self, key: str) -> bool:
+        with self._lock:
+            gone = self.memory.pop(key, None)
+            self._memory_bytes -= len(gone.cubin) if gone else 0
+        return gone is not None
+
+    # -- memory and records -------------------------------------------------------------------------
+
+    def remember(self, key: str, artifact: Artifact) -> None:
+        """Keep an artifact in memory, within `MEMORY_LIMIT_BYTES`."""
+        with self._lock:
+            before = self.memory.pop(key, None)
+            self.memory[key] = artifact
+            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
+            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may spoil the sum
+                self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
+            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
+                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
+
+    def forget(self) -> None:
+        """Drop all artifacts kept in memory."""
+        with self._lock:
+            self.memory.clear()
+            self._memory_bytes = 0
+        self.damaged.clear()
+        self.refused.clear()
+        self.toolchain.forget()
+        self._compilers.clear()
+        self._absent.clear()
+
+    def _save_record(self, name: str, record: dict[str, Any]) -> None:
+        if self.settings.mode in STORING and not self._is_explaining:
+            self.local.put_record(name, record)
+
+    def _header_folder(self) -> str:
+        """The folder for the headers that NVRTC holds itself; "" if nothing is stored, or others may write there."""
+        return self.local.private_folder("headers") if self.settings.mode in STORING else ""
+
+    def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
+        """Emit an event about a request."""
+        self.events.emit(Event(kind, {"kernel": request.label, "target": request.target.name, "key": key, **fields}))
+
+
+def family_of(components: Sequence[Component]) -> str:
+    """Name the manifest that lists the entries for these components, of any compiler."""
+    return derive(each for each in components if not names_a_compiler(each.name))
+
+
+def _record_damage(emit: Emit, damaged: dict[str, str], event: Event) -> None:
+    """Pass on an event of the store, and remember a damaged key, which explains the miss that follows."""
+    if event.kind is EventKind.DAMAGED:
+        damaged[str(event.fields.get("key"))] = str(event.fields.get("reason"))
+    emit(event)
+
+
+def variant_of(key: str, target: str, request: str) -> Variant:
+    """Describe an entry for its family's manifest: key, target, and the request with compilers and versions."""
+    return {"key": key, "target": target, "request": request}
+
+
+class RunsUncached(UncacheableError):
+    """The kernel cannot be cached, which was reported, but its front end's own launch runs it uncached."""
+
+
+def uncacheable(request: Request, why: str) -> UncacheableError:
+    """Make the error for a request that cannot be cached."""
+    return UncacheableError(f"cannot cache {request.label}", why)
+
+
+# -- one cache ---------------------------------------------------------------------------------------------------------
+
+
+class Session(Lookup):
+    """The engine behind one cache.
+
+    Args:
+        settings: The settings in force.
+        directory: Directory of the store; None if no home directory is known.
+        process: Events of the process's cache, if this is that cache.
+
+    Attributes:
+        compiled_for: The reasons of each compile, by the key of its artifact.
+        served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
+    """
+
+    def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
+        if collected:
+            save_collected()
+        super().__init__(settings, directory, process)
+        self.loader = Loader(self.events.emit)
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled_for: dict[str, tuple[Reason, ...]] = {}
+        self.served: dict[str | bytes, str] = {}
+        # the counts are saved at exit, or by `save_collected` once this session was garbage collected
+        save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)
+        weakref.finalize(self, collected.append, save).atexit = False
+        if settings.tiers and settings.mode != "off":  # import now, so that its atexit function runs after `_save`
+            from ..tiers.opening import open_tiers
+
+            for tier in reversed(open_tiers(settings)):
+                self.mount(tier)
+
+    def resolve(self, wanted: Wanted) -> Resolution:
+        """Find the artifact of a request, or one accepted in its place; otherwise build the request.
+
+        Raises:
+            KCacheError: The user's own errors, from the compilers.
+            UncacheableError: The request cannot be keyed, and it or the mode forbids to run it uncached.
+            FrozenCacheError: The artifact is not stored, and the mode is frozen.
+        """
+        request = wanted.request
+        if request.uncacheable:
+            return self._uncached(request)
+        looks = self.settings.mode in LOOKING
+        found = self.first(candidates(self, wanted)) if looks else None
+        if found is not None:
+            return found
+        components = self.components(request)
+        if self.settings.mode == "frozen":
+            from .explain import frozen_error
+
+            raise frozen_error(self, request, components)
+        from .turns import resolve_missing
+
+        return resolve_missing(self, wanted, components)
+
+    def build_anew(self, request: Request) -> Resolution:
+        """Build and store a request without looking it up."""
+        return self.compile(request, self.components(request))
+
+    def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
+        """Compile a request, and store it; the caller has the turn (turns)."""
+        from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
+
+        begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
+        from .compile import compile_and_store
+
+        return compile_and_store(self, request, components)
+
+    def _uncached(self, request: Request) -> Resolution:
+        from .compile import build
+
+        self.refuse(request)
+        return without_key(build(self, request, "")[0], request.uncacheable)
+
+    def refuse(self, request: Request, *, is_counted: bool = False) -> None:
+        """Report a request that runs uncached.
+
+        Args:
+            request: The request, with the reason.
+            is_counted: Whether it was counted as a miss before the reason was known.
+
+        Raises:
+            UncacheableError: The request or the mode forbids to run it uncached.
+        """
+        if request.strict or self.settings.mode == "frozen":
+            raise uncacheable(request, request.uncacheable)
+        self.emit(EventKind.UNCACHEABLE, request, "", reason=request.uncacheable)
+        if not is_counted:
+            from ..model.reason import Reason, ReasonKind
+
+            reasons = (Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable),)
+            self.emit(EventKind.MISS, request, "", reason=request.uncacheable, reasons=reasons)
+
+    # -- explaining ---------------------------------------------------------------------------------
+
+    def explain(self, wanted: Wanted, *, asks_why: bool = True) -> Explanation:
+        """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
+        from .explain import explain
+
+        # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
+        before, self._is_explaining = self._is_explaining, True
+        self.toolchain.load = self.local.peek_record
+        try:
+            found = explain(self, wanted, asks_why=asks_why)
+        finally:
+            self._is_explaining = before
+            self.toolchain.load = self.local.get_record
+        return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
+
+    # -- the cache as a whole -----------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Drop all artifacts in memory: each kernel is resolved again at its next launch. Queued launches still run."""
+        super().forget()
+        self.compiled_for.clear()
+        self.served.clear()
+        for kernel in all_of(self.users):
+            kernel.forget()
+        self.loader.forget()
+
+    def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
+        """Report the counts of each tier.
+
+        Args:
+            sums: Sums of the counters; None for the counts of this process.
+            asks: Send each tier a request first, to test whether it answers.
+        """
+        if self.chain is None:
+            return ()
+        if asks:
+            self.chain.ask()
+        return self.chain.reports(sums)
+
+    def save_counts(self) -> None:
+        """Add the counts since the last call to the counters beside the store."""
+        save_collected()
+        _save(self.statistics, self.local, self.settings.mode)
+
+    def lifetime(self) -> Mapping[str, float]:
+        """The sums of all processes' counts since the cache began, this one included."""
+        self.save_counts()
+        return self.local.counters.read()
+
+
+collected: deque[Callable[[], Any]] = deque()
+"""Functions that save the counts of caches that were garbage collected. The finalizer does not call them, since it may
+run during an import, where CPython fails (python/cpython#106176), or while a lock is held."""
+
+
+def save_collected() -> None:
+    """Save the counts of caches that were garbage collected."""
+    while collected:
+        # An error concerns only a cache that is gone, or another thread took the item: the caller must not see it.
+        with contextlib.suppress(Exception):
+            collected.popleft()()
+
+
+def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+    unsaved = statistics.take_unsaved()
+    if unsaved and mode in STORING:
+        store.counters.add(unsaved)
+
+
+_WITHOUT_KEY = itertools.count()
+
+
+def without_key(artifact: Artifact, why: str) -> Resolution:
+    """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
+    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
+
+
+def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
+    """List the members of a set to which a signal handler or another thread may add meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set changed during the iteration
+            return list(users)
+
+
+def checked_cache(cache: Any) -> Any:
+    """Require that `cache=` is a `KernelCache`, or None for the process's cache."""
+    if cache is not None and not hasattr(type(cache), "session"):  # this module must not import KernelCache
+        raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
+    return cache
+
+
+# -- the process's own session ---------------------------------------------------------------------------------------
+
+
+_process: dict[str, Session] = {}
+"""The session of the process's own cache, under "", once it was made; `setdefault` is atomic."""
+
+_overrides: dict[str, Any] = {}
+_registered: dict[str, Callable[[Settings], Tier]] = {}
+_configured: object = None
+"""Replaced by a new object at each change of the variables above, so that `process_session` notices the change."""
+
+process_events = Events()
+"""Events of the process's cache, which outlive each of its sessions."""
+
+
+def process_session() -> Session:
+    """Return the session of the process's own cache, made at first use from the settings in force."""
+    found = _process.get("")
+    while found is None:
+        configured = _configured
+        settings = settings_of(_overrides)
+        made = Session(settings, settings.directory or default_directory(), process_events)
+        for make in list(_registered.values()):
+            made.mount(make(settings))
+        if configured is _configured:  # no subscriber and no other thread changed it meanwhile
+            found = _process.setdefault("", made)  # another thread, or a signal handler, may have made one
+    return found
+
+
+def settings_of(overrides: Mapping[str, Any]) -> Settings:
+    """Read the settings in force; apply the log level, and warn of misspelt variables."""
+    settings = read_settings(overrides)
+    if misspelt:
+        _warn_of_misspelt()
+    if settings.log_level != "warning":
+        from ..observe.log import set_log_level
+
+        set_log_level(settings.log_level)
+    return settings
+
+
+def _warn_of_misspelt() -> None:
+    """Warn once of each variable that is named like a setting and is none: a misspelt one has no effect."""
+    from ..observe.log import warn
+
+    while misspelt:
+        name, meant = misspelt.popitem()
+        if name not in _warned_of:
+            _warned_of.add(name)
+            hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
+            warn(f"{name} names no setting and is ignored: {hint}")
+
+
+_warned_of: set[str] = set()
+
+
+def configured() -> dict[str, Any]:
+    """The configured settings of the process's cache, for its worker processes."""
+    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
+
+
+def register(name: str, make: Callable[[Settings], Tier]) -> None:
+    """Add a tier to the process's cache; `make` is called again after each change of settings."""
+    global _configured
+    _registered[name], _configured = make, object()
+
+
+def configure_process(overrides: Mapping[str, Any]) -> Settings:
+    """Change settings of the process's cache; each kernel is resolved again at its next launch.
+
+    Raises:
+        SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
+    """
+    global _configured
+    settings = settings_of({**_overrides, **overrides})
+    _overrides.update(overrides)
+    _configured = object()
+    before = _process.pop("", None)
+    if before is not None:
+        before.forget()
+    return settings

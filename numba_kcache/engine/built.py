@@ -5,7 +5,7 @@ Promise     The key covers the components' values, which are read once, and the 
             before it is stored. If a file of `depends` changes meanwhile, the result is not stored.
 Method      Each of the user's components is a component of the key, named `component[NAME]`, so that it cannot be
             confused with one of the engine's own. A hit or a miss is counted once in a process for each key.
-Not here    The artifact of the bytes (model.built), look-ups, turns and stores (session).
+Not here    The artifact of the bytes (model.built), look-ups, turns and stores (engine).
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from ..keys import Component, Plain, component, components, digest_of
 from ..model import BUILT, NO_TARGET, Artifact
 from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
-from . import Candidate, Request, Resolution, candidates, only
-from .session import LOOKING
+from . import LOOKING, Candidate, Request, Resolution, candidates, only
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
     from ..model import Origin
     from ..model.reason import ReasonKind
-    from .session import Session
+    from . import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
 Makers = tuple[()] | tuple[tuple[str, ...], tuple[str, ...]]  # libraries, distributions

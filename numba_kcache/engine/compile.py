@@ -23,11 +23,22 @@ from ..model.header import artifact_header
 from ..model.reason import Reason
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from . import Request, Resolution, candidates, only
-from .session import LOOKING, STORING, Lookup, family_of, uncacheable, variant_of, without_key
+from . import (
+    LOOKING,
+    STORING,
+    Lookup,
+    Request,
+    Resolution,
+    candidates,
+    family_of,
+    only,
+    uncacheable,
+    variant_of,
+    without_key,
+)
 
 if TYPE_CHECKING:
-    from .session import Session
+    from . import Session
 
 EXPLAINED_LIMIT = 4096
 """Most compiles whose reasons a process remembers; when there are this many, all are dropped."""

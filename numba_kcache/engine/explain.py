@@ -20,7 +20,7 @@ from . import Request, Wanted, candidates
 from .compile import subject_of
 
 if TYPE_CHECKING:
-    from .session import Lookup
+    from . import Lookup
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:

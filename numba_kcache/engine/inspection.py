@@ -25,7 +25,7 @@ from .arrival import refusal_of
 if TYPE_CHECKING:
     from ..store.report import Problem
     from ..store.tree import Found
-    from .session import Lookup, Session
+    from . import Lookup, Session
 
 
 def info_of(session: Session, scope: str) -> CacheInfo:

@@ -4,7 +4,7 @@ Promise     One process compiles, and the others wait a bounded time. Nobody wai
             process that would have to wait first resolves other kernels that its program declares with `signature=`,
             until the wait is over; it calls no user function, and an error is raised later, where that kernel is used.
 Method      Each of these kernels is tried once, in program order, and skipped if another process builds it.
-Not here    The turns themselves (store.locks, tiers.lease), and compiling (session, compile).
+Not here    The turns themselves (store.locks, tiers.lease), and compiling (engine, compile).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import Request, Resolution, Wanted, candidates, declared, only
-from .session import LOOKING
+from . import LOOKING, Request, Resolution, Wanted, candidates, declared, only
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain
-    from .session import Session
+    from . import Session
 
 waits = True
 """Whether to wait for another process; False in a warm-up worker that has other kernels to build."""

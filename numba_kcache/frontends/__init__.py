@@ -25,8 +25,7 @@ from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution, Wanted
-from ..engine.session import RunsUncached, Session, checked_cache, process_session
+from ..engine import Request, Resolution, RunsUncached, Session, Wanted, checked_cache, process_session
 from ..errors import (
     CodeRefusedError,
     FrozenCacheError,
@@ -53,8 +52,7 @@ from ..launch import (
     read_extents,
     stream_handle,
 )
-from ..launch.launcher import Launcher, Relaunch
-from ..launch.loader import LoadedKernel, LoadedModule
+from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
 from ..model import Artifact, Choice, Entry, Event, EventKind, Protocol, Target, choose_for_device, read_arch
 
 if TYPE_CHECKING:

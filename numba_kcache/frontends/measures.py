@@ -14,12 +14,21 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.session import RunsUncached
+from ..engine import RunsUncached
 from ..errors import LaunchConfigError, LaunchError, OptionError
-from ..launch import LEGACY_DEFAULT, LaunchShape, bindings, current_device, done, launch_shape, stream_handle
-from ..launch.arguments import choose, orders_of
+from ..launch import (
+    LEGACY_DEFAULT,
+    LaunchShape,
+    bindings,
+    choose,
+    current_device,
+    done,
+    launch_shape,
+    orders_of,
+    stream_handle,
+)
 from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
-from ..launch.loader import LoadedKernel
+from ..launch.launcher import LoadedKernel
 
 if TYPE_CHECKING:
     from . import Launches, Variant

@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import NoneType
 from typing import Any
 
-from ..engine.session import Session
+from ..engine import Session
 from ..keys import sha256
 
 LIMIT = 4096

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.session import STORING, Lookup
+from ..engine import STORING, Lookup
 from ..errors import KCacheError, LaunchError, OptionError, UncacheableError
 from ..model import Artifact, Choice, ptx_target
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import LaunchConfigError, LaunchError, OptionError
 from ..model import NamedTuple
 from . import AXES, Dim3, LaunchShape, bindings, done
-from .loader import LoadedKernel
+from .launcher import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 """Percentages of L1 used as shared memory, by Numba's names for them."""

@@ -16,7 +16,7 @@ import functools
 from typing import Any
 
 from ..model import SCALAR_SIZES
-from .arguments import Memory, is_immutable
+from . import Memory, is_immutable
 
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # the kinds of devices whose memory a kernel can access
 _READ_ONLY = 1

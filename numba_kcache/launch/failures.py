@@ -14,8 +14,7 @@ from typing import Any
 
 from ..errors import ArgumentError, CodeRefusedError, LaunchError
 from ..model import Target
-from . import Dim3, bindings
-from .arguments import ParameterSlot
+from . import Dim3, ParameterSlot, bindings
 
 _SHOWN_LENGTH = 60
 _HINTS = {

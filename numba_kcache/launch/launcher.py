@@ -1,32 +1,458 @@
-"""Launch a kernel: check and convert its arguments, pack them, and call the driver.
+"""Load an artifact on a device as a module, and launch its kernels: pack the arguments, and call the driver.
 
-Promise     Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
-            A launch without a stream goes to the stream of its arguments (`choose` in arguments); streams of other
-            libraries' arguments wait for it, and it waits for them, on the device. A launch on a given stream waits for
-            the streams of its arguments, and nothing waits for it.
+Promise     There is one module per artifact and device, also for several threads and kernel objects. `live[0]` of a
+            `LoadedKernel` tells whether its handle may still be used: false after `cuda.close()`, a context reset,
+            `clear()` or a fork; the kernel then has to be loaded again. A loaded module is never loaded a second time,
+            so that its variables have one address.
+            Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
             Launches may run in any number of threads, and one may interrupt another: no buffer is shared while in use.
-Method      `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
-            types, packs them and launches. A launch with other arguments, and every launch where the C module is not
-            built, goes to `_slow`, which checks the arguments one by one (`arguments`). `recognition` describes a
-            kernel to the C module at its second launch, or once many kernels with equal parameters were launched, which
-            share the description: importing `recognition` takes longer than a launch through `_slow`.
-Not here    Loading, contexts and devices (loader, launch); shape and limits (`launch_shape` and `check_launch` of
-            launch/__init__.py); the bound launches of a kernel (frontends).
-Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
+Method      If the program uses Numba, Numba's driver layer loads the module, by `Context.create_module_image(
+            ObjectCode.from_cubin(bytes))`: Numba then owns it, so `cuda.close()` and a reset unload it like Numba's own
+            modules, and the callback of a weak reference to Numba's module object clears `live`. Each device gets an
+            ObjectCode of its own: one shared by two contexts would be unloaded twice, and cuda.close() would fail.
+            Otherwise `cuModuleLoadData` loads it, in 0.1 ms less than the library that Numba makes (H200: 0.16 against
+            0.26 ms to the first function). If Numba is imported later, the next launch of a kernel of such a module
+            starts watching Numba's context, so that no handle from a destroyed context reaches the driver.
+            `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
+            types, packs them and launches. A launch with other arguments goes to `_slow`, which checks the arguments
+            one by one. `recognition` describes a kernel to the C module at its second launch, or once many kernels with
+            equal parameters were launched, which share the description: importing it takes longer than a launch through
+            `_slow`.
+Not here    The device, the streams, the shape of a launch and the checks of its arguments (launch/__init__.py); the
+            bound launches of a kernel (frontends).
+Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. CUDA driver API,
+            "Module Management", and cuThreadExchangeStreamCaptureMode: a thread in relaxed mode may make calls that
+            would otherwise end another thread's capture. numba-cuda 0.30.4, cudadrv/driver.py:
+            Context.create_module_image, CudaPythonModule.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from struct import Struct, pack, pack_into
 from typing import Any
 
-from ..errors import LaunchError, shorten
-from ..model import Parameter
-from . import NUMBA_CUDA_MODULE, Dim3, Launch, LaunchShape, address_of, check_interpreter, native, stream_handle
-from .arguments import Call, Order, PointerSlot, Slot, ValueSlot, WordSlot, choose, orders_of, others, struct_format
-from .loader import LoadedKernel
+from ..errors import CodeRefusedError, KCacheError, LaunchError, shorten
+from ..model import LONG_WAIT_S, Artifact, Emit, Entry, Event, EventKind, Parameter, misfit, tell_wait
+from ..store import renewed_in_children
+from . import (
+    BLOCK_LIMIT,
+    GRID_LIMIT,
+    NUMBA_CUDA_MODULE,
+    Call,
+    CurrentDevice,
+    DeviceLimits,
+    Dim3,
+    Launch,
+    LaunchShape,
+    Order,
+    PointerSlot,
+    Slot,
+    ValueSlot,
+    WordSlot,
+    address_of,
+    bindings,
+    check_interpreter,
+    check_launch,
+    choose,
+    context_id,
+    current_device,
+    device_attribute,
+    done,
+    is_capturing,
+    limits_of,
+    native,
+    orders_of,
+    others,
+    stream_handle,
+    struct_format,
+)
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+_SHARED_BY_DEFAULT = 48 * 1024
+
+_FUNCTION_ATTRIBUTES = {
+    "MAX_THREADS_PER_BLOCK": 0, "SHARED_SIZE_BYTES": 1, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8,
+    "PREFERRED_SHARED_MEMORY_CARVEOUT": 9, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14,
+}  # fmt: skip
+"""Numbers of CU_FUNC_ATTRIBUTE names."""
+
+LONGEST_WAIT_S = 5.0
+"""Longest wait for another thread that loads the same module; after it both load, and one of the two is unloaded."""
+
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+
+class LoadedKernel:
+    """One kernel on one device, ready to be launched.
+
+    Args:
+        entry: The kernel.
+        device: The device that it is loaded on.
+        function: Its CUfunction.
+        module: Its module; kept alive, since it clears `live`.
+    """
+
+    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
+        self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
+        self._limits, self._has_queried = limits_of(entry.safe_threads), False
+        self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic memory share the 48 KiB
+
+    def prepare(self, shape: LaunchShape, name: str) -> None:
+        """Check a shape against the limits on this device, and allow the dynamic shared memory that it needs.
+
+        Raises:
+            LaunchConfigError: The shape exceeds the limits; `name` is the kernel's name in the message.
+        """
+        limits, (_grid, (x, y, z), dynamic_bytes) = self._limits, shape
+        if dynamic_bytes or x * y * z > limits.threads_per_block:
+            limits = self.limits(dynamic_bytes)
+        check_launch(shape, limits, kernel=name)
+        if shape.shared_bytes:
+            self.allow_shared(shape.shared_bytes)
+
+    def limits(self, dynamic_bytes: int) -> DeviceLimits:
+        """The limits of the kernel on this device; that of shared memory is queried only where a launch needs it."""
+        if not self._has_queried or (dynamic_bytes and not self._limits.shared_bytes):
+            most, room, taken = self.attribute("MAX_THREADS_PER_BLOCK"), 0, 0
+            if dynamic_bytes:
+                room, taken = self.of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), self.attribute("SHARED_SIZE_BYTES")
+            self._limits, self._has_queried = DeviceLimits(GRID_LIMIT, BLOCK_LIMIT, most, room, taken), True
+        return self._limits
+
+    def set_attribute(self, name: str, value: int, action: str) -> None:
+        """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
+        which = _FUNCTION_ATTRIBUTES[name]
+        done(bindings().cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
+
+    def allow_shared(self, dynamic_bytes: int) -> None:
+        """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.
+
+        Source:
+            CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
+        """
+        if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need it
+            action = f"give {dynamic_bytes} bytes of dynamic shared memory to"
+            self.set_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic_bytes, action)
+            self._shared_allowed = dynamic_bytes
+
+    def prefer_shared(self, percent: int) -> None:
+        """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
+        self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
+
+    def has_lost_its_context(self) -> bool:
+        """True if the kernel must be loaded again because its context was destroyed."""
+        return bool(self.module.has_lost_its_context())
+
+    @property
+    def numba_function(self) -> Any:
+        """The function object for Numba's own launch code."""
+        self.module.stays[0] = True
+        return self.module.numba.get_function(self.entry.symbol)
+
+    def attribute(self, name: str) -> int:
+        """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
+        answer = bindings().cuFuncGetAttribute(_FUNCTION_ATTRIBUTES[name], self.function)
+        return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.entry.name}"))
+
+    def give_out(self) -> int:
+        """The driver's handle, for use outside this package; the module stays loaded from then on."""
+        self.module.stays[0] = True
+        return int(self.function)
+
+    def of_device(self, attribute: str) -> int:
+        """An attribute of the device."""
+        return device_attribute(self.device.ordinal, attribute)
+
+
+Code = tuple[Artifact, dict[str, Any]]  # with the table of sections that `misfit` fills at its first call
+
+
+def _require_fit(code: Code, entry: Entry, live: list[bool]) -> None:
+    """Refuse a kernel of a module whose cubin contradicts it; a single kernel was checked when the entry was read."""
+    if len(code[0].entries) > 1 and (wrong := misfit(code[0], entry, code[1])):
+        live[:] = [False]
+        raise CodeRefusedError(f"cannot load {entry.name} for {code[0].target}", wrong)
+
+
+class Loader:
+    """The modules of one cache on the devices of this process.
+
+    Args:
+        emit: Takes the events of loads.
+
+    Attributes:
+        streams: Streams that kernels were launched on: by handle, the object that owns each.
+        layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._modules: dict[tuple[str, int], weakref.ref[LoadedModule]] = {}
+        self._dropped: list[tuple[Any, ...]] = []
+        self.streams: dict[int, Any] = {}
+        self.layouts: dict[Any, Any] = {}
+        self._locks: dict[tuple[str, int], threading.RLock] = {}  # of the modules that are being loaded
+        renewed_in_children.add(self)
+
+    def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
+        """Load a kernel on the current device.
+
+        Args:
+            artifact: The artifact with the kernel.
+            entry: The kernel.
+            key: Name of the artifact, unique in this process.
+            device: The current device.
+            stored: Whether the artifact came from a store, for the statistics.
+
+        Raises:
+            CodeRefusedError: The driver refuses the code, or it contradicts the kernel's description.
+            LaunchError: The driver cannot load it for another reason.
+        """
+        name, modules = (key, device.ordinal), self._modules
+        lock, start = self._locks.setdefault(name, threading.RLock()), time.perf_counter()
+        is_alone = lock.acquire(timeout=LONGEST_WAIT_S)
+        try:
+            if time.perf_counter() - start > LONG_WAIT_S:
+                tell_wait(self._emit, "another thread that loads the same kernel", time.perf_counter() - start)
+            found = modules.get(name)
+            module = None if found is None else found()
+            if module is not None and not module.has_lost_its_context():
+                return module.kernel(entry)
+            if found is not None:
+                modules.pop(name, None)
+            driver, code = bindings(), (artifact, dict[str, Any]())
+            _require_fit(code, entry, [])
+            answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
+            before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
+            try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
+                if self._dropped:
+                    from .unloading import unload_dropped
+
+                    unload_dropped(self._dropped, driver, device.ordinal, self.streams)
+                made = LoadedModule(code, device, name, self)
+                kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+            finally:
+                driver.cuThreadExchangeStreamCaptureMode(before)
+            first = modules.setdefault(name, weakref.ref(made))()
+            if first is not None and first is not made:  # another thread loaded it meanwhile: keep its variables
+                made.unload()
+                return first.kernel(entry)
+        finally:
+            self._locks.pop(name, None)
+            if is_alone:
+                lock.release()
+        if modules is not self._modules:
+            made.live[0] = False  # `forget` was called meanwhile: the next launch loads again
+        fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
+        self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
+        return kernel
+
+    def forget(self) -> None:
+        """Make every later launch load again. A module stays loaded while a launch refers to it, or work is queued."""
+        before, self._modules = self._modules, {}
+        for module in [found() for found in list(before.values())]:
+            if module is not None:
+                module.live[0] = False
+
+    def drop(self, name: tuple[str, int], dropped: tuple[Any, ...]) -> None:
+        """Record a module without references as an `unloading.Dropped`. A finalizer calls this."""
+        found = self._modules.get(name)
+        if found is not None and found() is None:
+            self._modules.pop(name, None)
+        self._dropped.append(dropped)
+
+    def after_fork(self) -> None:
+        """Forget the parent's modules: CUDA does not survive a fork. Its threads' locks stay locked for ever."""
+        self._locks = {}
+        self.forget()
+
+
+class LoadedModule:
+    """One artifact loaded on one device, with the data that launches of its kernels share.
+
+    Args:
+        code: The artifact, and the table of sections that `misfit` fills.
+        device: The current device.
+        name: The key of the artifact and the ordinal of the device: the module's name in the loader.
+        loader: The loader, which unloads it when there are no references to it any more.
+
+    Attributes:
+        driver: `launch.bindings()`.
+        handle: The driver's handle of the module, or of the library if Numba loaded it.
+        loaded_in: The id of its context.
+        count: Number of its kernels.
+        layouts, functions: Shared by its launchers: the loader's layouts, and the driver's functions for plans.
+        live: One element, false once the handle must not be used any more.
+        stays: One element, true if it must not be unloaded, since code outside this package may use it.
+        device_of: A function that returns the only device that can reach an address, or None for memory that others
+            reach too (managed, host-mapped) and for addresses that the driver does not know. None instead of the
+            function where the process sees one device only.
+        awaits_numba: One element, true if the module was loaded without Numba and Numba's context is not watched yet.
+        numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
+    """
+
+    def __init__(self, code: Code, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
+        self.driver = driver = bindings()
+        self.device, self.live, self.stays = device, [True], [True]
+        (artifact, _sections), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
+        self._name, self._loader, self._streams, self.count = name, loader, dict[int, Any](), len(artifact.entries)
+        status, count = driver.cuDeviceGetCount()
+        self.device_of: Any = None
+        if status == 0 and count > 1:
+            from .memory import device_of
+
+            self.device_of = functools.partial(device_of, here=device.ordinal)
+        self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # weak: each kernel refers to the module
+        self._context_id: int | None = None
+        self.loaded_in, self._pid = context_id(), os.getpid()
+        self._waits: Any = None
+        self.numba: Any = None
+        self.numba_modules: Any = None
+        self.numba_context: Any = None
+        self.awaits_numba = [device.numba is None]
+        if device.numba is None:
+            status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
+            if status != 0:
+                raise self._refused(f"the driver returned {driver.name_of(status)}")
+            self._context_id = self.loaded_in
+            self.stays[0] = False
+            return
+        from cuda.core import ObjectCode
+
+        image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
+        try:
+            self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
+        except Exception as error:  # of Numba, the driver or cuda.core: the driver refused the module
+            raise self._refused(str(error)) from error
+        self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
+        self.numba_modules = device.numba.modules
+        self._watch(self.numba_modules[self.handle])
+        self.stays[0] = False
+
+    def __del__(self) -> None:
+        if self.stays[0] or functools is None or sys.is_finalizing():  # at exit a `Dropped` would keep Numba alive
+            return
+        call = functools.partial(self.driver.cuModuleUnload, self.handle)
+        unload = call if self.numba is None else functools.partial(self.numba_modules.pop, self.handle, None)
+        self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
+
+    def uses(self, handle: int, stream: Any, arguments: Sequence[Any] = ()) -> None:
+        """Record a stream that a kernel is launched on; None for that of the arguments, which has this handle."""
+        if handle not in self._streams and not self.stays[0]:
+            check_interpreter()
+            from .unloading import MOST_STREAMS, keeps_its_stream, owner_of
+
+            if stream is None:
+                stream = owner_of(handle, arguments, self.device.ordinal)
+            if keeps_its_stream(stream) and len(self._streams) < MOST_STREAMS:
+                self._streams[handle] = stream
+                if len(self._loader.streams) < 1000:
+                    self._loader.streams[handle] = stream
+            else:
+                self.stays[0] = True  # if the stream is destroyed, the end of its work cannot be noticed
+                self._streams.clear()
+
+    def is_capturing(self, handle: int) -> bool:
+        """Check whether a stream is being captured."""
+        return is_capturing(self.driver, handle)
+
+    @property
+    def waits(self) -> Any:
+        """The `StreamWaits` of the context."""
+        if self._waits is None:
+            check_interpreter()
+            from .streams import waits_in
+
+            self._waits = waits_in(self.loaded_in)
+        return self._waits
+
+    def hold_for(self, handle: int, borrowed: Sequence[object]) -> None:
+        """Keep objects alive until the work queued on a stream so far is done."""
+        self.waits.hold(handle, borrowed)
+
+    def unload(self) -> None:
+        """Unload a module whose kernels were never launched; if Numba owns it, by removing it from Numba's modules."""
+        self.live[0], self.stays[0] = False, True
+        if self.numba is None:
+            self.driver.cuModuleUnload(self.handle)
+        else:
+            self.numba_modules.pop(self.handle, None)
+
+    def watch_numba_context(self) -> None:
+        """Clear `live` when Numba's context is destroyed, as by `cuda.close()`; at once, if that happened before."""
+        try:
+            device = current_device()
+        except KCacheError:  # Numba cannot use the device, so it has no context to watch
+            return
+        if device.ordinal == self.device.ordinal:  # a launch on another device uses another module
+            if not self.has_lost_its_context():
+                sentinel = _ContextSentinel()
+                device.numba.modules[sentinel] = sentinel
+                self._watch(sentinel)
+            self.awaits_numba[0] = False
+
+    def _watch(self, owner: Any) -> None:
+        live = self.live
+        self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
+
+    def is_current(self) -> bool:
+        """Check whether the module may be used, and was loaded in the current context."""
+        return self.live[0] and self.driver.cuCtxGetId(0) == (0, self.loaded_in)
+
+    def has_lost_its_context(self) -> bool:
+        """Check whether the context that it was loaded in was destroyed; Numba's contexts are watched instead."""
+        if self._context_id is not None and self.live[0] and context_id() != self._context_id:
+            self.live[0] = False
+        return not self.live[0]
+
+    def kernel(self, entry: Entry) -> LoadedKernel:
+        """Find a kernel of the module.
+
+        Raises:
+            CodeRefusedError: The driver refuses it, or the code contradicts its description.
+        """
+        kept = self._kernels.get(entry.symbol)
+        found = None if kept is None else kept()
+        if found is None:
+            _require_fit(self._code, entry, self.live)
+            driver, symbol = self.driver, entry.symbol.encode()
+            if self.numba is None:
+                status, function = driver.cuModuleGetFunction(self.handle, symbol)
+            else:  # not Module.get_function, which queries five attributes that no launch needs
+                status, kernel = driver.cuLibraryGetKernel(int(self.handle), symbol)
+                if status == 0:
+                    status, function = driver.cuKernelGetFunction(kernel)
+            if status != 0:
+                answered = driver.name_of(status)
+                raise self._refused(f"the driver returned {answered} for the kernel {entry.symbol}")
+            found = LoadedKernel(entry, self.device, function, self)
+            self._kernels[entry.symbol] = weakref.ref(found)
+        return found
+
+    def _refused(self, why: str) -> LaunchError:
+        from .failures import load_error
+
+        error = load_error(self._code[0].target, self.device.ordinal, why)
+        self.live[0] = self.live[0] and not isinstance(error, CodeRefusedError)
+        return error
+
+
+class _ContextSentinel:
+    """A member of `modules` of Numba's context, freed when these are; the context lives on in a reference cycle."""
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
 
 _HANDLE = Struct("=Q")
 
@@ -38,8 +464,6 @@ them to the C module."""
 
 _MANY = 100
 """Number of kernels of a module that makes it likely that more than `_DESCRIBED_AFTER` of them are launched."""
-
-_new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 """Called where this launcher cannot launch, with the configuration, the arguments and the driver's error code (0: the
@@ -248,7 +672,7 @@ class Launcher:
             orders = self.left_after_waits(orders, handle)
         if stream is None and orders:
             handle = choose(orders, module.is_capturing)
-        call: Call = _new(Call, (shape, handle, stream, arguments, [], [], []))
+        call: Call = tuple.__new__(Call, (shape, handle, stream, arguments, [], [], []))
         values: list[Any] = []
         try:
             if len(arguments) != len(slots):

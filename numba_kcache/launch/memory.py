@@ -17,8 +17,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..model import SCALAR_SIZES
-from . import NUMBA_CUDA_MODULE, bindings
-from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
+from . import CODES, NUMBA_CUDA_MODULE, NUMPY_NAMES, Call, Memory, Unfit, bindings, element_of_dtype, memory_of
 
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""

@@ -26,7 +26,7 @@ extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t
 /* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot.
  * MOST_USED: streams of a kernel that are recognised. */
 enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4, MOST_USED = 8 };
-/* Type codes in the order of `NUMPY_NAMES` in arguments.py. An element is an index into them, and a bit of `Row.accepts`. */
+/* Type codes in the order of `NUMPY_NAMES` in __init__.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
 enum { F2 = 9, F4 = 10, F8 = 11, C4 = 12, C8 = 13, BF = 14, E4 = 15, E5 = 16, ELEMENTS = 17, UNKNOWN = -1 };

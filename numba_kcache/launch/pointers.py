@@ -14,17 +14,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..model import CODE_SIZES, SCALAR_SIZES
-from .arguments import (
-    CARRIERS,
-    NUMPY_NAMES,
-    Call,
-    Memory,
-    PointerSlot,
-    device_elsewhere,
-    is_immutable,
-    is_packed,
-    memory_of,
-)
+from . import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, device_elsewhere, is_immutable, is_packed, memory_of
 
 TAKE_ANY = ("?", "o", "i1", "u1")
 """Type codes of pointees through which C++ may read memory of any type."""

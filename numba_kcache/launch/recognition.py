@@ -2,7 +2,7 @@
 
 Promise     The C module accepts only types that the interpreted path has accepted: a type is registered from a value
             that it has checked. No library is imported; types are kept until the program ends.
-Not here    Checking and converting arguments, in Python (arguments, typed) and in C (`native.c`).
+Not here    Checking and converting arguments, in Python (launch, typed) and in C (`native.c`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import native
-from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype, is_exported, is_immutable
+from . import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype, is_exported, is_immutable, native
 from .pointers import TAKE_ANY, alignment_of, elements_of
 
 if TYPE_CHECKING:

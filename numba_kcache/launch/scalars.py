@@ -5,7 +5,7 @@ Promise     A number is accepted only if the parameter's type can hold it: integ
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
 Method      The components of a vector are converted one by one; for a struct, bytes of its size are accepted. The
             compiler's types do not distinguish an enum from a struct, so for a struct NumPy scalars are accepted too.
-Not here    Python numbers that need no conversion, which `ValueSlot` (arguments) passes on directly.
+Not here    Python numbers that need no conversion, which `ValueSlot` (launch) passes on directly.
 Source      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
 
@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .arguments import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
+from . import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
 
 _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
 """Bits of exponent and mantissa of the formats that `struct` does not support."""

@@ -2,7 +2,7 @@
 
 Promise     Waiting is on the device: `enqueue_wait` never blocks the host. What `hold` keeps is freed by a later
             launch, once the work that used it is done; the host waits only if thousands of launches are pending.
-Not here    Choosing the stream of a launch, and which others it is ordered with (`choose` and `others` in arguments).
+Not here    Choosing the stream of a launch, and which others it is ordered with (`choose` and `others` in launch).
 Source      An event can be recorded again without affecting waits that were queued before. A stream that is being
             captured waits for a stream outside the capture by an external event node (CU_EVENT_WAIT_EXTERNAL).
             cuEventQuery ends a capture in global mode of any thread, unless its own thread is in relaxed mode.

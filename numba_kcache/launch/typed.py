@@ -20,18 +20,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import NoDeviceError
-from . import bindings, context_id, current_device, is_capturing, stream_handle
-from .arguments import (
+from . import (
     Call,
     Memory,
     Slot,
     Unfit,
+    bindings,
+    context_id,
+    current_device,
     device_elsewhere,
     is_c_contiguous,
+    is_capturing,
     is_exported,
     memory_of,
     orders_of,
     others,
+    stream_handle,
 )
 
 

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..model import SCALAR_SIZES, Variable
-from . import current_device, done
-from .arguments import CARRIERS, CODES, NUMPY_NAMES, Unfit, element_of_dtype
-from .loader import LoadedKernel
+from . import CARRIERS, CODES, NUMPY_NAMES, Unfit, current_device, done, element_of_dtype
+from .launcher import LoadedKernel
 from .memory import element_of_typestr
 
 _CUDA = 2

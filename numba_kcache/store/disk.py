@@ -7,7 +7,7 @@ Promise     `get` returns the entry that was put under this very key, or None. N
             to, for the life of the process, which is reported once; any other failure is tried again at the next use.
 Method      store.tree reads and publishes; this module handles its failures. Methods import what a hit does not need.
             On a network filesystem a put does not walk the directory, and locks are files on a local disk.
-Not here    Deriving keys, and keeping artifacts in memory (engine.session).
+Not here    Deriving keys, and keeping artifacts in memory (engine).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+from ..engine import Session
 from ..engine.built import watched
-from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..kernel import Kernel
 from ..kernel.verbs import require_directory

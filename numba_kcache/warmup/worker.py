@@ -69,7 +69,7 @@ def main(fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # the parent warns
-    from ..engine.session import configure_process
+    from ..engine import configure_process
 
     connection = Connection(fd)
     try:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..engine.session import configured
+from ..engine import configured
 from ..errors import KCacheError
 from ..model import NamedTuple
 from ..settings import worker_environment

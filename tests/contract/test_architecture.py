@@ -238,9 +238,9 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
     ),
     (
         house.House.not_down,
-        {"tiers/redis.py": "from ..launch.loader import load\nfrom .breaker import read\n", "launch/loader.py": "",
+        {"tiers/redis.py": "from ..launch.launcher import load\nfrom .breaker import read\n", "launch/launcher.py": "",
          "tiers/breaker.py": ""},
-        ["tiers/redis.py:1 (tiers) imports launch.loader"],
+        ["tiers/redis.py:1 (tiers) imports launch.launcher"],
     ),
     (
         house.House.not_down,

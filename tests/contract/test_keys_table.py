@@ -17,8 +17,8 @@ from numba_kcache.explanation.diff import kind_of
 from numba_kcache.explanation.history import KINDS
 from numba_kcache.frontends.numba import function as python_function
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
+from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.frontends.numba.llvm import DECORATOR_OPTIONS
-from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
 from numba_kcache.frontends.source import OWN_OPTIONS
 from numba_kcache.keys import derive
 from numba_kcache.model import CompileOptions
@@ -31,7 +31,7 @@ PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
 OF_MANIFESTS = {"history"}
 """Components that occur only in the names of manifests, in no key."""
 
-PARTS = [name for name in NUMBA_KINDS if name.endswith((" ", "["))]
+PARTS = [name for name in component_kinds() if name.endswith((" ", "["))]
 """How the names of the components of a function's parts start."""
 
 SOURCE = 'extern "C" __global__ void k(int *o) { *o = 1; }'
@@ -108,7 +108,11 @@ def test_docs_and_code_name_the_same_components() -> None:
     """The rows are the names that the code gives to components, and each has a kind of reason."""
     rows = first_cells("component | what it holds | why | test")
 
-    assert sorted(rows) == sorted(constants()) == sorted({*KINDS, *(name for name in NUMBA_KINDS if name not in PARTS)})
+    assert (
+        sorted(rows)
+        == sorted(constants())
+        == sorted({*KINDS, *(name for name in component_kinds() if name not in PARTS)})
+    )
     assert len(rows) == len(set(rows))
 
 
@@ -116,7 +120,7 @@ def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
     """The rows are the names in explanations: `global N of module`."""
     rows = first_cells("part of `function` | what it holds | test")
 
-    assert {kind_of(row, NUMBA_KINDS) for row in rows} == {NUMBA_KINDS[start] for start in PARTS}
+    assert {kind_of(row, component_kinds()) for row in rows} == {component_kinds()[start] for start in PARTS}
     assert len(rows) == len(PARTS)
     assert all(sum(row.startswith(start) for row in rows) >= 1 for start in PARTS)
     starts = list(starts_of_labels())

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from numba_kcache import store
-from numba_kcache.engine.session import Lookup
-from numba_kcache.launch.loader import Loader
+from numba_kcache.engine import Lookup
+from numba_kcache.launch.launcher import Loader
 from numba_kcache.settings import read_settings
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.limits import Limits
@@ -34,8 +34,8 @@ MAKERS = {
 `cached_property` has a lock, held while the user's code runs."""
 
 COVERED = {
-    "engine/session.py RLock": "replaced in children",
-    "launch/loader.py RLock": "of one load, waited for 5 s at most; a child forgets those of its parent",
+    "engine/__init__.py RLock": "replaced in children",
+    "launch/launcher.py RLock": "of one load, waited for 5 s at most; a child forgets those of its parent",
     "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",

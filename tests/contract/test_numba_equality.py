@@ -11,9 +11,9 @@ from numba import cuda, float32, float64, int32, int64
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.dispatcher import _Kernel
 
+from numba_kcache.frontends.numba.compiled_code import assumed_device
+from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.frontends.numba.llvm_compile import compile_numba
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
-from numba_kcache.frontends.numba.parts import assumed_device
 from numba_kcache.model import Target
 
 TARGET = Target(9, 0, "a")

@@ -44,7 +44,7 @@ import numba_kcache
 if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
-from numba_kcache.engine.session import process_session
+from numba_kcache.engine import process_session
 from numba_kcache.toolchain import Toolchain
 found = Toolchain.identify
 def of_another_patch(self, libraries, distributions, *, looks=True):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_kcache.engine.session import family_of
+from numba_kcache.engine import family_of
 from numba_kcache.errors import UncacheableError
 from numba_kcache.explanation.components import Difference, diff
 from numba_kcache.frontends.source.module import link_request

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.frontends.numba.value import Trust, value_form
 from numba_kcache.keys import encode
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel, warm_up
-from numba_kcache.launch import loader
-from numba_kcache.launch.loader import Loader
+from numba_kcache.launch import launcher
+from numba_kcache.launch.launcher import Loader
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Statistics
 from numba_kcache.store import limits, locks
@@ -55,14 +55,14 @@ WAITS = {
     "adapters/cupy.py turn.wait": "tests/unit/test_cupy_adapter.py::test_eight_ranks_compile_each_kernel_once",
     "bundles.py thread.join": LISTED,
     "bundles.py chain.settle": FLUSHED,
-    "engine/session.py self.chain.settle": FLUSHED,
+    "engine/__init__.py self.chain.settle": FLUSHED,
     "engine/turns.py chain.elected": LEASES,
     "engine/turns.py chain.settle": FLUSHED,
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "launch/debugging.py driver.cuStreamSynchronize": "the work of the user's kernel",
-    "launch/loader.py lock.acquire": f"{HERE}::test_load_of_another_thread",
+    "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
     "store/__init__.py fcntl.flock": BUILD,
@@ -271,7 +271,7 @@ def test_eviction_pass_of_this_process(tmp_path: Path, monkeypatch: pytest.Monke
 def test_load_of_another_thread(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """A load that another thread makes is waited for a bounded time, also if that thread has ended; the wait is an
     event, and the next load of the kernel waits for nobody."""
-    monkeypatch.setattr(loader, "LONGEST_WAIT_S", 3.0)
+    monkeypatch.setattr(launcher, "LONGEST_WAIT_S", 3.0)
     events: list[Event] = []
     loading, name, end = Loader(events.append), ("key", 0), threading.Event()
     held = loading._locks.setdefault(name, threading.RLock())

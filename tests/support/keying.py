@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numba_kcache.engine import Request
-from numba_kcache.engine.session import Session
+from numba_kcache.engine import Request, Session
 from numba_kcache.frontends.source import Source, SourceDefinition, source_request
 from numba_kcache.model import ModuleEntries, Origin, parse_target
 from numba_kcache.settings import Settings

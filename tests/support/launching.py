@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from numba_kcache import launch as devices
-from numba_kcache.launch import Launch, LaunchShape, is_capturing
-from numba_kcache.launch.arguments import Call
+from numba_kcache.launch import Call, Launch, LaunchShape, is_capturing
 from numba_kcache.launch.launcher import Launcher
 from numba_kcache.launch.recognition import recognise
 from numba_kcache.launch.streams import StreamWaits

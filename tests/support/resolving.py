@@ -6,8 +6,7 @@ import functools
 from typing import Any
 
 from numba_kcache import CachedModule, Kernel
-from numba_kcache.engine import Request
-from numba_kcache.engine.session import process_session
+from numba_kcache.engine import Request, process_session
 from numba_kcache.frontends import Definition, Resolutions
 from numba_kcache.model import choose_for_device, ptx_target, read_arch
 

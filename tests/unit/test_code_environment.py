@@ -13,7 +13,7 @@ from numba.cuda.core import config
 
 from numba_kcache import cached_kernel
 from numba_kcache.frontends.numba.configuration import code_variables
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.llvm import NUMBA
 from tests.support.compiling import in_python
 
 
@@ -112,7 +112,7 @@ def test_setting_that_llvmlite_read_when_it_was_loaded_counts() -> None:
     script = (
         "import os\nos.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS'] = {!r}\nfrom numba import cuda\n"
         "del os.environ['LLVMLITE_ENABLE_IR_LAYER_TYPED_POINTERS']\n"
-        "from numba_kcache.frontends.numba.llvm_flavour import NUMBA\nread = NUMBA.code_environment\n"
+        "from numba_kcache.frontends.numba.llvm import NUMBA\nread = NUMBA.code_environment\n"
         "print(read(has_lines=False)[0].digest)"
     )
 
@@ -145,7 +145,7 @@ def test_two_machines_have_one_key(package: str, tmp_path: Path) -> None:
 RELOADED = """
 import os
 from numba import cuda
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.llvm import NUMBA
 read = NUMBA.code_environment
 before = read(has_lines=True)
 os.environ["NUMBA_SHOW_HELP"] = "0"
@@ -158,7 +158,7 @@ def test_reload_of_the_configuration_keeps_digest(package: str) -> None:
     """Numba then resets what its own import had set: the default target of PTX, which no kernel uses."""
     program = RELOADED.replace("from numba ", f"from {package} ")
     if package != "numba":
-        program = program.replace("llvm_flavour import NUMBA", "mlir_flavour import MLIR as NUMBA")
+        program = program.replace("llvm import NUMBA", "mlir import MLIR as NUMBA")
     in_python(program)
 
 
@@ -174,7 +174,7 @@ def test_variables_of_this_package_do_not_count(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.frontends.numba.llvm_flavour import NUMBA; import sys; read = NUMBA.code_environment\n"
+        "from numba_kcache.frontends.numba.llvm import NUMBA; import sys; read = NUMBA.code_environment\n"
         "assert read(has_lines=True) == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

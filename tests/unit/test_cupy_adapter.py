@@ -17,7 +17,7 @@ import pytest
 import numba_kcache
 from numba_kcache import EventKind, FrozenCacheError, KCacheWarning
 from numba_kcache.adapters import turn
-from numba_kcache.engine.session import process_session
+from numba_kcache.engine import process_session
 from tests.support import fake_cupy
 from tests.support.compiling import ROOT
 

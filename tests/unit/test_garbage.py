@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from numba_kcache.frontends.numba.parts import uncollected
+from numba_kcache.frontends.numba.compiled_code import uncollected
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
@@ -34,7 +34,7 @@ def test_collection_is_afterwards_as_it_was(was_enabled: bool) -> None:
 
 def test_objects_that_a_program_froze_stay_frozen() -> None:
     """The program's frozen objects are not unfrozen."""
-    script = "import gc; from numba_kcache.frontends.numba.parts import uncollected; gc.freeze()\n"
+    script = "import gc; from numba_kcache.frontends.numba.compiled_code import uncollected; gc.freeze()\n"
     script += "before = gc.get_freeze_count()\nwith uncollected(): pass\nprint(before == gc.get_freeze_count() > 0)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
@@ -44,7 +44,7 @@ def test_objects_that_a_program_froze_stay_frozen() -> None:
 def test_objects_that_a_program_froze_are_not_counted_each_time() -> None:
     """Counting takes 10 ms per million objects, and is done only where new objects have to be moved out of the
     collector."""
-    script = "import gc; from numba_kcache.frontends.numba.parts import uncollected\n"
+    script = "import gc; from numba_kcache.frontends.numba.compiled_code import uncollected\n"
     script += "with uncollected(): pass\nasked = []\ngc.get_freeze_count = lambda: asked.append(1) or 1\n"
     script += "with uncollected(): pass\nprint(len(asked))\n"
     script += "with uncollected(): made = [[] for _ in range(100_000)]\nprint(len(asked))"
@@ -55,7 +55,7 @@ def test_objects_that_a_program_froze_are_not_counted_each_time() -> None:
 
 def test_what_is_made_meanwhile_counts_as_old() -> None:
     """The next collection of young objects does not visit the new ones."""
-    script = "import gc; from numba_kcache.frontends.numba.parts import uncollected\n"
+    script = "import gc; from numba_kcache.frontends.numba.compiled_code import uncollected\n"
     script += "with uncollected(): made = [[] for _ in range(100_000)]\n"
     script += "print(len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < 1000)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -66,7 +66,7 @@ def test_what_is_made_meanwhile_counts_as_old() -> None:
 _FIRST = """
 import gc, sys, importlib
 from importlib import import_module
-from numba_kcache.frontends.numba.parts import assumed_device, compiler
+from numba_kcache.frontends.numba.compiled_code import assumed_device, compiler
 flavour = import_module(f"numba_kcache.frontends.numba.{sys.argv[1]}").FRONT_END.flavour
 compiler(flavour)
 gc.collect()

@@ -459,7 +459,7 @@ pathfinder.load_nvidia_dynamic_lib = absent
 search_steps.run_find_steps = lambda *_asked: None
 import cuda.bindings.nvrtc, cuda.bindings.nvjitlink
 from numba_kcache import cached_kernel, ToolchainMissingError
-from numba_kcache.engine.session import process_session
+from numba_kcache.engine import process_session
 print([process_session().toolchain.library(name) for name in {names!r}])
 """
 

@@ -19,10 +19,10 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.numba import mlir_arrays as arrays  # noqa: E402
+from numba_kcache.frontends.numba import mlir_arguments as arrays  # noqa: E402
 from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out, make_launcher  # noqa: E402
-from numba_kcache.frontends.numba.mlir_flavour import MLIR  # noqa: E402
-from numba_kcache.frontends.numba.parts import surface  # noqa: E402
+from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
+from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
 
 ADDRESS = 0x7F0000001000
 
@@ -238,7 +238,7 @@ def test_copy_of_a_host_array_has_the_strides_of_what_was_allocated(
     """A library that gives no strides has allocated in C order."""
     allocated = SimpleNamespace(strides=strides, gpu_data=None)
 
-    def copied(value: Any, call: Any) -> Any:
+    def copied(_flavour: Any, _value: Any, call: Any) -> Any:
         call.before.append(lambda: None)
         return lambda: ADDRESS, [allocated]
 
@@ -255,7 +255,7 @@ def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: 
     made = np.zeros(2, [("a", "f4"), ("b", "i8")])
     other = np.zeros(1, [("a", "f8")])
     copies: list[Any] = []
-    monkeypatch.setattr(arrays, "copied", lambda value, call: (copies.append(value), (ADDRESS,))[1])
+    monkeypatch.setattr(arrays, "copied", lambda _flavour, value, call: (copies.append(value), (ADDRESS,))[1])
     typed = Typed(surface(MLIR).typeof(made[0]), native=native)
 
     typed.launch(made[1])

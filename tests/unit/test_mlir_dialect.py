@@ -10,7 +10,7 @@ numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 pytest.importorskip("numba_cuda_mlir.cuda")
 
 from numba_kcache.frontends.numba.function import Fingerprint, fingerprint  # noqa: E402
-from numba_kcache.frontends.numba.mlir_flavour import MLIR as dialect  # noqa: E402
+from numba_kcache.frontends.numba.mlir import MLIR as dialect  # noqa: E402
 
 pytestmark = pytest.mark.lane
 

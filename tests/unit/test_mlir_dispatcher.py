@@ -15,9 +15,9 @@ from tests.support.resolving import definition_of, resolutions_of
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
 from numba_kcache.frontends.numba import mlir_dispatcher as mlir_dispatcher  # noqa: E402
+from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
+from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
 from numba_kcache.frontends.numba.mlir_dispatcher import dispatcher_of, result_of  # noqa: E402
-from numba_kcache.frontends.numba.mlir_flavour import MLIR  # noqa: E402
-from numba_kcache.frontends.numba.parts import surface  # noqa: E402
 
 SIGNATURE = "void(float32[::1])"
 

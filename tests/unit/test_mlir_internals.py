@@ -16,18 +16,20 @@ from numba_kcache import ToolchainMissingError
 
 numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.numba import configuration, parts  # noqa: E402
-from numba_kcache.frontends.numba.mlir_flavour import MLIR, MlirFlavour, has_another_compile, has_planners  # noqa: E402
+from numba_kcache.frontends.numba import configuration  # noqa: E402
+from numba_kcache.frontends.numba.compiled_code import assumed_device, compiler  # noqa: E402
+from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
+from numba_kcache.frontends.numba.mlir import MLIR, MlirFlavour, has_another_compile, has_planners  # noqa: E402
 
 pytestmark = pytest.mark.lane
 
 
 @pytest.fixture(autouse=True)
 def _asked_again() -> Any:
-    for each in (parts.surface, parts.compiler):
+    for each in (surface, compiler):
         each.cache_clear()
     yield
-    for each in (parts.surface, parts.compiler):
+    for each in (surface, compiler):
         each.cache_clear()
 
 
@@ -36,7 +38,7 @@ def test_installed_version_has_every_part() -> None:
     wanted = os.environ.get("NUMBA_KCACHE_TEST_MLIR")
 
     assert wanted in (None, numba_cuda_mlir.__version__)
-    assert parts.compiler(MLIR).compile_mlir
+    assert compiler(MLIR).compile_mlir
 
 
 def test_older_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,17 +46,17 @@ def test_older_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(numba_cuda_mlir, "__version__", "0.5.3")
 
     with pytest.raises(ToolchainMissingError, match=r"0\.5\.3"):
-        parts.surface(MLIR)
+        surface(MLIR)
 
 
 def test_newer_version_is_accepted_when_it_has_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """No version is refused for its number alone."""
     for version in ("0.7.0", "1.0.0", "1.0.0rc1"):
         monkeypatch.setattr(numba_cuda_mlir, "__version__", version)
-        for each in (parts.surface, parts.compiler):
+        for each in (surface, compiler):
             each.cache_clear()
 
-        assert parts.compiler(MLIR).compile_mlir
+        assert compiler(MLIR).compile_mlir
 
 
 @pytest.mark.parametrize("place", ["surface_parts", "compiler_parts"])
@@ -64,7 +66,7 @@ def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> N
     monkeypatch.setattr(MlirFlavour, place, ((home, "no_such_part"),))
 
     with pytest.raises(ToolchainMissingError, match="no_such_part"):
-        parts.compiler(MLIR)
+        compiler(MLIR)
 
 
 def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MlirFlavour, "parameters", (("optimize", "nothing_of_the_kind"),))
 
     with pytest.raises(ToolchainMissingError, match="optimize takes no nothing_of_the_kind"):
-        parts.compiler(MLIR)
+        compiler(MLIR)
 
 
 def test_assumed_host_is_this_threads_alone() -> None:
@@ -85,7 +87,7 @@ def test_assumed_host_is_this_threads_alone() -> None:
     real = tools.get_gpu_compute_capability
     tools.get_gpu_compute_capability = lambda as_type=str: (7, 5)
     try:
-        with parts.assumed_device(MLIR, (9, 0)):
+        with assumed_device(MLIR, (9, 0)):
             other = threading.Thread(target=lambda: seen.append(tools.get_gpu_compute_capability(tuple)))
             other.start()
             other.join()
@@ -99,7 +101,7 @@ def test_assumed_host_is_this_threads_alone() -> None:
 
 def test_planner_shows() -> None:
     """A registered planner is noticed: a kernel may be cached only without one."""
-    registry = parts.surface(MLIR)._planner_registry
+    registry = surface(MLIR)._planner_registry
 
     assert not has_planners()
     registry._planners.append(SimpleNamespace)
@@ -111,7 +113,7 @@ def test_planner_shows() -> None:
 
 def test_every_module_with_registries_is_known() -> None:
     """In versions with such a list, a compile loads no other module with registries."""
-    parts.surface(MLIR).mlir_target.ensure_initialized()
+    surface(MLIR).mlir_target.ensure_initialized()
     everywhere = configuration.registries_among([each for each in sys.modules if each.startswith(MLIR.searched)])
 
     assert len(everywhere) > 50

@@ -12,8 +12,8 @@ from numba_kcache.model import LinkInput
 
 pytest.importorskip("numba_cuda_mlir")
 
-from numba_kcache.frontends.numba.mlir_flavour import MLIR
-from numba_kcache.frontends.numba.parts import toolkit_dirs
+from numba_kcache.frontends.numba.flavour import toolkit_dirs
+from numba_kcache.frontends.numba.mlir import MLIR
 from numba_kcache.frontends.numba.value import Refused
 
 

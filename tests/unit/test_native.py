@@ -15,7 +15,7 @@ from numba.cuda.np.numpy_support import from_dtype
 from numba_kcache import launch as devices
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.model import SCALAR_SIZES, Parameter
 from tests.support.launching import (
     SHAPE,

@@ -17,7 +17,7 @@ from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCac
 from numba_kcache.engine.compile import subject_of
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
-from numba_kcache.frontends.numba.reasons import KINDS as PYTHON_KINDS
+from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -198,7 +198,7 @@ def test_history_holds_no_digest_of_each_function() -> None:
     has."""
     parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
 
-    assert set(digests_of(parts, PYTHON_KINDS)) == {"function", "versions"}
+    assert set(digests_of(parts, component_kinds())) == {"function", "versions"}
 
 
 def test_folders_searched_otherwise_are_named(program: Program) -> None:

@@ -17,11 +17,11 @@ from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
 
 from numba_kcache.errors import CompileError, LinkError
+from numba_kcache.frontends.numba.compiled_code import assumed_device
 from numba_kcache.frontends.numba.flavour import Declared
 from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.frontends.numba.llvm_compile import NumbaBuild, compile_numba, why_uncacheable
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
-from numba_kcache.frontends.numba.parts import assumed_device
 from numba_kcache.model import Target, artifact_from_header, parse_target
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.header import artifact_header
@@ -454,7 +454,7 @@ def test_compiling_keeps_digests() -> None:
     script = """
 import math, operator
 from numba import cuda, float32
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target
 from numba_kcache.frontends.numba.flavour import Declared

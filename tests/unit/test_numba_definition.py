@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine.session import RunsUncached
+from numba_kcache.engine import RunsUncached
 from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.numba import llvm_compile as numba_compile
 from numba_kcache.model import EventKind, Target
@@ -125,8 +125,8 @@ def device_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of CUDA's device runtime that Numba finds."""
     from numba.cuda.cudadrv import libs
 
-    from numba_kcache.frontends.numba.llvm_flavour import NUMBA
-    from numba_kcache.frontends.numba.parts import compiler
+    from numba_kcache.frontends.numba.compiled_code import compiler
+    from numba_kcache.frontends.numba.llvm import NUMBA
 
     copy = tmp_path / "libcudadevrt.a"
     copy.write_bytes(Path(libs.get_cudalib("cudadevrt", static=True)).read_bytes())

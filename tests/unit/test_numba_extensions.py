@@ -104,7 +104,7 @@ def of_quaternions(x):
 REGISTRIES = """
 import sys, numba_cuda
 from numba.cuda.descriptor import cuda_target
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA
+from numba_kcache.frontends.numba.llvm import NUMBA
 cuda_target.typing_context.refresh()
 cuda_target.target_context.refresh()
 known = {id(getattr(sys.modules[module], name)) for module, name in NUMBA.holders() if module in sys.modules}

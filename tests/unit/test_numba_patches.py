@@ -11,7 +11,7 @@ from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.base import BaseContext
 
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 
 VALUE: Any = 1
 

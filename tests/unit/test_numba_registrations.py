@@ -217,7 +217,7 @@ app = sys.modules["app"] = types.ModuleType("app")
 space = vars(app)
 exec({source!r}, space)
 from numba import float64
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target

@@ -14,7 +14,7 @@ from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.frontends.numba.arguments import signature_component
 from numba_kcache.frontends.numba.function import Uncapturable
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 from numba_kcache.keys import Component
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from numba_kcache.frontends.numba import code as python_code
-from numba_kcache.frontends.numba import files as python_files
 from numba_kcache.frontends.numba import function as python_function
+from numba_kcache.frontends.numba import objects as python_objects
 from numba_kcache.frontends.numba import value as python_value
+from numba_kcache.frontends.numba.configuration import Registration, Registrations
+from numba_kcache.frontends.numba.flavour import External, Jitted
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.graph import External, Jitted, Registration, Registrations
 from numba_kcache.frontends.numba.value import AlwaysRefused
 
 
@@ -216,5 +217,5 @@ def test_fingerprint_knows_nothing_of_numba() -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)
-    for module in (python_files, python_code, python_function, python_value):
+    for module in (python_objects, python_code, python_function, python_value):
         assert "numba" not in Path(str(module.__file__)).read_text(encoding="utf-8").lower(), module.__name__

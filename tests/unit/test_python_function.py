@@ -21,7 +21,7 @@ from numba.cuda.extending import overload
 from numba_kcache.frontends.numba import code as python_code
 from numba_kcache.frontends.numba.code import Read, code_form, outer_reads
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.keys import Plain
 from tests.support.modules import imported
 
@@ -604,7 +604,7 @@ def test_reading_loads_no_compiler() -> None:
     """A warm start must not load Numba's registries (300 ms), nor, for a plain function, Numba itself."""
     script = """
 import sys
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.frontends.numba.function import fingerprint
 def plain(x): return x
 fingerprint(plain, numba_dialect, with_lines=False)

@@ -21,7 +21,7 @@ from numba import cuda
 from numba.cuda import libdevice
 
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.llvm_flavour import NUMBA as numba_dialect
+from numba_kcache.frontends.numba.llvm import NUMBA as numba_dialect
 from numba_kcache.frontends.numba.value import Trust, value_form
 
 TRUST = Trust(numba_dialect.packages)

@@ -12,19 +12,19 @@ from numba_kcache.explanation.diff import kind_of, with_line
 from numba_kcache.explanation.history import KINDS as COMMON_KINDS
 from numba_kcache.explanation.history import Record
 from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
-from numba_kcache.frontends.numba.reasons import KINDS as NUMBA_KINDS
+from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
 from numba_kcache.model import Origin
 from numba_kcache.model.reason import Reason, ReasonKind
 
 LONG = "x" * 5000
 
-KINDS = COMMON_KINDS | {name: kind for name, kind in NUMBA_KINDS.items() if not name.endswith((" ", "["))}
+KINDS = COMMON_KINDS | {name: kind for name, kind in component_kinds().items() if not name.endswith((" ", "["))}
 
 
 def compare(old: list[Record], new: list[Record]) -> list[Reason]:
     """The reasons, for a kind of kernel that has all components."""
-    return compare_with(old, new, NUMBA_KINDS)
+    return compare_with(old, new, component_kinds())
 
 
 def records(**values: Any) -> list[Record]:
@@ -137,7 +137,7 @@ def test_function_is_named_as_a_whole_only_where_no_part_of_it_differs() -> None
 )  # fmt: skip
 def test_part_is_known_by_how_its_name_starts(name: str, kind: ReasonKind) -> None:
     """A name from another version is reported as unknown."""
-    assert kind_of(name, NUMBA_KINDS) is kind
+    assert kind_of(name, component_kinds()) is kind
 
 
 OLD = "a\nb\n# c\nd\n"

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, engine
+from numba_kcache.engine import Lookup
 from numba_kcache.engine import compile as compiling
-from numba_kcache.engine import session
-from numba_kcache.engine import session as lookup
-from numba_kcache.engine.session import Lookup
 from numba_kcache.errors import FrozenCacheError, KCacheError, SettingsError, UncacheableError
 from numba_kcache.model import parse_target
 from numba_kcache.model.header import artifact_header
@@ -92,7 +90,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     sources = [SAXPY, OTHER, EMPTY]
     cache = open_cache(directory)
     sizes = [len(compiled(cache, source).cubin()) for source in sources]
-    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
+    monkeypatch.setattr(engine, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
     cache = open_cache(directory)
     for source in sources:
         compiled(cache, source)
@@ -103,7 +101,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     compiled(cache, SAXPY)
     assert cache.info("process").loads == 4
 
-    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", 1)
+    monkeypatch.setattr(engine, "MEMORY_LIMIT_BYTES", 1)
     compiled(cache, OTHER)
     compiled(cache, OTHER)
     assert list(cache.session.memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
@@ -540,10 +538,10 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
 def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
     """The first cache's counts cannot be saved; the next cache works."""
     trouble = functools.partial(divmod, 1, 0)
-    session.collected.append(trouble)
+    engine.collected.append(trouble)
 
     compiled(open_cache(directory))
-    assert trouble not in session.collected
+    assert trouble not in engine.collected
 
 
 def test_lifetime_counts_what_is_not_saved_yet(directory: Path) -> None:
@@ -637,4 +635,4 @@ def test_process_cache_is_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cached_kernel(EMPTY, arch="sm_90").compile()
 
     assert (numba_kcache.info("process").compiles, numba_kcache.info("process").hits) == (1, 1)
-    assert "numba" not in vars(sys.modules["numba_kcache.engine.session"])
+    assert "numba" not in vars(sys.modules["numba_kcache.engine"])

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import loader, streams, typed, unloading
+from numba_kcache.launch import streams, typed, unloading
+from numba_kcache.launch.launcher import LoadedModule
 from numba_kcache.model import Parameter
 from tests.support.launching import (
     SHAPE,
@@ -508,7 +509,7 @@ def test_captured_launch_keeps_nothing(events: Events) -> None:
 
 def module() -> Any:
     """The part of a loaded module that knows streams."""
-    made = loader.LoadedModule.__new__(loader.LoadedModule)
+    made = LoadedModule.__new__(LoadedModule)
     made.stays, made._streams, made.device = [False], {}, SimpleNamespace(ordinal=0)  # type: ignore[assignment]
     made._loader = SimpleNamespace(streams={})  # type: ignore[assignment]
     return made

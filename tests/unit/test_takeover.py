@@ -13,7 +13,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import numba_hook
-from numba_kcache.frontends.numba.takeover import give_back
+from numba_kcache.frontends.numba.dispatcher import give_back
 
 HOME = "toy_compiler.dispatch"
 

@@ -25,8 +25,8 @@ import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.adapters import host_files
 from numba_kcache.adapters.triton import CacheManager
+from numba_kcache.engine import process_session
 from numba_kcache.engine.built import find_or_build
-from numba_kcache.engine.session import process_session
 from tests.support.compiling import EMPTY, ROOT
 
 HASH = hashlib.sha256(b"a kernel").hexdigest()

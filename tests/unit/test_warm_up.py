@@ -25,7 +25,7 @@ from numba_kcache import (
     cached_module,
     warm_up,
 )
-from numba_kcache.engine.session import process_session
+from numba_kcache.engine import process_session
 from numba_kcache.model import Event, EventKind
 from numba_kcache.warmup import pool as warming
 from numba_kcache.warmup.discovery import kernels_of

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.numba.warned import issue_again, rows_of
-from numba_kcache.frontends.numba.warned import recorded as recorded_under
+from numba_kcache.frontends.numba.compiled_code import issue_again, rows_of
+from numba_kcache.frontends.numba.compiled_code import recorded as recorded_under
 
 pytest.importorskip("numba.cuda.core.errors")
 

@@ -12,14 +12,14 @@ Method      One slot per argument. An argument takes these parameters of the cub
                 float32, float64    the value
                 complex64, 128      real and imaginary part; of numba-cuda-mlir one parameter of both
 
-            With numba-cuda-mlir (`Flavour.packs_all`) also
+            With numba-cuda-mlir (mlir_arguments) also
 
                 datetime, timedelta the count of its units
                 record              the address of a copy on the device
                 tuple               the parameters of its members
                 None                nothing
 
-Not here    Arrays of numba-cuda-mlir (mlir_arrays). What a Numba launches by its own code (llvm_dispatcher,
+Not here    Arrays of numba-cuda-mlir (mlir_arguments). What a Numba launches by its own code (llvm_dispatcher,
             mlir_dispatcher): host arrays, records and tuples of numba-cuda, enums, pointers, texts, functions,
             extensions, debug kernels.
 Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
@@ -35,15 +35,12 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import Dim3, stream_identity
-from ...launch.arguments import CODES, Call, Order, Settle, Slot
-from ...launch.launcher import Launcher
-from ...launch.loader import LoadedKernel
+from ...launch import CODES, Call, Dim3, Order, Settle, Slot, stream_identity
+from ...launch.launcher import Launcher, LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model import Parameter
-from .flavour import Flavour
+from .flavour import Flavour, surface
 from .function import Depends, Uncapturable, type_digest
-from .parts import surface
 from .value import Refused
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
@@ -204,18 +201,10 @@ def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
         return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
     if cls is parts.Complex:
         part = kind.bitwidth // 16
-        return (f"c{part}",) if flavour.packs_all else (f"f{part}", f"f{part}")
+        return (f"c{part}",) if flavour.is_complex_whole else (f"f{part}", f"f{part}")
     if cls in (parts.Integer, parts.Float, parts.Boolean):
         return (number_code(dtype_of(kind)),)
-    if not flavour.packs_all:
-        raise KeyError(kind)
-    if cls is parts.NoneType:
-        return ()
-    if parts.BaseTuple in cls.__mro__:  # not isinstance: see flavour.is_a
-        return tuple(code for each in kind for code in codes_of(flavour, each))
-    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
-        return ("u8",) if cls is parts.Record else ("i8",)
-    raise KeyError(kind)
+    return flavour.other_codes(kind)
 
 
 def dtype_of(kind: Any) -> Any:
@@ -233,39 +222,24 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
     """
     parts, cls = surface(flavour), type(kind)
     if cls is parts.Array:
-        if flavour.packs_all:
-            from .mlir_arrays import MlirArraySlot
-
-            return MlirArraySlot(flavour, kind, launcher)
+        if flavour.array_slot is not None:
+            made: Slot = flavour.array_slot(kind, launcher)
+            return made
         dtype = parts.as_dtype(kind.dtype)
         element, size = CODES.get(dtype.name, ""), dtype.itemsize
         return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
     if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
         slot = number_slot(dtype_of(kind))
         return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
-    codes_of(flavour, kind)
-    if cls is parts.NoneType:
-        return _values_slot(lambda value: () if value is None else _refuse())
-    if cls is parts.Record:
-        return _record_slot(flavour, kind)
-    if parts.BaseTuple in cls.__mro__:
-        return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
-    return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
+    other: Slot = flavour.other_slot(kind, launcher)
+    return other
 
 
-def _refuse() -> Any:
-    raise OtherTypes
-
-
-class _SettledSlot(Slot):
+class SettledSlot(Slot):
     """A slot whose `settle` is a given function."""
 
     def __init__(self, settle: Settle) -> None:
         self.settle = settle
-
-
-def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
-    return _SettledSlot(lambda value, _stream_id, _call: values_of(value))
 
 
 def _cast_slot(exact: Slot, dtype: Any) -> Slot:
@@ -287,38 +261,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
         found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
         return found
 
-    return _SettledSlot(settle)
-
-
-def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
-        if not isinstance(value, tuple) or len(value) != len(slots):
-            raise OtherTypes
-        if getattr(kind, "instance_class", type(value)) is not type(value):
-            raise OtherTypes
-        found: list[Any] = []
-        for slot, each in zip(slots, value, strict=True):
-            found += slot.settle(each, stream_id, call)
-        return tuple(found)
-
-    return _SettledSlot(settle)
-
-
-def _record_slot(flavour: Flavour, kind: Any) -> Slot:
-    from .mlir_arrays import copied
-
-    parts = surface(flavour)
-
-    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
-        if isinstance(value, parts.DeviceRecord):
-            if parts.typeof(value) != kind:
-                raise OtherTypes
-            return (value.gpu_data.device_ctypes_pointer.value,)
-        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
-            raise OtherTypes
-        return (copied(value, call)[0],)
-
-    return _SettledSlot(settle)
+    return SettledSlot(settle)
 
 
 def signature_component(

@@ -1,19 +1,28 @@
-"""Drop device code of earlier compiles in this process, and describe a compiled kernel: the code of both Numbas.
+"""What a compile of either Numba needs before, during and after: no code of earlier compiles, a device, warnings.
 
 Promise     Code of a device function or an implementation is used again only if all its argument types are plain: the
             type of a function, a class or an extension's type refers to an object of the program, on whose present
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
             target, and nothing else was compiled of it since.
+            Warnings of a compile are issued when it has ended, under the program's filters, and stored. A hit issues
+            the same texts, at the kernel's file and line.
 Not here    Making a device function's dispatcher compile again (llvm_compile, mlir_compile).
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType
+from functools import cache
+from importlib import import_module
+from inspect import signature
+from types import FunctionType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +30,8 @@ from ...errors import CompileError, UncacheableError
 from ...keys import Plain
 from ...model import Entry, Parameter
 from ...model.cubin import read_cubin
-from .graph import Registration
+from .configuration import Registration
+from .flavour import Flavour, gathered, surface
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -175,3 +185,131 @@ def attributes_of(options: Mapping[str, Any], types: Iterable[Any], *, is_cooper
         "max_registers": options.get("max_registers"),
         "signature": [str(each) for each in types],
     }
+
+
+_FUNCTION = "\0function\0"
+"""Replaces the text of the kernel's function in a stored warning, since that text contains an address."""
+
+
+_MOST, _LONGEST = 16, 4000
+
+
+@contextlib.contextmanager
+def recorded(lock: contextlib.AbstractContextManager[Any]) -> Iterator[list[warnings.WarningMessage]]:
+    """Collect the warnings of this thread in a block, and issue those of all threads when it has ended.
+
+    Warning filters belong to the whole process. The compiler's lock is held, so that two compiles cannot restore each
+    other's filters. Warnings of other threads are not recorded for the kernel, but delayed until the end of the block.
+    If another thread's `catch_warnings` restores this block's filters and function later, they work as those before.
+    """
+    found: list[warnings.WarningMessage] = []
+    delayed: list[warnings.WarningMessage] = []
+    thread, is_over = threading.get_ident(), False
+
+    def show(*row: Any, **named: Any) -> None:
+        if is_over:
+            show_before(*row, **named)
+            return
+        delayed.append(warnings.WarningMessage(*row, **named))
+        if threading.get_ident() == thread:
+            found.append(delayed[-1])
+
+    try:
+        with lock:  # not catch_warnings: if another thread's overlaps it, changes of the block would stay in force
+            show_before, before = warnings.showwarning, warnings.filters
+            warnings.filters = filters = [*before]
+            warnings.simplefilter("always")
+            warnings.showwarning = show
+            try:
+                yield found
+            finally:
+                is_over = True
+                warnings.filters = before if warnings.filters is filters else warnings.filters
+                warnings.showwarning = show_before if warnings.showwarning is show else warnings.showwarning
+                filters[:] = before  # another thread's `catch_warnings` may restore this list when it ends
+    finally:
+        for each in delayed:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def rows_of(found: Sequence[warnings.WarningMessage], function: FunctionType) -> list[list[str]]:
+    """The category and text of each warning, to be stored with an artifact."""
+    own = str(function)
+    return [[each.category.__name__, str(each.message)[:_LONGEST].replace(own, _FUNCTION)] for each in found[:_MOST]]
+
+
+def issue_again(rows: object, function: FunctionType, home: str) -> None:
+    """Issue stored warnings again, up to the first malformed row; `home` has the compiler's classes."""
+    errors, code = sys.modules.get(home), function.__code__
+    for row in rows[:_MOST] if type(rows) is list else ():
+        if type(row) is not list or [type(each) for each in row] != [str, str]:
+            return
+        category = getattr(errors, row[0], None) or getattr(sys.modules["builtins"], row[0], None)
+        if not (isinstance(category, type) and issubclass(category, Warning)):
+            category = UserWarning
+        text = row[1][:_LONGEST].replace(_FUNCTION, str(function))
+        text = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+        warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno)
+
+
+@cache
+def compiler(flavour: Flavour) -> SimpleNamespace:
+    """Import and probe the names that a compile needs, beside those of `surface`.
+
+    Raises:
+        ToolchainMissingError: The Numba is not installed, or of an unsupported version.
+    """
+    found = gathered(flavour, flavour.compiler_parts)
+    vars(found).update(vars(surface(flavour)))
+    for name, wanted in flavour.parameters:
+        lacking = {*wanted.split()} - {*signature(getattr(found, name)).parameters}
+        if lacking:
+            raise flavour.unsuitable(f"is of another version: {name} takes no {min(lacking)}")
+    return found
+
+
+@contextmanager
+def assumed_device(flavour: Flavour, cc: tuple[int, int]) -> Iterator[None]:
+    """Make this thread compile as if the current device had compute capability `cc`.
+
+    Both Numbas compile device functions for the current device, and need one for that; numba-cuda-mlir links for the
+    first one, whatever the target. Other threads still get the real device.
+    """
+    parts, thread = compiler(flavour), threading.get_ident()
+    with parts.global_compiler_lock:
+        places = [(import_module(module), name) for module, name in flavour.device_readers]
+        before = [getattr(module, name) for module, name in places]
+
+        def current(*given: Any, **named: Any) -> Any:
+            is_own = threading.get_ident() == thread
+            return flavour.device_answer(cc, *given, **named) if is_own else before[0](*given, **named)
+
+        for module, name in places:
+            setattr(module, name, current)
+        try:
+            with uncollected():
+                flavour.fill_registries(parts)
+            yield
+        finally:
+            for (module, name), real in zip(places, before, strict=True):
+                setattr(module, name, real)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Suspend garbage collection while a Numba fills its registries, and move objects made meanwhile to the oldest
+    generation.
+
+    The registries are half a million permanent objects: traversing them repeatedly was 40 % of a first compile.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        is_much = gc.get_count()[0] > gc.get_threshold()[0]  # after the first compile, few objects are made
+        if was_enabled and is_much and not gc.get_freeze_count():  # unfreezing would undo the program's own freeze
+            gc.freeze()
+            gc.unfreeze()  # moves the objects into the oldest generation without traversing them
+        if was_enabled:
+            gc.enable()

@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from types import FunctionType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 from ...keys import Plain
+from ...model import NamedTuple
 from ...settings import variables_starting
-from .value import Trust, plain_setting
+from .value import STANDARD, Trust, plain_setting
 
 _STARTS = "NUMBA_", "LLVMLITE_"
 
@@ -150,6 +151,86 @@ def _is_trusted(function: FunctionType, trust: Trust) -> bool:
 
 # -- registries -------------------------------------------------------------------------------------------------------
 
+Place = tuple[str, str]
+"""A module and a name in it."""
+
+
+def loaded(module: str, name: str) -> Any:
+    """An attribute of a module if the module is loaded; None otherwise."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+class Registration(NamedTuple):
+    """Code that a program gave to the compiler for a value, a type, an attribute or an operation.
+
+    Args:
+        what: The kind of registration, `"overload"`.
+        subject: The value, type or text that it is for; None if it is listed under that value.
+        options: Everything else that affects the compiler: types, options of the decorator.
+        code: The functions and classes that implement it.
+    """
+
+    what: str
+    subject: Any
+    options: dict[str, Any]
+    code: tuple[Any, ...]
+
+
+class Registrations(NamedTuple):
+    """All registrations of a program: by value, by attribute name, and those that any code may use implicitly.
+
+    Those of one value, or of one subject, are in the order of registration, which decides between them.
+    """
+
+    of_value: Callable[[Any], Sequence[Registration]]
+    of_attribute: dict[str, list[Registration]]
+    of_all: list[Registration]
+
+
+_TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
+_LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
+
+_OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
+"""Lists whose items each belong to a value, by which they are usually found."""
+
+_OF_CLASS = ("typing attributes", "lowering getattrs", "lowering setattrs")
+"""Lists in which functions of Numba put items for a program's class (`make_attribute_wrapper`)."""
+
+_UNNAMED = ("operator", "_operator")
+"""Modules whose functions represent operators, which code uses without naming the functions."""
+
+_EMPTY, _DEEPEST = CellType(), 32
+
+_List = tuple[str, list[Any]]
+_Item = tuple[str, Any]
+"""An item of a registry, with the kind of list that it is in."""
+
+_read: dict[str, tuple[list[_List], Registrations]] = {}
+"""The lists of each Numba when they were last read, and the registrations found in them."""
+
+
+def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
+    """List the value that each item of a list belongs to; () if they belong to none."""
+    if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
+        return [None if each[0] is each[1] else each[1] for each in items]
+    if kind == "typing functions":
+        return [each.key for each in items]
+    if kind in _OF_CLASS:
+        return [each.key for each in items] if kind == "typing attributes" else [(*each[2], None)[0] for each in items]
+    return [each[0] for each in items] if kind in _OF_VALUE else ()
+
+
+def _is_given(item: _Item) -> bool:
+    """Check for a registration that Numba has not derived from a template of `@overload_attribute` at its first use."""
+    waiting = list(item[1][:1]) if type(item[1]) is tuple else []
+    for each in waiting:  # grows while it is walked
+        if hasattr(each, "_overload_func"):
+            return False
+        if type(each) is FunctionType and len(waiting) <= _DEEPEST:
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != _EMPTY]
+    return True
+
+
 _REGISTRIES = frozenset((
     "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
 ))  # fmt: skip
@@ -163,3 +244,248 @@ def registries_among(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
         if module is not None and not (names := vars(module)).keys().isdisjoint(_REGISTRIES):
             found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
     return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=4)
+def _holders(flavour: Registries, version: str, _modules_loaded: int) -> tuple[Place, ...]:
+    rows = [each.strip().split(": ") for each in flavour.registry_modules.strip().split("\n")]
+    known = [f"{flavour.owned}.{package}{name}" for package, names in rows for name in names.split()]
+    if not version.startswith(flavour.versions):
+        known += [each for each in sys.modules.copy() if each.startswith(flavour.searched)]
+    return registries_among(dict.fromkeys(known))
+
+
+class Registries:
+    """The registries of one Numba, and what programs have registered in them.
+
+    Attributes:
+        packages: Dotted names of packages whose versions are in the key, so that their objects count by name.
+        home: The package with its `cuda`: `numba.cuda`.
+        version, versions: Its version, and the starts of those for which `registry_modules` is complete.
+        searched: Prefix of names of modules, which are searched for registries in other versions.
+        target: The object with the typing context and the target context.
+        owned: Top-level name of its own modules, in which its types are defined.
+        registry_modules: Modules with registries: lines of a package in `owned` and names in it.
+        models: Managers of data models.
+        making: Prefixes of `__module__` of the classes that it registers itself.
+        generated: Prefix of names of modules; a function in them that is in no file was generated by this Numba.
+    """
+
+    packages: frozenset[str]
+    home: str
+    version: Place
+    versions: tuple[str, ...]
+    searched: str
+    target: Place
+    owned: str
+    registry_modules: str
+    models: tuple[Place, ...]
+    making: tuple[str, ...]
+    generated: str
+
+    def holders(self) -> Iterable[Place]:
+        """List the registries in loaded modules."""
+        return _holders(self, str(loaded(*self.version)), len(sys.modules))
+
+    def registrations(self) -> Registrations:
+        """Collect the registrations of programs so far; those for a value are described only when a kernel uses it."""
+        lists, read = self._lists(), _read.get(self.home)
+        if read is None or lists != read[0]:
+            copies = [(kind, [*items]) for kind, items in lists]
+            read = _read[self.home] = copies, self._gathered(copies)
+        return read[1]
+
+    def registries(self) -> list[Any]:
+        """List all registries of typing and lowering, each once."""
+        found = [getattr(sys.modules[module], name, None) for module, name in self.holders() if module in sys.modules]
+        target = loaded(*self.target)
+        for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
+            found += getattr(context, "_registries", ())
+        return list({id(each): each for each in found if each is not None}.values())
+
+    def _lists(self) -> list[_List]:
+        home = self.home
+        found: list[_List] = []
+        for registry in self.registries():
+            parts = _TYPING if hasattr(registry, "globals") else _LOWERING
+            found += [(kind, getattr(registry, name)) for kind, name in parts]
+        for module, name in self.models:
+            models = getattr(loaded(module, name), "_handlers", None) or {}
+            found.append(("model", [*models.items()]))
+        typeof = loaded(f"{home}.typing.typeof", "typeof_impl")
+        found.append(("typeof", [*getattr(typeof, "registry", {}).items()]))
+        rewrites = loaded(f"{home}.core.rewrites.registry", "rewrite_registry")
+        found += [(f"rewrite {when}", items) for when, items in sorted(getattr(rewrites, "rewrites", {}).items())]
+        return found
+
+    def _gathered(self, lists: Iterable[_List]) -> Registrations:
+        others: list[_Item] = []  # registrations that code uses without naming their value
+        listed = {id(each) for kind, items in lists if kind == "typing functions" for each in items}
+        for kind, items in lists:
+            chosen: Iterable[Any] = items
+            if kind == "model":
+                own = f"{self.owned}."
+                chosen = [
+                    each
+                    for each in items
+                    if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
+                ]
+            elif kind == "typeof":  # without a user's classes: their types are refused anyway
+                chosen = [each for each in items if each[0].__module__.startswith(self.making)]
+            elif kind in _OF_VALUE:
+                chosen = [
+                    each
+                    for key, each in zip(_subjects(kind, items), items, strict=True)
+                    if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
+                ]
+                if kind == "typing globals":  # most templates for operators are in "typing functions" as well
+                    chosen = [each for each in chosen if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
+            others += [(kind, each) for each in chosen]
+        users, found = self._of_users(others), Registrations(lambda _value: (), {}, [])
+        if users:
+            found = describe(users)
+        subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
+        users_of: dict[int, list[_Item]] = {}
+
+        def of_value(value: Any) -> Sequence[Registration]:
+            nonlocal subjects
+            subjects = subjects or frozenset(
+                [id(each) for kind, items in lists if items for each in _subjects(kind, items)]
+            )
+            if id(value) not in subjects:
+                return ()
+            if id(value) not in users_of:
+                is_programs = self._is_programs(value)
+                pairs = (
+                    (kind, zip(_subjects(kind, items), items, strict=False))
+                    for kind, items in lists
+                    if is_programs or kind in _OF_VALUE
+                )
+                found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
+                users_of[id(value)] = [*filter(_is_given, found)] if is_programs else self._of_users(found)
+            if not users_of[id(value)]:
+                return ()
+            return describe_for(users_of[id(value)])
+
+        return found._replace(of_value=of_value)
+
+    def _is_programs(self, value: Any) -> bool:
+        """Check for a function or class of the program: whoever made a registration for it, it is the program's."""
+        trust = Trust(self.packages)
+        if type(value) is FunctionType:
+            return not trust.has_file(value.__code__.co_filename)
+        return isinstance(value, type) and not trust[value.__module__]
+
+    def _of_users(self, items: Iterable[_Item]) -> list[_Item]:
+        """List the items that are not Numba's own, judged by their functions.
+
+        Functions are judged by their files, or by their module, since those that Numba generates have no file. A
+        closure of Numba's may contain a user's function. The functions of a class are in one file, except for a class
+        made by one of Numba's functions: its own functions, or those of its base, may be a user's.
+        """
+        homes = [folder for name in sorted(self.packages) for folder in loaded(name, "__path__") or ()]
+        folders = (*(f"{folder}{os.sep}" for folder in homes), *STANDARD)
+        found: list[_Item] = []
+        for kind, item in items:
+            waiting: list[Any] = []
+            is_users = False
+            parts = item[:2] if type(item) is tuple else (item,)
+            if kind == "typing globals":
+                parts = item[0], *getattr(item[1], "templates", ())
+            for part in parts:
+                if type(part) is FunctionType:
+                    waiting.append(part)
+                elif isinstance(part, type) and (part is item or part is not parts[0]):
+                    content, base = vars(part), part.__mro__[1]
+                    function = content.get("_overload_func") or content.get("generic") or vars(base).get("generic")
+                    members = () if function else (*content.values(), *vars(base).values())
+                    function = function or next((each for each in members if type(each) is FunctionType), None)
+                    waiting.append(getattr(function, "__func__", function))
+                    is_users = is_users or not (
+                        part.__module__.startswith(self.making) and base.__module__.startswith(self.making)
+                    )
+            for function in waiting:  # grows while it is walked
+                if is_users or len(waiting) > _DEEPEST:
+                    break
+                if type(function) is FunctionType:
+                    file = function.__code__.co_filename
+                    if file.startswith(folders):
+                        waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+                    else:
+                        made_by = str(function.__globals__.get("__name__"))
+                        is_users = not (file.startswith("<") and made_by.startswith(self.generated))
+            if is_users:
+                found.append((kind, item))
+        return found
+
+
+# -- descriptions -----------------------------------------------------------------------------------------------------
+
+_OF_TEMPLATE = ("prefer_literal", "unsafe_casting", "exact_match_required", "_strict", "_jit_options", "is_method")
+"""Attributes of a typing template that hold options of a decorator."""
+
+_Described = Iterator[tuple["str | None", Registration]]
+"""The name of the attribute that a registration is for, None for others, and the registration."""
+
+
+def describe(items: Iterable[_Item]) -> Registrations:
+    """Describe registrations for attributes, operators and types, grouped by the name that uses them."""
+    made = Registrations(lambda value: (), {}, [])
+    for item in items:
+        for attribute, registration in _described(*item):
+            if attribute is not None:
+                made.of_attribute.setdefault(attribute, []).append(registration)
+            else:
+                made.of_all.append(registration)
+    return made
+
+
+def describe_for(items: Iterable[_Item]) -> Sequence[Registration]:
+    """Describe the registrations for one value, in their order."""
+    found: dict[Any, Registration] = {}
+    for kind, item in items:
+        for _attribute, each in _described(kind, item):
+            name = (each.what, *map(id, each.code), repr(each.options)) if kind.startswith("typing") else id(item)
+            found.setdefault(name, each._replace(subject=None))
+    return tuple(found.values())
+
+
+def _described(kind: str, item: Any) -> _Described:
+    """Describe an item of a registry: subject, types, options, implementation."""
+    if kind in ("typing functions", "typing attributes"):
+        yield from _template(item, getattr(item, "key", None))
+    elif kind == "typing globals":
+        templates = getattr(item[1], "templates", None)
+        for template in templates or ():
+            yield from _template(template, item[0])
+        if templates is None:
+            yield None, Registration("typing", item[0], {"type": item[1]}, ())
+    elif kind == "lowering functions":
+        subject = item[1]
+        of_method = str(subject[-1]) if isinstance(subject, tuple) else None  # of (type, name of a method)
+        yield of_method, Registration(kind, subject, {"types": tuple(item[2] or ())}, item[:1])
+    elif kind in ("lowering getattrs", "lowering setattrs"):
+        yield item[1], Registration(kind, None, {"attribute": item[1], "types": item[2]}, item[:1])
+    elif kind in ("lowering casts", "lowering constants"):
+        yield None, Registration(kind, None, {"types": tuple(item[1])}, item[:1])
+    elif kind.startswith("rewrite"):
+        yield None, Registration(kind, None, {}, (item,))
+    else:  # a model or typeof
+        yield None, Registration(kind, item[0], {}, item[1:])
+
+
+def _template(template: Any, subject: Any) -> _Described:
+    metadata = dict(getattr(template, "metadata", None) or {})
+    if getattr(template, "_definition_func", None) is not None or metadata.get("target") == "cpu":
+        return  # an intrinsic is reached by its name
+    function, inline = getattr(template, "_overload_func", None), getattr(template, "_inline", None)
+    if function is None:
+        names = [name for name in dir(template) if name.startswith("resolve_")]
+        if not names or getattr(template, "generic_resolve", NotImplemented) is not NotImplemented:
+            yield None, Registration("typing", subject, {}, (template,))
+        for name in names:
+            yield name.removeprefix("resolve_"), Registration("typing", subject, {}, (template,))
+        return
+    options = {name: getattr(template, name) for name in _OF_TEMPLATE if hasattr(template, name)}
+    options |= {"metadata": metadata, "inline": getattr(inline, "_inline", inline)}
+    yield getattr(template, "_attr", None), Registration("overload", subject, options, (function,))

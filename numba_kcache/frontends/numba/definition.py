@@ -17,26 +17,24 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, Wanted, declared
-from ...engine.session import RunsUncached, Session
+from ...engine import Request, Resolution, RunsUncached, Session, Wanted, declared
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
 from ...model import Artifact, Choice, Target
 from ...settings import NVRTC_VARIABLES, variables
 from .. import COMMON_OPTIONS, Definition, Resolutions, Variant
 from .arguments import TypedLauncher, make_launcher, signature_component
-from .flavour import Flavour
+from .flavour import Flavour, surface
 from .function import Depends, Fingerprint, Uncapturable, fingerprint
-from .parts import surface
 from .value import Refused
 
 if TYPE_CHECKING:
     from ...launch import LaunchShape
     from ...launch.attributes import LaunchOptions
-    from ...launch.launcher import Relaunch
-    from ...launch.loader import LoadedKernel
+    from ...launch.launcher import LoadedKernel, Relaunch
     from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
+
 
 CO_VARARGS = 0x04
 """`co_flags` of a function with *args."""
@@ -179,7 +177,6 @@ class PythonDefinition(Definition):
 
     def by_value(self) -> Any:
         """Make a definition that pickles its function by value."""
-        from .by_value import ByValue
 
         return ByValue(self)
 
@@ -326,7 +323,7 @@ class PythonResolutions(Resolutions):
 
     def _warned(self, found: Resolution) -> Resolution:
         if found.source != "compiled" and "warnings" in found.artifact.attributes:
-            from .warned import issue_again
+            from .compiled_code import issue_again
 
             home = f"{self.definition.flavour.home}.core.errors"
             issue_again(found.artifact.attributes["warnings"], self.definition.function, home)
@@ -384,11 +381,25 @@ class PythonFrontEnd:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def component_kinds() -> Mapping[str, ReasonKind]:
-    """Map each component of a kernel to its kind of reason."""
-    from .reasons import KINDS
+_KINDS = {
+    "signature": "argument types",
+    "environment": "numba settings",
+    "compiler": "numba toolkit",
+    "source_changed": "function|kernel |device function |function |class |declaration of |overload of ",
+    "value_changed": "module |global |closure |defaults of ",
+    "options": "options of ",
+    "link_input": "link ",
+    "depends": "depends[",
+}
+"""The names of components, or prefixes of them, for each kind of reason. docs/keys.md has a row for each."""
 
-    return KINDS
+
+@functools.cache
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """Map each component of a kernel, by its name or a prefix of it, to its kind of reason."""
+    from ...model.reason import ReasonKind
+
+    return {name: ReasonKind(kind) for kind, names in _KINDS.items() for name in names.split("|")}
 
 
 def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
@@ -470,3 +481,18 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
     old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific
+
+
+class ByValue:
+    """A picklable object that unpickles as a definition, without importing the function's file."""
+
+    def __init__(self, definition: PythonDefinition) -> None:
+        self._definition = definition
+
+    def __reduce__(self) -> Any:
+        of, home = type(self._definition), f"{self._definition.flavour.home}.serialize"
+        return _load, (of, home, bytes(import_module(home).dumps(self._definition.thing)), self._definition.options)
+
+
+def _load(of: type[PythonDefinition], home: str, function: bytes, options: Mapping[str, Any]) -> PythonDefinition:
+    return of(import_module(home).loads(function), options)  # safe: the bytes come from the parent process

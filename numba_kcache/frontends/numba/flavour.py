@@ -4,32 +4,59 @@ Promise     No module of Numba is imported: a program that has an object of Numb
             Registrations of other packages are found in all of Numba's registries, in their present state. An object
             with unexpected attributes is not recognised, and so its kernel is not cached.
 Method      numba-cuda-mlir contains a copy of numba-cuda's front end. `Flavour` is a table with the functions that both
-            share; the modules llvm_flavour and mlir_flavour have the row of each, and what only one has.
-Not here    Describing a registration (registrations), and reading values that are not of the compiler (value).
+            share; the modules llvm and mlir have the row of each, and what only one has. Undocumented names are probed
+            when they are first used.
+Not here    Settings and registries (configuration), and reading values that are not of the compiler (value).
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from types import CellType, FunctionType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ToolchainMissingError
 from ...keys import Component, Plain
 from ...model import NamedTuple
-from .configuration import registries_among
-from .graph import External, Jitted, Registration, Registrations
-from .value import STANDARD, AlwaysRefused, Refused, Trust, value_form
+from .configuration import Place, Registration, Registries, loaded
+from .value import AlwaysRefused, Refused, Trust, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
     from ...model import LinkInput
 
-Place = tuple[str, str]
-"""A module and a name in it."""
+
+class Jitted(NamedTuple):
+    """Everything that determines the code of a decorated function, except the function itself.
+
+    Args:
+        options: Options of the decorator, as a new dict, without those that do not affect the code.
+        opaque: Options that list objects of this process, whose content only `depends=` can represent.
+        links: Paths and `LinkableCode` objects of the user.
+        has_lines: Whether file and lines are compiled in.
+        pysig: The signature by which calls are resolved, if the decorator read another one than the function has now.
+    """
+
+    options: dict[str, Any]
+    opaque: Mapping[str, Iterable[Any]]
+    links: Iterable[Any]
+    has_lines: bool
+    pysig: Any = None
+
+
+class External(NamedTuple):
+    """A function that was declared, not defined: name, signature, ABI, and files to link for it."""
+
+    name: str
+    signature: str
+    abi: str
+    is_cooperative: bool
+    links: Iterable[Any]
+
 
 Table = tuple[tuple[str, str], ...]
 """Names, separated by spaces, for each module or function."""
@@ -40,11 +67,6 @@ class Declared(NamedTuple):
 
     py_func: Any
     targetoptions: dict[str, Any]
-
-
-def loaded(module: str, name: str) -> Any:
-    """An attribute of a module if the module is loaded; None otherwise."""
-    return getattr(sys.modules.get(module), name, None)
 
 
 def is_a(value: Any, *places: tuple[str, str]) -> bool:
@@ -92,60 +114,7 @@ def refuse(kind: Any) -> Plain:
     raise Refused(f"{kind} is a type of {type(kind).__module__}, not of Numba")
 
 
-_TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
-_LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
-
-_OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions", "model"))
-"""Lists whose items each belong to a value, by which they are usually found."""
-
-_OF_CLASS = ("typing attributes", "lowering getattrs", "lowering setattrs")
-"""Lists in which functions of Numba put items for a program's class (`make_attribute_wrapper`)."""
-
-_UNNAMED = ("operator", "_operator")
-"""Modules whose functions represent operators, which code uses without naming the functions."""
-
-_EMPTY, _DEEPEST = CellType(), 32
-
-_List = tuple[str, list[Any]]
-_Item = tuple[str, Any]
-"""An item of a registry, with the kind of list that it is in."""
-
-_read: dict[str, tuple[list[_List], Registrations]] = {}
-"""The lists of each Numba when they were last read, and the registrations found in them."""
-
-
-def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
-    """List the value that each item of a list belongs to; () if they belong to none."""
-    if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
-        return [None if each[0] is each[1] else each[1] for each in items]
-    if kind == "typing functions":
-        return [each.key for each in items]
-    if kind in _OF_CLASS:
-        return [each.key for each in items] if kind == "typing attributes" else [(*each[2], None)[0] for each in items]
-    return [each[0] for each in items] if kind in _OF_VALUE else ()
-
-
-def _is_given(item: _Item) -> bool:
-    """Check for a registration that Numba has not derived from a template of `@overload_attribute` at its first use."""
-    waiting = list(item[1][:1]) if type(item[1]) is tuple else []
-    for each in waiting:  # grows while it is walked
-        if hasattr(each, "_overload_func"):
-            return False
-        if type(each) is FunctionType and len(waiting) <= _DEEPEST:
-            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != _EMPTY]
-    return True
-
-
-@functools.lru_cache(maxsize=4)
-def _holders(flavour: Flavour, version: str, _modules_loaded: int) -> tuple[Place, ...]:
-    rows = [each.strip().split(": ") for each in flavour.registry_modules.strip().split("\n")]
-    known = [f"{flavour.owned}.{package}{name}" for package, names in rows for name in names.split()]
-    if not version.startswith(flavour.versions):
-        known += [each for each in sys.modules.copy() if each.startswith(flavour.searched)]
-    return registries_among(dict.fromkeys(known))
-
-
-class Flavour:
+class Flavour(Registries):
     """The names and functions of one Numba.
 
     A program with other objects has a subclass. `jitted`, `intrinsic`, `external` and `type_form` may raise `Refused`
@@ -153,19 +122,9 @@ class Flavour:
     `code_environment` and `linked_headers` raise `Refused`.
 
     Attributes:
-        packages: Dotted names of packages whose versions are in the key, so that their objects count by name.
         stateful: Modules of these packages, and objects in them, whose results depend on more than their arguments.
-        home: The package with its `cuda`: `numba.cuda`.
         config: The module with its settings.
-        version, versions: Its version, and the starts of those for which `registry_modules` is complete.
-        searched: Prefix of names of modules, which are searched for registries in other versions.
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
-        target: The object with the typing context and the target context.
-        owned: Top-level name of its own modules, in which its types are defined.
-        registry_modules: Modules with registries: lines of a package in `owned` and names in it.
-        models: Managers of data models.
-        making: Prefixes of `__module__` of the classes that it registers itself.
-        generated: Prefix of names of modules; a function in them that is in no file was generated by this Numba.
         code_modules: Modules whose functions decide about code; a program may have replaced some.
         without_code: Options that do not change code, repeat another option, or concern one compile only.
         libraries, distributions: Its compilers, as in `Request`.
@@ -176,27 +135,17 @@ class Flavour:
         device_readers: Functions that return the current device while it compiles.
         array_codes, array_letters: The parameters of an array: type codes of those before shape and strides, and the
             letters of all (launch.typed).
-        packs_all: Whether the launcher packs tuples, records, dates and None too.
+        is_complex_whole: Whether a complex number is one parameter.
+        array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
         name, hint: Its distribution, and how to install it.
     """
 
-    packages: frozenset[str]
     stateful: frozenset[str]
-    home: str
     config: str
-    version: Place
-    versions: tuple[str, ...]
-    searched: str
     dispatchers: tuple[Place, ...]
     types: tuple[Place, ...]
     intrinsics: tuple[Place, ...]
     signatures: tuple[Place, ...]
-    target: Place
-    owned: str
-    registry_modules: str
-    models: tuple[Place, ...]
-    making: tuple[str, ...]
-    generated: str
     code_modules: tuple[str, ...]
     without_code: frozenset[str] = frozenset()
     libraries = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
@@ -210,7 +159,8 @@ class Flavour:
     device_readers: tuple[Place, ...]
     array_codes: tuple[str, ...]
     array_letters: str
-    packs_all = False
+    is_complex_whole = False
+    array_slot: Any = None
     name: str
     hint: str
 
@@ -225,13 +175,21 @@ class Flavour:
         """The result of one of `device_readers` for a device of this compute capability."""
         raise NotImplementedError
 
+    def other_codes(self, kind: Any) -> tuple[str, ...]:
+        """The type codes of an argument that is neither array nor number.
+
+        Raises:
+            KeyError: The launcher cannot pack it.
+        """
+        raise KeyError(kind)
+
+    def other_slot(self, kind: Any, launcher: Any) -> Any:
+        """Make the slot of an argument that is neither array nor number, or raise `KeyError`."""
+        raise KeyError(kind)
+
     def fill_registries(self, parts: Any) -> None:
         """Make the compiler fill its registries, as its first compile does."""
         raise NotImplementedError
-
-    def holders(self) -> Iterable[Place]:
-        """List the registries in loaded modules."""
-        return _holders(self, str(loaded(*self.version)), len(sys.modules))
 
     def is_dispatcher(self, value: Any) -> bool:
         """Check whether it is a function under `cuda.jit`, or another decorator that device code may call."""
@@ -370,137 +328,72 @@ class Flavour:
     def _class_form(self, kind: type) -> Plain:
         return value_form(kind, Trust(self.packages), self.type_form)
 
-    def registrations(self) -> Registrations:
-        """Collect the registrations of programs so far; those for a value are described only when a kernel uses it."""
-        lists, read = self._lists(), _read.get(self.home)
-        if read is None or lists != read[0]:
-            copies = [(kind, [*items]) for kind, items in lists]
-            read = _read[self.home] = copies, self._gathered(copies)
-        return read[1]
 
-    def registries(self) -> list[Any]:
-        """List all registries of typing and lowering, each once."""
-        found = [getattr(sys.modules[module], name, None) for module, name in self.holders() if module in sys.modules]
-        target = loaded(*self.target)
-        for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
-            found += getattr(context, "_registries", ())
-        return list({id(each): each for each in found if each is not None}.values())
+_OF_HOME = (
+    ("types", "Array Integer Float Complex Boolean BaseTuple Record NoneType"),
+    ("typing.typeof", "typeof"),
+    ("typing", "signature"),
+    ("cudadrv.devicearray", "DeviceNDArray DeviceRecord"),
+    ("np.numpy_support", "as_dtype from_dtype"),
+    ("core.compiler_lock", "global_compiler_lock"),
+    ("cudadrv.devices", "get_context"),
+    ("core.sigutils", "normalize_signature"),
+)
+"""Names used from modules of `Flavour.home`, which both Numbas have."""
 
-    def _lists(self) -> list[_List]:
-        home = self.home
-        found: list[_List] = []
-        for registry in self.registries():
-            parts = _TYPING if hasattr(registry, "globals") else _LOWERING
-            found += [(kind, getattr(registry, name)) for kind, name in parts]
-        for module, name in self.models:
-            models = getattr(loaded(module, name), "_handlers", None) or {}
-            found.append(("model", [*models.items()]))
-        typeof = loaded(f"{home}.typing.typeof", "typeof_impl")
-        found.append(("typeof", [*getattr(typeof, "registry", {}).items()]))
-        rewrites = loaded(f"{home}.core.rewrites.registry", "rewrite_registry")
-        found += [(f"rewrite {when}", items) for when, items in sorted(getattr(rewrites, "rewrites", {}).items())]
-        return found
 
-    def _gathered(self, lists: Iterable[_List]) -> Registrations:
-        others: list[_Item] = []  # registrations that code uses without naming their value
-        listed = {id(each) for kind, items in lists if kind == "typing functions" for each in items}
-        for kind, items in lists:
-            chosen: Iterable[Any] = items
-            if kind == "model":
-                own = f"{self.owned}."
-                chosen = [
-                    each
-                    for each in items
-                    if not each[1].__module__.startswith(own) and each[0].__module__.startswith(own)
-                ]
-            elif kind == "typeof":  # without a user's classes: their types are refused anyway
-                chosen = [each for each in items if each[0].__module__.startswith(self.making)]
-            elif kind in _OF_VALUE:
-                chosen = [
-                    each
-                    for key, each in zip(_subjects(kind, items), items, strict=True)
-                    if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
-                ]
-                if kind == "typing globals":  # most templates for operators are in "typing functions" as well
-                    chosen = [each for each in chosen if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
-            others += [(kind, each) for each in chosen]
-        users, found = self._of_users(others), Registrations(lambda _value: (), {}, [])
-        if users:
-            from .registrations import describe
+def gathered(flavour: Flavour, table: Table) -> SimpleNamespace:
+    found = SimpleNamespace()
+    try:
+        for home, names in table:
+            module = sys.modules.get(home) or import_module(home)
+            vars(found).update({name: getattr(module, name) for name in names.split()})
+    except (ImportError, AttributeError) as error:
+        use = ": use numpy<2.5" if "numpy" in str(error) else ""
+        raise flavour.unsuitable(f"cannot be imported: {error}{use}") from error
+    return found
 
-            found = describe(users)
-        subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
-        users_of: dict[int, list[_Item]] = {}
 
-        def of_value(value: Any) -> Sequence[Registration]:
-            nonlocal subjects
-            subjects = subjects or frozenset(
-                [id(each) for kind, items in lists if items for each in _subjects(kind, items)]
-            )
-            if id(value) not in subjects:
-                return ()
-            if id(value) not in users_of:
-                is_programs = self._is_programs(value)
-                pairs = (
-                    (kind, zip(_subjects(kind, items), items, strict=False))
-                    for kind, items in lists
-                    if is_programs or kind in _OF_VALUE
-                )
-                found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                users_of[id(value)] = [*filter(_is_given, found)] if is_programs else self._of_users(found)
-            if not users_of[id(value)]:
-                return ()
-            from .registrations import describe_for
+@cache
+def surface(flavour: Flavour) -> SimpleNamespace:
+    """Import and probe the names that a Numba's `cuda` loads, with the modules `types` and `config`.
 
-            return describe_for(users_of[id(value)])
+    Raises:
+        ToolchainMissingError: It is not installed, or of an unsupported version.
+    """
+    home = flavour.home
+    found = gathered(flavour, (*flavour.surface_parts, *((f"{home}.{name}", names) for name, names in _OF_HOME)))
+    found.types, found.config = sys.modules[f"{home}.types"], import_module(flavour.config)
+    found.Dispatcher = getattr(found, flavour.dispatchers[0][1])
+    lacking = [name for name in flavour.methods.split() if not hasattr(found.Dispatcher, name)]
+    if lacking:
+        raise flavour.unsuitable(f"is of another version: its dispatcher has no {lacking[0]}")
+    flavour.check_version()
+    return found
 
-        return found._replace(of_value=of_value)
 
-    def _is_programs(self, value: Any) -> bool:
-        """Check for a function or class of the program: whoever made a registration for it, it is the program's."""
-        trust = Trust(self.packages)
-        if type(value) is FunctionType:
-            return not trust.has_file(value.__code__.co_filename)
-        return isinstance(value, type) and not trust[value.__module__]
+@cache
+def linker(flavour: Flavour) -> SimpleNamespace:
+    """Import the names that find the headers of CUDA C++ link inputs.
 
-    def _of_users(self, items: Iterable[_Item]) -> list[_Item]:
-        """List the items that are not Numba's own, judged by their functions.
+    Raises:
+        ToolchainMissingError: The Numba is of an unsupported version.
+    """
+    return gathered(flavour, flavour.linker_parts)
 
-        Functions are judged by their files, or by their module, since those that Numba generates have no file. A
-        closure of Numba's may contain a user's function. The functions of a class are in one file, except for a class
-        made by one of Numba's functions: its own functions, or those of its base, may be a user's.
-        """
-        homes = [folder for name in sorted(self.packages) for folder in loaded(name, "__path__") or ()]
-        folders = (*(f"{folder}{os.sep}" for folder in homes), *STANDARD)
-        found: list[_Item] = []
-        for kind, item in items:
-            waiting: list[Any] = []
-            is_users = False
-            parts = item[:2] if type(item) is tuple else (item,)
-            if kind == "typing globals":
-                parts = item[0], *getattr(item[1], "templates", ())
-            for part in parts:
-                if type(part) is FunctionType:
-                    waiting.append(part)
-                elif isinstance(part, type) and (part is item or part is not parts[0]):
-                    content, base = vars(part), part.__mro__[1]
-                    function = content.get("_overload_func") or content.get("generic") or vars(base).get("generic")
-                    members = () if function else (*content.values(), *vars(base).values())
-                    function = function or next((each for each in members if type(each) is FunctionType), None)
-                    waiting.append(getattr(function, "__func__", function))
-                    is_users = is_users or not (
-                        part.__module__.startswith(self.making) and base.__module__.startswith(self.making)
-                    )
-            for function in waiting:  # grows while it is walked
-                if is_users or len(waiting) > _DEEPEST:
-                    break
-                if type(function) is FunctionType:
-                    file = function.__code__.co_filename
-                    if file.startswith(folders):
-                        waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
-                    else:
-                        made_by = str(function.__globals__.get("__name__"))
-                        is_users = not (file.startswith("<") and made_by.startswith(self.generated))
-            if is_users:
-                found.append((kind, item))
-        return found
+
+def home_folder(flavour: Flavour) -> str:
+    """The folder of `Flavour.home`."""
+    return os.path.dirname(str(import_module(flavour.home).__file__))
+
+
+def toolkit_dirs(flavour: Flavour) -> tuple[str, ...]:
+    """List the include folders that are searched first for CUDA C++ link inputs of a kernel."""
+    from cuda.bindings import nvrtc
+    from cuda.pathfinder import locate_nvidia_header_directory
+
+    parts = linker(flavour)
+    _status, major, _minor = nvrtc.nvrtcVersion()
+    cccl = locate_nvidia_header_directory("cccl")
+    folders = parts.get_cuda_paths()["include_dir"].info, *([cccl.abs_path] if cccl else ()), parts.get_include()
+    return os.path.join(home_folder(flavour), "include", str(major)), *[os.path.realpath(str(each)) for each in folders]

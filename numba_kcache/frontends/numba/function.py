@@ -19,19 +19,70 @@ import builtins
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...keys import COVERED, Component, Plain, encode, sha256
+from ...keys import COVERED, Component, Plain, digest_of, encode, sha256
 from ...model import LinkInput, NamedTuple, Origin
 from .code import Read, read_code, words_in
 from .configuration import replaced
-from .graph import ABSENT, Edge, Graph
-from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Trust, Unread, name_of, shown, state_of, value_form
+from .value import (
+    ABSENT,
+    SPECIAL,
+    AlwaysRefused,
+    Refused,
+    RefusedByName,
+    Trust,
+    Unread,
+    name_of,
+    shown,
+    state_of,
+    value_form,
+)
 
 if TYPE_CHECKING:
-    from .flavour import Flavour
-    from .graph import Jitted, Registration
+    from .configuration import Registration
+    from .flavour import Flavour, Jitted
+
+
+Edge = tuple[str, "int | str"]
+"""A name that is read, and the node of its value, or a text that identifies the value."""
+
+
+class Graph:
+    """Nodes by index: components[i] describes node i, and edges[i] are the names that it reads. kept[i] is the object
+    under which the compiler stores the node's compiled code, with its code object."""
+
+    def __init__(self) -> None:
+        self.components: list[Component] = []
+        self.edges: list[list[Edge]] = []
+        self.kept: dict[int, tuple[Any, CodeType]] = {}
+        self._labels: dict[str, int] = {}
+        self.has_lines = False  # whether any function has line tables
+
+    def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
+        """Add a node; a number is appended to a label that is in use."""
+        repeated = self._labels[label] = self._labels.get(label, 0) + 1
+        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
+        self.edges.append(edges if edges is not None else [])
+        return len(self.edges) - 1
+
+    def digest(self, start: int) -> str:
+        """The digest of all nodes reachable from `start`."""
+        numbers, order = {start: 0}, [start]
+        nodes: list[Plain] = []
+        for index in order:  # grows while it is walked
+            edges: list[Plain] = []
+            for name, goal in self.edges[index]:
+                if type(goal) is int:
+                    if goal not in numbers:
+                        numbers[goal] = len(order)
+                        order.append(goal)
+                    goal = numbers[goal]
+                edges += name, goal
+            nodes.append((self.components[index].encoded, edges))
+        return digest_of((sys.implementation.cache_tag, nodes))
+
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
@@ -74,7 +125,6 @@ class Fingerprint(NamedTuple):
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """Objects whose compiled code the compiler keeps, callees before callers, with their digests (`call_order`)."""
-        from .call_order import kept_objects  # here: a hit compiles none
 
         kept = kept_objects(self.graph)
         once = os.urandom(8).hex() if self.unread else ""  # all are compiled again, to see what they use
@@ -87,7 +137,7 @@ class Fingerprint(NamedTuple):
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of `device_functions`, by component, if a file contains it."""
-        from .files import source_text
+        from .objects import source_text
 
         found = {}
         for index, (_, code) in self.graph.kept.items():
@@ -228,7 +278,7 @@ class Reader:
             if not isinstance(each, (str, os.PathLike)):
                 self.edge(0, label, self.add_value(each, label))
                 continue
-            from .files import dependency_form
+            from .objects import dependency_form
 
             try:
                 form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
@@ -421,3 +471,24 @@ def _content(function: FunctionType, name: str) -> Any:
         return cell.cell_contents
     except ValueError:
         return ABSENT
+
+
+def kept_objects(graph: Graph) -> tuple[tuple[Any, str], ...]:
+    """List the objects whose compiled device code the compiler keeps: the dispatchers that the kernel calls, registered
+    implementations, and definitions of intrinsics.
+
+    Returns:
+        Each with a digest of what determines its code, after those that it calls; of a cycle one comes too early.
+    """
+    found, seen, pending = list[int](), set[int](), [(0, False)]
+    while pending:
+        index, is_done = pending.pop()  # done: with its callees
+        if is_done:
+            found.append(index)
+        elif index not in seen:
+            seen.add(index)
+            pending.append((index, True))
+            pending += [(callee, False) for _name, callee in reversed(graph.edges[index]) if type(callee) is int]
+    return tuple(
+        (graph.kept[each][0], graph.digest(each)) for each in found if each != 0 and each in graph.kept
+    )  # 0: the kernel

@@ -1,10 +1,13 @@
-"""numba-cuda's kernels: the definition (a function or dispatcher with its options), and its artifacts.
+"""numba-cuda: its row in the table of what differs, the definition of a kernel, and its artifacts.
 
 Promise     A kernel's options are those of `cuda.jit`, and mean the same. Uncacheable kernels are compiled by Numba
             itself. Under `NUMBA_ENABLE_CUDASIM` a kernel runs in Numba's simulator, as it does without this package.
-Not here    Names and settings (llvm_flavour), and the work of Numba's own dispatcher: launches that no launcher
-            supports, and attributes (llvm_dispatcher). The error for CUDA C++, which cannot be simulated
-            (launch).
+            No module of Numba is imported before a kernel is typed.
+Method      Two settings have defaults that Numba takes from the installed CUDA runtime. Default values are in the
+            component `numba toolkit`, which counts as part of the compilers; a value that the program sets is in
+            `numba settings`, like the other settings.
+Not here    Compiling (llvm_compile), and the work of Numba's own dispatcher: launches that no launcher supports, and
+            attributes (llvm_dispatcher). The error for CUDA C++, which cannot be simulated (launch).
 Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`. simulator/: its `jit` returns a kernel for each
             function, and takes few options.
 """
@@ -12,14 +15,17 @@ Source      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`. simulator
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
-from ...launch import LaunchShape
-from ...launch.arguments import (
+from ...keys import Component, component
+from ...launch import (
     NUMPY_NAMES,
+    LaunchShape,
     Unfit,
     element_of_dtype,
     is_c_contiguous,
@@ -27,12 +33,200 @@ from ...launch.arguments import (
     is_immutable,
     memory_of,
 )
+from ...model import LinkInput
+from ...settings import working_directory
 from .. import Variant
 from .arguments import Signature
+from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, loaded
-from .llvm_flavour import NUMBA
-from .parts import surface
+from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
+from .value import OF_NUMPY, AlwaysRefused, plain_setting
+
+if TYPE_CHECKING:
+    from ...headers.roots import HeaderSearch
+
+
+HOME = "numba.cuda"
+
+
+_NRT = f"{HOME}.memory_management.nrt"
+
+
+_OF_TOOLKIT = {
+    "CUDA_DEBUG_POLY": "DEBUG_POLY_SUPPORTED", "CUDA_DEBUG_POLY_USE_TYPED_CONST": "DEBUG_POLY_USE_TYPED_CONST",
+}  # fmt: skip
+"""Settings whose default depends on the toolkit, and the name of that default in `numba.cuda.debuginfo`."""
+
+
+class LlvmFlavour(Flavour):
+    """numba-cuda, which lowers to LLVM IR."""
+
+    packages = frozenset({"numba", HOME, "numba_cuda", "numpy", "llvmlite"})
+    stateful = OF_NUMPY | {
+        *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
+        "numba.np.ufunc.parallel",
+    }
+    home = HOME
+    config = f"{HOME}.core.config"
+    version, versions = ("numba_cuda", "__version__"), ("0.30.",)
+    searched = f"{HOME}."
+    dispatchers = ((f"{HOME}.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
+    types = (("numba.core.types", "Type"), (f"{HOME}.types", "Type"))
+    intrinsics = ((f"{HOME}.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic"))
+    signatures = ((f"{HOME}.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature"))
+    target = f"{HOME}.descriptor", "cuda_target"
+    owned = "numba"
+    registry_modules = """
+        core.: imputils
+        core.typing.: templates
+        cuda.: bf16 cudadecl cudaimpl cudamath fp16 fp8 libdevicedecl libdeviceimpl mathimpl printimpl
+        cuda.: vector_types
+        cuda.core.: imputils optional
+        cuda.cpython.: builtins charseq cmathimpl enumimpl iterators listobj mathimpl numbers rangeobj slicing
+        cuda.cpython.: tupleobj unicode
+        cuda.misc.: cffiimpl
+        cuda.np.: arraymath arrayobj npdatetime npyimpl polynomial.polynomial_core
+        cuda.typing.: arraydecl builtins cffi_utils cmathdecl collections enumdecl npdatetime npydecl templates
+    """
+    models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
+    making = ("numba.", "numpy", "abc", "builtins", "numbers", "enum")
+    generated = "numba."
+    code_modules = tuple(f"{HOME}.{name}" for name in (*CODE_MODULES, "codegen", "dispatcher", "models", "nvvmutils"))
+    distributions = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
+    runtime = f"{HOME}:cudadevrt"
+    surface_parts = (
+        (f"{HOME}.decorators", "_validate_shared_memory_carveout"),
+        (f"{HOME}.dispatcher", "CUDADispatcher NullCache _Kernel reshape_funcs"),
+    )
+    compiler_parts = (
+        (f"{HOME}.compiler", "compile_cuda kernel_fixup"),
+        (f"{HOME}.cudadrv.nvvm", "set_launch_bounds"),
+        (f"{HOME}.descriptor", "cuda_target"),
+        (_NRT, "NRT_LIBRARY"),
+        (f"{HOME}.cudadrv.libs", "get_cudalib"),
+        (f"{HOME}.np.arrayobj", ""),  # numba-cuda 0.30 reads functions of NumPy that NumPy 2.5 has not
+    )
+    linker_parts = (
+        (f"{HOME}.cuda_paths", "get_cuda_paths"),
+        (_NRT, "get_include"),
+    )
+    parameters = ((
+        "compile_cuda", "pyfunc return_type args debug lineinfo forceinline fastmath nvvm_options cc max_registers lto"
+    ),)  # fmt: skip
+    device_readers = tuple((f"{HOME}.{name}", "get_current_device") for name in ("dispatcher", "compiler", "api"))
+    array_codes = ("u8", "u8", "i8", "i8", "u8")
+    array_letters = "00niasb"  # meminfo, parent, items, item size, address
+    name = "numba-cuda"
+    hint = "pip install 'numba-kcache[numba]'"
+
+    def device_answer(self, cc: tuple[int, int], *_given: Any, **_named: Any) -> Any:
+        """A device with this compute capability."""
+        return SimpleNamespace(compute_capability=cc)
+
+    def fill_registries(self, parts: Any) -> None:
+        """Make Numba fill its registries, as its first compile does."""
+        parts.cuda_target.target_context.refresh()
+
+    def read_options(
+        self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
+    ) -> Iterable[Any]:
+        """Complete the options of a dispatcher in place, and return its link inputs."""
+        if not is_kernel:  # `lto` has no effect on device functions, and its default depends on nvJitLink
+            options.pop("lto", None)
+        given = getattr(dispatcher, "locals", None)  # types by name of local variables, which are otherwise not keyed
+        options["locals"] = [given, dispatcher.py_func.__code__.co_varnames] if given else None
+        return _users_links(links)
+
+    def external(self, value: Any) -> External | None:
+        """The declaration behind a descriptor of `declare_device`; None for other objects.
+
+        Raises:
+            AlwaysRefused: It is a descriptor, but its declaration cannot be read.
+        """
+        if not is_a(value, (f"{HOME}.compiler", "ExternFunction")):
+            return None
+        context: Any = getattr(loaded(*self.target), "_targetctx", None)
+        try:
+            ((_signature, implementation),) = context._defns.get(value).versions
+            (library,) = implementation.libs
+            (description,) = implementation.__defaults__
+            links, cooperative = _users_links(library._linking_files), bool(library.use_cooperative)
+            abi = type(description.call_conv).__name__
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise AlwaysRefused("its declaration cannot be read") from None
+        return External(value.name, str(value.sig), abi, cooperative, links)
+
+    def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
+        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that Numba may add.
+
+        Args:
+            links: Link inputs of the kernel and its callees.
+            has_lines: Whether the kernel has line tables; its link inputs have none.
+
+        Raises:
+            Refused: They cannot be keyed.
+        """
+        texts = [each for each in links if each.kind == "cu"]
+        own = self.linked_runtime()
+        if not texts and own is None:
+            return None
+        from .objects import check_texts
+
+        asking = check_texts(texts)
+        if own is None and not asking:
+            return None
+        from ...headers.roots import HeaderSearch
+
+        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
+        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
+        texts += filter(None, (own,))
+        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
+        is_working = not all(each.folder for each in texts)
+        toolkit = "llvm_include_dirs", functools.partial(toolkit_dirs, self)
+        return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
+
+    def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
+        """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
+
+        Args:
+            has_lines: Whether any function has line tables, which say whether the code is optimised.
+        """
+        config = sys.modules.get(self.config)
+        if config is None:
+            return ()
+        settings = code_settings(config)
+        if has_lines:
+            settings["OPT"] = bool(config.OPT)
+        defaults = {name: plain_setting(loaded(f"{HOME}.debuginfo", where)) for name, where in _OF_TOOLKIT.items()}
+        for name, default in defaults.items():
+            if settings[name] == default:
+                settings[name] = None
+        return component("numba settings", settings), component("numba toolkit", defaults)
+
+    def linked_runtime(self) -> LinkInput | None:
+        """CUDA C++ of Numba's runtime, which it links to kernels that need it; None if it is not enabled."""
+        if not self.setting("CUDA_ENABLE_NRT"):
+            return None
+        from ...model.linkable import linkable_input
+
+        found, file = linkable_input(loaded(_NRT, "NRT_LIBRARY")), loaded(_NRT, "__file__")
+        return found and found._replace(folder=os.path.dirname(str(file)))
+
+
+NUMBA = LlvmFlavour()
+
+
+def _users_links(links: Iterable[Any]) -> list[Any]:
+    """The user's link inputs, without those that Numba appends while it compiles: its version determines them."""
+    return [each for each in links if not _is_own_link(each)]
+
+
+def _is_own_link(link: Any) -> bool:
+    if not isinstance(link, str):
+        return link is not None and link is loaded(_NRT, "NRT_LIBRARY")
+    folder = next(iter(loaded(HOME, "__path__") or ()), None)
+    return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
+
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",

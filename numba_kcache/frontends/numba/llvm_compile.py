@@ -6,31 +6,36 @@ Promise     Any target on any machine: no device, driver or context is needed. T
 Method      The steps of Numba's `_Kernel`, with our own linking: the flags `-no-cache` of nvJitLink and `--no-cache` of
             NVRTC turn off their own caches, and link files are read again and in order (Numba reads each file once in a
             process, and links them as a set, in no order).
-Not here    The key (llvm_flavour). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
+Not here    The key (llvm). A result that must not be stored has the reason in `NumbaBuild.uncacheable`.
 Source      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
 from __future__ import annotations
 
 import builtins
+import os
+import re
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...errors import UncacheableError
+from ...errors import CompileError, LinkError, UncacheableError
 from ...keys import sha256
 from ...model import Artifact, LinkInput, NamedTuple, Target
-from ...model.linkable import callbacks_of
-from .compiled_code import attributes_of, entry_of, fresh_functions
+from ...model.linkable import LINK_SUFFIXES, callbacks_of
+from ...model.text import decoded
+from ...toolchain.diagnostics import excerpt
+from ...toolchain.nvjitlink import link
+from ...toolchain.nvrtc import run_nvrtc
+from .compiled_code import assumed_device, attributes_of, compiler, entry_of, fresh_functions, recorded, rows_of
+from .flavour import home_folder, toolkit_dirs
 from .function import Fingerprint, Uncapturable
-from .llvm import DECORATOR_OPTIONS, NumbaDefinition
-from .llvm_flavour import NUMBA
-from .llvm_link import DEVICE_RUNTIME, link_kernel
-from .parts import assumed_device, compiler
-from .value import Trust
-from .warned import recorded, rows_of
+from .llvm import DECORATOR_OPTIONS, NUMBA, NumbaDefinition
+from .objects import read_link
+from .value import Refused, Trust
 
 _internal_cache_state: list[Any] = [None]
 """The flags of our last compile, and the number of entries that Numba's `cached_internal_func` had after it. A list of
@@ -249,3 +254,103 @@ def why_uncacheable(
     callbacks += [callback for each in chosen["link"] or () for callback in callbacks_of(each)]
     foreign = [each for each in callbacks if not str(getattr(each, "__module__", "")).startswith("numba.")]
     return "linked code has callbacks to run when it is loaded" if foreign else None
+
+
+DEVICE_RUNTIME = "CUDA's device runtime"
+"""Name of the link input that Numba adds to kernels which synchronise the grid."""
+
+
+class Linked(NamedTuple):
+    """The linked code, the linker's log, and the inputs with their bytes."""
+
+    cubin: bytes
+    log: str
+    inputs: tuple[LinkInput, ...]
+
+
+def link_kernel(
+    library: Any,
+    ptx: str,
+    chosen: Mapping[str, Any],
+    target: Target,
+    generated: Target,
+) -> Linked:
+    """Link the kernel with all inputs that it and its callees need.
+
+    Args:
+        library: Numba's code library with the kernel.
+        ptx: Its PTX, whose names show which parts of Numba's own library are needed.
+        chosen: The options `link`, `lto`, `max_registers`.
+        target: The target to link for.
+        generated: The target that the kernel's own code was generated for.
+    """
+    parts = compiler(NUMBA)
+    lto = bool(chosen["lto"])
+    logs: list[str] = []
+    user = [chosen["link"]] if isinstance(chosen["link"], (str, os.PathLike)) else list(chosen["link"] or ())
+    of_callees = [_read(each) for each in library._linking_files]
+    of_callees.sort(key=lambda each: (each.kind, each.name, each.data))
+    read = [*map(_read, user), *of_callees, *_numbas_own(parts, library, ptx, user)]
+    code = _own_code(library, lto, (*generated.cc, generated.suffix))
+    code += [_compiled(each, target, lto, logs) for each in dict.fromkeys(read)]
+    flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
+    flags += [f"-maxrregcount={chosen['max_registers']}"] if chosen["max_registers"] else []
+    cubin, log = link(code, target.name, flags)
+    return Linked(cubin, "\n".join([*logs, log]).strip(), tuple(read))
+
+
+def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInput]:
+    if lto:
+        return [LinkInput("ltoir", "kernel.ltoir", library.get_ltoir(cc=cc))]
+    modules = library.get_asm_strs(cc=cc)  # one module with optimisation, or one per function in debug mode
+    return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
+
+
+def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
+    """Inputs that Numba adds: helpers of reshape, its runtime if it is enabled, grid synchronisation."""
+    found = []
+    if any(name in ptx for name in parts.reshape_funcs):
+        found.append(_read(os.path.join(home_folder(NUMBA), "reshape_funcs.cu")))
+    if parts.cuda_target.target_context.enable_nrt:
+        names = "|".join(parts._Kernel.NRT_functions)
+        pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
+        if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
+            found.append(
+                _read(parts.NRT_LIBRARY)._replace(folder=os.path.join(home_folder(NUMBA), "memory_management"))
+            )
+    if library.use_cooperative:
+        library.needs_cudadevrt = True
+    if library.needs_cudadevrt:
+        found.append(_read(parts.get_cudalib("cudadevrt", static=True))._replace(name=DEVICE_RUNTIME))
+    return found
+
+
+def _read(item: Any) -> LinkInput:
+    """Read a path or a `LinkableCode` object now."""
+    try:
+        found = read_link(item)
+    except Refused as refusal:
+        raise LinkError(f"cannot link {item!r}", str(refusal)) from None
+    if not found.kind:
+        raise LinkError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}", "rename it")
+    return found
+
+
+def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str]) -> LinkInput:
+    """Prepare an input for the linker: CUDA C++ is compiled by NVRTC first, to LTO-IR or PTX as Numba does."""
+    if item.kind != "cu":
+        return item
+    kind = "ltoir" if lto else "ptx"
+    flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
+    flags += ["--dlink-time-opt"] if lto else []
+    extra = compiler(NUMBA).config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(NUMBA), *filter(None, (*extra, item.folder)))]
+    # The program name includes the folder, so that quoted includes are searched for there.
+    program = os.path.join(item.folder, item.name)
+    result = run_nvrtc(decoded(item.data), program, flags, (kind,))
+    if not result.ok:
+        raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
+    if result.log:
+        logs.append(result.log)
+        warnings.warn(f"NVRTC log messages: {result.log}", stacklevel=2)  # as Numba's own link does
+    return LinkInput(kind, item.name, result.code[kind])

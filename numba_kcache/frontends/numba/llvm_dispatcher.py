@@ -8,7 +8,10 @@ Method      Numba's `compile` calls `load_overload` of the dispatcher's cache be
             kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
             configuration; a callback of this module replaces it by a function that prepares the launch and calls
             Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (llvm_install). A hit
+            `install()` replaces four methods of the dispatcher class: `enable_caching` (what `cache=True` calls),
+            `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
+            `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
+Not here    Packing in a launcher (arguments), and when methods are replaced (numba_hook). A hit
             of a kernel whose arguments are of common types does not use this module.
 Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
             cuda.core's LaunchConfig counts the grid in clusters, if there are any.
@@ -16,24 +19,26 @@ Source      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `
 
 from __future__ import annotations
 
+import builtins
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine.session import RunsUncached
+from ...engine import RunsUncached, process_session
 from ...errors import CodeRefusedError, CompileError, NoDeviceError
-from ...launch import LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
+from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
-from ...launch.loader import LoadedKernel
-from ...model import Entry
+from ...launch.launcher import LoadedKernel
+from ...launch.typed import around
+from ...model import Artifact, Entry, choose_for_device
 from . import dispatcher
-from .dispatcher import launch_watched, read_signature_list
-from .llvm import NumbaResolutions
-from .llvm_flavour import NUMBA
-from .llvm_overload import make_overload
-from .parts import surface
-from .takeover import CacheOfDispatcher
+from .dispatcher import CacheOfDispatcher, Patch, launch_watched, read_signature_list
+from .flavour import surface
+from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
 NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
 """Attributes of Numba's dispatcher that a kernel has with the same meaning."""
@@ -224,3 +229,176 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     handle = done(bindings().cuKernelGetFunction(int(function.handle)), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))
+
+
+Load = Callable[[], LoadedKernel]
+"""Returns the kernel, loaded on the current device."""
+
+
+def make_overload(dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> Any:
+    """Make an object for `dispatcher.overloads`.
+
+    Args:
+        dispatcher: A dispatcher of `cuda.jit`.
+        types: Numba types of the arguments.
+        artifact: The compiled kernel.
+        load: Loads it on the current device.
+    """
+    overload, library = _classes()
+    return overload(dispatcher, types, artifact, library(dispatcher, types, artifact, load))
+
+
+class _Exceptions:
+    """The exceptions of a debug kernel by code, with the interface of Numba's call helper."""
+
+    def __init__(self, table: list[Any]) -> None:
+        self._table = {
+            code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
+            for code, name, arguments, place in table
+        }
+
+    def get_exception(self, code: int) -> tuple[Any, Any, Any]:
+        unknown = SystemError, (f"unknown error {code} in native function",), None
+        return self._table.get(code, unknown)
+
+
+@cache
+def _classes() -> tuple[Any, Any]:
+    """The two classes, defined once Numba is imported."""
+    from cuda.core import ObjectCode
+    from numba.cuda import types as numba_types
+    from numba.cuda import typing
+    from numba.cuda.codegen import CUDACodeLibrary
+    from numba.cuda.cudadrv import devices
+    from numba.cuda.dispatcher import _Kernel
+
+    class CachedOverload(_Kernel):  # type: ignore[misc]
+        """A kernel made from an artifact."""
+
+        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
+            known = artifact.attributes
+            self._codelibrary = library
+            self.objectmode, self.entry_point = False, None
+            self.extensions = dispatcher.targetoptions.get("extensions") or ()
+            self.py_func, self.argtypes = dispatcher.py_func, types
+            self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
+            self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
+            self.launch_bounds, self.launch_config_sensitive = dispatcher.targetoptions.get("launch_bounds"), False
+            self.entry_name = artifact.entries[0].symbol
+            self.signature = typing.signature(numba_types.none, *types)
+            self.call_helper = _Exceptions(known.get("exceptions") or [])
+
+        def __getattr__(self, name: str) -> Any:
+            """Read an attribute that only a compilation has from a newly compiled kernel."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self._codelibrary.compiled, name)
+
+        def __reduce__(self) -> Any:
+            return self._codelibrary.compiled.__reduce__()
+
+        type_annotation = property(attrgetter("_codelibrary.compiled.type_annotation"))
+        inspect_types = property(attrgetter("_codelibrary.compiled.inspect_types"))
+
+        def bind(self) -> None:
+            self._codelibrary.get_cufunc()
+
+    class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
+        """The code library of a kernel made from an artifact."""
+
+        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> None:
+            entry = artifact.entries[0]
+            super().__init__(None, entry.name, entry_name=entry.symbol)
+            self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
+            self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
+            self._compiled: Any = None
+            self._finalized = True
+            self._lto = bool(dispatcher.targetoptions.get("lto"))
+            self.use_cooperative = bool(artifact.attributes.get("cooperative"))
+
+        get_ltoir = property(attrgetter("compiled._codelibrary.get_ltoir"))
+        get_lto_ptx = property(attrgetter("compiled._codelibrary.get_lto_ptx"))
+        llvm_strs = property(attrgetter("compiled._codelibrary.llvm_strs"))
+        modules = property(attrgetter("compiled._codelibrary.modules"))
+
+        @property
+        def compiled(self) -> Any:
+            """The same kernel, compiled by Numba for inspection."""
+            if self._compiled is None:
+                options = dict(self._dispatcher.targetoptions)
+                options["link"] = list(options.get("link") or ())  # Numba appends to it
+                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
+            return self._compiled
+
+        def get_cufunc(self) -> Any:
+            ordinal = devices.get_context().device.id
+            found = self._functions.get(ordinal)
+            if found is None or not found[1].live[0]:
+                loaded = self._load()
+                found = self._functions[ordinal] = loaded.numba_function, loaded
+            return found[0]
+
+        def get_cubin(self, cc: Any = None) -> Any:
+            if self._is_own(cc):
+                return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
+            return self.compiled._codelibrary.get_cubin(cc)
+
+        def get_asm_strs(self, cc: Any = None) -> Any:
+            if self._is_own(cc) and self._artifact.ptx:
+                return [self._artifact.ptx.decode()]
+            return self.compiled._codelibrary.get_asm_strs(cc)
+
+        def get_linkerinfo(self, cc: Any) -> Any:
+            return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
+
+        def _is_own(self, cc: Any) -> bool:
+            return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc
+
+    return CachedOverload, CachedLibrary
+
+
+_patch = Patch(NUMBA)
+
+
+restore = _patch.restore
+
+
+def replace(home: Any, every_kernel: bool) -> None:
+    """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel."""
+    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
+        return
+    kind = home.CUDADispatcher
+    original_compile: Callable[[Any, Any], Any] = kind.compile
+
+    def enable_caching(self: Any) -> None:
+        _patch.attached[self] = None
+        _attach(self)
+
+    def compile_signature(self: Any, sig: Any) -> Any:
+        wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
+        if wanted and isinstance(self._cache, (home.CUDACache, home.NullCache)):
+            _patch.attached[self] = self._cache
+            _attach(self)
+        return original_compile(self, sig)
+
+    def specialized(self: Any, *args: Any) -> Any:
+        return specialize(self, args, getattr(self._cache, "resolutions", None))
+
+    original_call: Callable[[Any, Any, Any], Any] = kind.call
+
+    def call(self: Any, args: Any, launch_config: Any) -> None:
+        if type(self._cache) is DispatcherCache:
+            stream = stream_handle(launch_config.stream)  # an object, also of the default stream
+            around(lambda _stream: original_call(self, args, launch_config), stream, args)
+        else:
+            original_call(self, args, launch_config)
+
+    methods = {"call": call, "enable_caching": enable_caching, "compile": compile_signature, "specialize": specialized}
+    _patch.replace(kind, methods)
+
+
+def _attach(dispatcher: Any) -> None:
+    definition = NumbaDefinition(dispatcher, {})
+    choose = functools.partial(choose_for_device, (), kernel=definition.name)
+    resolutions = NumbaResolutions(definition, process_session, choose)
+    resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)

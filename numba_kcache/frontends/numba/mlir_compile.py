@@ -4,7 +4,7 @@ Promise     Any target on any machine: no device, driver or context is needed, a
             program is compiled in its present state: a device function that was compiled before, for other globals or
             another target, is compiled again. The compiler's own errors pass unchanged, and the user's options are not
             modified.
-Not here    The key (mlir_flavour), and private names (parts).
+Not here    The key, and private names (mlir).
 Source      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
             mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
 """
@@ -19,12 +19,9 @@ from typing import Any
 from ...errors import UncacheableError
 from ...model import Artifact, Target
 from ...model.linkable import callbacks_of
-from .compiled_code import attributes_of, entry_of, fresh_functions
+from .compiled_code import assumed_device, attributes_of, compiler, entry_of, fresh_functions, recorded, rows_of
 from .function import Fingerprint, Uncapturable
-from .mlir import MlirDefinition
-from .mlir_flavour import MLIR, PACKAGE
-from .parts import assumed_device, compiler
-from .warned import recorded, rows_of
+from .mlir import MLIR, PACKAGE, MlirDefinition
 
 _alive: list[Any] = []
 """Device arrays whose addresses are in code of this process, kept alive."""

@@ -5,9 +5,14 @@ Promise     A dispatcher made here behaves like one of `cuda.jit` with the same 
             metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
 Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
             `served`, which returns a compile result made from an artifact, or None if the method has to compile.
-Not here    Packing in a launcher (arguments), and dispatchers of unedited programs (mlir_install).
+            `install()` replaces five methods of its dispatcher class: both that compile, `__getitem__`, whose launches
+            then use this package's launchers where they can, `enable_caching` (what `cache=True` calls) and
+            `specialize`. numba-cuda-mlir's own cache is not used: that cache ignores edited callees, globals, options
+            and captured arrays, and does not record that a kernel is cooperative.
+Not here    Packing in a launcher (arguments), and when methods are replaced (numba_hook).
 Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
-            compiler.py `CompileResult`; caching.py `CachedCompileResult`.
+            compiler.py `CompileResult`; caching.py `CachedCompileResult`. Its launcher keeps the bound method
+            `_compile`, which looks up `_compile_impl` at each call.
 """
 
 from __future__ import annotations
@@ -17,18 +22,30 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...engine.session import RunsUncached
-from ...errors import CompileError, LaunchError, NoDeviceError
-from ...launch import LaunchShape, check_interpreter, current_device, stream_handle
+from ...engine import RunsUncached
+from ...errors import (
+    ArgumentError,
+    CompileError,
+    KCacheError,
+    LaunchConfigError,
+    LaunchError,
+    NoDeviceError,
+    OptionError,
+)
+from ...launch import Launch, LaunchShape, check_interpreter, current_device, stream_handle
+from ...launch.launcher import LoadedKernel
 from ...model import Artifact
+from .. import Launches, Variant
 from . import dispatcher
-from .arguments import Signature
-from .dispatcher import launch_watched
-from .mlir_flavour import MLIR, has_another_compile, has_planners
-from .parts import assumed_device, compiler, surface
+from .arguments import Signature, TypedLauncher, codes_of
+from .compiled_code import assumed_device, compiler
+from .dispatcher import CacheOfDispatcher, Patch, launch_watched
+from .flavour import surface
+from .mlir import MLIR, VARARGS, MlirDefinition, MlirResolutions, has_another_compile, has_planners
 
 if TYPE_CHECKING:
     from .mlir import MlirResolutions
+
 
 NAMES = dispatcher.NAMES | {
     "inspect_ptx", "inspect_mlir", "inspect_mlir_optimized", "inspect_transformed_source",
@@ -276,3 +293,195 @@ def _as_its_own(value: Any) -> Any:
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     return surface(MLIR).as_cuda_array(value.detach())
+
+
+class InstalledDefinition(MlirDefinition):
+    """The definition for a dispatcher of an unedited program. Arguments without a variant are launched by the
+    dispatcher."""
+
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments; None if numba-cuda-mlir has to launch."""
+        if self.is_bound or self.annotated or self.function.__code__.co_flags & VARARGS:
+            return None
+        try:
+            types: Any = super().variant(arguments)
+            for each in types:
+                codes_of(MLIR, each)
+            return types  # type: ignore[no-any-return]
+        except (ArgumentError, ValueError, TypeError, KeyError):  # numba-cuda-mlir reports the error, or can launch
+            return None
+
+    def launcher(self, *arguments: Any, **more: Any) -> TypedLauncher | None:
+        """Make the launcher, which has the host wait for streams as numba-cuda-mlir does: programs may rely on that."""
+        made = super().launcher(*arguments, **more)
+        if made is not None:
+            made.waits_on_host = True
+        return made
+
+
+class InstalledResolutions(MlirResolutions):
+    """The artifacts of one dispatcher of an unedited program."""
+
+    def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch through the dispatcher itself."""
+        self.dispatcher.configure(shape.grid, shape.block, stream, shape.shared_bytes or None)(*arguments)
+
+
+class InstalledLaunches(Launches):
+    """The launches of one dispatcher of an unedited program.
+
+    Args:
+        definition: Its definition.
+    """
+
+    _resolutions: InstalledResolutions
+    _zero = 0  # numba-cuda-mlir's default stream
+
+    def __init__(self, definition: InstalledDefinition) -> None:
+        super().__init__(definition)
+        self._resolutions.dispatcher, self._planners = definition.thing, surface(MLIR)._planner_registry
+
+    @property
+    def resolutions(self) -> MlirResolutions:
+        """The artifacts of the dispatcher."""
+        return self._resolutions
+
+    def takes(self, config: Any) -> bool:
+        """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
+        dispatcher = self._resolutions.dispatcher
+        is_plain = dispatcher._can_compile and not dispatcher.extensions and not self._planners.has_planners
+        return is_plain and type(config) is tuple and len(config) in (2, 3, 4)
+
+    def _bind(self, config: Any) -> Launch:
+        self._resolutions.dispatcher.configure(*config)
+        return super()._bind(config)
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
+        try:
+            return super()._configure(config, shape, stream, variant)
+        except LaunchConfigError:  # numba-cuda-mlir launches, so that the program gets the driver's error
+            return None
+
+    def _loaded(self, variant: Variant = None) -> Any:
+        types: Any = variant
+        dispatcher = self._resolutions.dispatcher
+        if types not in dispatcher.overloads and served(dispatcher, self._resolutions, types, is_quiet=True) is None:
+            raise RunsUncached(f"cannot serve {self.__name__}", "numba-cuda-mlir compiles it")
+        return super()._loaded(variant)
+
+    def _relaunch(
+        self, loaded: LoadedKernel, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...], status: int
+    ) -> bool:
+        if not super()._relaunch(loaded, variant, config, args, status):
+            grid, block, stream, shared = config
+            self._resolutions.dispatcher.configure(grid, block, stream, shared or None)(*args)
+        return True
+
+
+_patch = Patch(MLIR)
+
+
+restore = _patch.restore
+
+
+class DispatcherCache(CacheOfDispatcher):
+    """The cache of a patched dispatcher; it always reports a miss.
+
+    Args:
+        launches: The launches of the dispatcher.
+    """
+
+    def __init__(self, launches: InstalledLaunches) -> None:
+        super().__init__(launches.resolutions)
+        self.resolutions: MlirResolutions = launches.resolutions
+        self.launches = launches
+
+    def load_overload(self, _sig: Any, _context: Any) -> None:
+        """Return None: the replaced methods have looked into this cache already."""
+
+    def flush(self) -> None:
+        """Read the function again at the next launch."""
+        self.launches.forget()
+
+
+def replace(home: Any, every_kernel: bool) -> None:
+    """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
+    kind = home.MLIRDispatcher
+    compile_impl, compile_public, specialize_plain = kind._compile_impl, kind._compile_public, kind.specialize
+    get_item = kind.__getitem__
+
+    def attached(self: Any) -> MlirResolutions | None:
+        if isinstance(self._cache, DispatcherCache):
+            return self._cache.resolutions
+        if hasattr(self, "resolutions"):  # a dispatcher made by this package
+            return None
+        if self.targetoptions.get("device"):
+            return None
+        is_wanted = every_kernel or isinstance(self._cache, surface(MLIR).MLIRCache)
+        return _attach(self, self._cache) if is_wanted else None
+
+    def enable_caching(self: Any) -> None:
+        _attach(self, None)
+
+    def launch_of(self: Any, config: Any) -> Any:
+        attached(self)
+        cache = self._cache
+        if type(cache) is DispatcherCache and cache.launches.takes(config):
+            try:
+                return cache.launches[config]
+            except KCacheError:  # numba-cuda-mlir reports the error itself
+                pass
+        return get_item(self, config)
+
+    def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
+        resolutions = attached(self)
+        found = None if resolutions is None else served_launch(self, resolutions, args, True)
+        return compile_impl(self, args, *rest) if found is None else found
+
+    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
+        if abi_info is None and output is None and (resolutions := attached(self)) is not None:
+            types, _returned = surface(MLIR).normalize_signature(sig)
+            found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=True)
+            if found is not None:
+                return found
+        return compile_public(self, sig, abi_info=abi_info, output=output)
+
+    def specialize(self: Any, *args: Any) -> Any:
+        made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
+        return made or _specialized(self, args)
+
+    methods = {
+        "enable_caching": enable_caching,
+        "__getitem__": launch_of,
+        "_compile_impl": compile_for_launcher,
+        "_compile_public": compile_signature,
+        "specialize": specialize,
+    }
+    _patch.replace(kind, methods)
+
+
+def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
+    """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
+    parts = surface(MLIR)
+    types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
+    key = parts.get_context().device.compute_capability, types
+    found = dispatcher.specializations.get(key)
+    if found is None:
+        found = parts.MLIRDispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+        _attach(found, found._cache)
+        found.compile_for(*types)
+        found.disable_compile()
+        found._specialized = True
+        dispatcher.specializations[key] = found
+    return found
+
+
+def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
+    try:
+        definition = InstalledDefinition(dispatcher, {})
+        assert definition.declared
+    except OptionError:  # a device function
+        return None
+    _patch.attached[dispatcher], launches = before, InstalledLaunches(definition)
+    dispatcher._cache = DispatcherCache(launches)
+    return launches.resolutions

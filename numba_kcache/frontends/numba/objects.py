@@ -1,4 +1,4 @@
-"""Fingerprint rarer objects: modules as values, imports inside functions, classes, and registrations.
+"""Fingerprint rarer objects: modules as values, imports inside functions, classes, registrations, and files.
 
 Functions here add nodes to the graph of a `Reader` (function), and return the index of the node.
 
@@ -11,18 +11,24 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+import linecache
+import os
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...keys import Plain, sha256
+from ...model import LinkInput
+from ...model.linkable import kind_of_path, linkable_input
 from .code import all_names, all_words, code_form
 from .value import SPECIAL, AlwaysRefused, Refused, RefusedByName, Unread, name_of, state_of, value_form
 
 if TYPE_CHECKING:
+    from .configuration import Registration
     from .function import Reader
-    from .graph import Registration
+
 
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 
@@ -78,7 +84,6 @@ def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -
 def add_link(reader: Reader, index: int, item: Any, name: str) -> None:
     """Read a link input of a function, and add its node with an edge from the function."""
     from ...model.linkable import callbacks_of
-    from .files import read_link
 
     try:
         each = read_link(item)
@@ -333,3 +338,69 @@ def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, 
         return reader.trust.name_of(subject) or getattr(subject, "__qualname__", None) or str(subject or "")
 
     return sorted(((label(each), each) for each in group), key=lambda item: (item[1].what, item[0]))
+
+
+def read_link(item: Any) -> LinkInput:
+    """Read a path, which is relative to the working directory, or a `LinkableCode` object.
+
+    Raises:
+        Refused: It is neither, or the file does not exist.
+    """
+    if not isinstance(item, (str, os.PathLike)):
+        found = linkable_input(item)
+        if found is None:
+            raise Refused(f"a {type(item).__name__} is neither a path nor LinkableCode")
+        return found
+    path = os.path.abspath(item)
+    try:
+        with open(path, "rb") as file:
+            return LinkInput(kind_of_path(path) or "", os.path.basename(path), file.read(), os.path.dirname(path))
+    except OSError as error:
+        raise Refused(f"{os.fspath(item)}: {error.strerror or error}") from None
+
+
+def check_texts(texts: Sequence[LinkInput]) -> list[bytes]:
+    """Return the linked CUDA C++ texts that may ask for files, or whose code may depend on their path or the time.
+
+    Raises:
+        Refused: The code of a text depends on the time, or its includes on a folder that is not known.
+    """
+    from ...headers import words
+
+    for each in texts:
+        if words.certainly_has_clock(each.data):
+            raise Refused("what it links uses __DATE__ or __TIME__")
+        if "/" in each.name and words.may_ask(each.data):
+            raise Refused(each.unplaced)
+    return [
+        each.data
+        for each in texts
+        if words.may_ask(each.data) or words.has_location(each.data) or b"assert" in each.data
+    ]
+
+
+def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Plain]:
+    """The form of a file of `depends`, relative to the kernel's file; a `str` that names no file is a value.
+
+    Raises:
+        Refused: A path's file cannot be read.
+    """
+    try:
+        with open(os.path.join(folder, os.fspath(given)), "rb") as file:
+            return "file", sha256(file.read()).digest()
+    except (OSError, ValueError) as error:
+        if isinstance(given, str):
+            return "value", given
+        raise Refused(str(error)) from None
+
+
+def source_text(code: CodeType) -> str:
+    """Read the source of a function; "" if its file does not contain it, or changed since it was compiled.
+
+    Not by `inspect.getsource`, which searches all modules of the program for the file: 50 ms if there are many.
+    """
+    linecache.checkcache(code.co_filename)
+    try:
+        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
+    except (SyntaxError, IndexError, tokenize.TokenError):
+        return ""

@@ -21,7 +21,9 @@ from typing import Any
 
 from ...keys import Plain, sha256
 from .code import scalar_form
-from .graph import ABSENT
+
+ABSENT = object()
+"""The value of an undefined name."""
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, only
-from ...engine.session import Session
+from ...engine import Request, Resolution, Session, only
 from ...errors import (
     FrozenCacheError,
     KCacheError,

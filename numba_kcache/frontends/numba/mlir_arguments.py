@@ -1,8 +1,8 @@
-"""Arrays as arguments of a numba-cuda-mlir kernel: their types, and the parameters that they take.
+"""Arguments that numba-cuda-mlir passes by rules of its own: arrays, tuples, records, dates, None.
 
 Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
             alike, by their memory. A host array is copied before and after the launch, as numba-cuda-mlir does.
-Not here    Arguments other than arrays, and launchers (arguments).
+Not here    Numbers, and launchers (arguments).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch.arguments import Call, Memory, Unfit, is_exported, memory_of
+from ...launch import Call, Memory, Slot, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
-from .flavour import Flavour
-from .mlir_flavour import MLIR
-from .parts import surface
+from .arguments import SettledSlot, codes_of, slot_of
+from .flavour import Flavour, surface
 
 if TYPE_CHECKING:
     from .arguments import TypedLauncher
@@ -30,10 +29,10 @@ _NAMES = {
 """The name of numba-cuda-mlir's type for each type code of an element (`model`)."""
 
 
-def array_type_of(value: Any) -> Any:
+def array_type_of(flavour: Flavour, value: Any) -> Any:
     """The type of an array of another library, by its memory; None if numba-cuda-mlir has to type it."""
     found = _memory_of(value, None)
-    return None if found is None else _type_of_memory(found[0])
+    return None if found is None else _type_of_memory(flavour, found[0])
 
 
 def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
@@ -63,14 +62,14 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     return None if found is None or found[0].element not in _NAMES else found
 
 
-def _type_of_memory(memory: Memory) -> Any:
+def _type_of_memory(flavour: Flavour, memory: Memory) -> Any:
     layout = _layout_of(memory.shape, memory.strides, memory.item_bytes)
-    return _array_type(memory.element or "", len(memory.shape), layout, memory.readonly)
+    return _array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
 
 
 @functools.cache
-def _array_type(element: str, ndim: int, layout: str, readonly: bool) -> Any:
-    types = surface(MLIR).types
+def _array_type(flavour: Flavour, element: str, ndim: int, layout: str, readonly: bool) -> Any:
+    types = surface(flavour).types
     dtype = getattr(types, _NAMES[element], None)
     return None if dtype is None else types.Array(dtype, ndim, layout, readonly=readonly)
 
@@ -97,16 +96,16 @@ class MlirArraySlot(ArraySlot):
     """The slot of an array of any library, or of the host.
 
     Args:
-        flavour: numba-cuda-mlir.
         kind: Its type.
         launcher: The launcher of the kernel.
     """
 
     others = "C"  # in "F" or "A" order, an array of another library has another type
 
-    def __init__(self, flavour: Flavour, kind: Any, launcher: TypedLauncher) -> None:
-        element = _element_of(kind.dtype)
-        item_bytes = SCALAR_SIZES[element] if element else _unit_of(kind)
+    def __init__(self, kind: Any, launcher: TypedLauncher) -> None:
+        flavour = launcher.flavour
+        element = _element_of(flavour, kind.dtype)
+        item_bytes = SCALAR_SIZES[element] if element else _unit_of(flavour, kind)
         own, letters = surface(flavour).DeviceNDArray, flavour.array_letters
         super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
         self.launcher: TypedLauncher = launcher
@@ -123,14 +122,14 @@ class MlirArraySlot(ArraySlot):
                 raise OtherTypes
             found = _memory_of(value, call)
             if found is None:
-                return _host_values(value, self.kind, self.item_bytes, call)
+                return _host_values(self.launcher.flavour, value, self.kind, self.item_bytes, call)
             memory = self._of_this_type(*found, call)
         return self.values_of(memory)
 
     def _of_this_type(self, memory: Memory, keeper: object, call: Call) -> Memory:
         """The memory of an array of another library."""
         module = self.launcher.module
-        if _type_of_memory(memory) != self.kind:
+        if _type_of_memory(self.launcher.flavour, memory) != self.kind:
             raise OtherTypes
         if module.device_of is not None and memory.address:
             device = module.device_of(memory.address) if memory.device is None else memory.device
@@ -143,30 +142,30 @@ class MlirArraySlot(ArraySlot):
         return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
 
 
-def _element_of(dtype: Any) -> str:
+def _element_of(flavour: Flavour, dtype: Any) -> str:
     """The type code of an element; "" for a rarer one."""
-    types = surface(MLIR).types
+    types = surface(flavour).types
     for code, name in _NAMES.items():  # types are interned, so that identity suffices
         if getattr(types, name, None) is dtype:
             return code
     return ""
 
 
-def _unit_of(kind: Any) -> int:
+def _unit_of(flavour: Flavour, kind: Any) -> int:
     """Bytes of one unit of the strides, for arrays of rarer elements: non-contiguous records and texts have strides in
     bytes, others in items."""
-    parts = surface(MLIR)
+    parts = surface(flavour)
     is_counted = kind.layout == "C" or type(kind.dtype) in (parts.types.NPDatetime, parts.types.NPTimedelta)
     return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
-def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
+def _host_values(flavour: Flavour, value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
     """The values of a host array, which is copied before and after the launch."""
-    parts = surface(MLIR)
+    parts = surface(flavour)
     inner = value.value if isinstance(value, parts.ArgHint) else value
     if isinstance(inner, parts.DeviceNDArray) or parts.typeof(value) != kind:
         raise OtherTypes
-    address, copies = copied(value, call)
+    address, copies = copied(flavour, value, call)
 
     def strides(axis: int) -> Callable[[], int]:
         def found() -> int:
@@ -181,10 +180,10 @@ def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...
     return address, address, 0, *inner.shape, *[strides(axis) for axis in range(kind.ndim)]
 
 
-def copied(value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
+def copied(flavour: Flavour, value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
     """Copy a host array or record before and after the launch. Returns a function that gives the copy's address, and
     a list that will contain the copy."""
-    parts = surface(MLIR)
+    parts = surface(flavour)
     wrapper = value if isinstance(value, parts.ArgHint) else parts.InOut(value)
     copies: list[Any] = []
 
@@ -199,3 +198,68 @@ def copied(value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
 
     call.before.append(copy)
     return address, copies
+
+
+# -- other arguments ---------------------------------------------------------------------------------------------
+
+
+def other_codes(flavour: Flavour, kind: Any) -> tuple[str, ...]:
+    """The type code of each parameter of a tuple, a record, a date or None, as `codes_of`."""
+    parts, cls = surface(flavour), type(kind)
+    if cls is parts.NoneType:
+        return ()
+    if parts.BaseTuple in cls.__mro__:  # not isinstance: see flavour.is_a
+        return tuple(code for each in kind for code in codes_of(flavour, each))
+    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("u8",) if cls is parts.Record else ("i8",)
+    raise KeyError(kind)
+
+
+def other_slot(flavour: Flavour, kind: Any, launcher: Any) -> Slot:
+    """Make the slot of a tuple, a record, a date or None, as `slot_of`."""
+    parts, cls = surface(flavour), type(kind)
+    other_codes(flavour, kind)
+    if cls is parts.NoneType:
+        return _values_slot(lambda value: () if value is None else _refuse())
+    if cls is parts.Record:
+        return _record_slot(flavour, kind)
+    if parts.BaseTuple in cls.__mro__:
+        return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
+    return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
+
+
+def _refuse() -> Any:
+    raise OtherTypes
+
+
+def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if not isinstance(value, tuple) or len(value) != len(slots):
+            raise OtherTypes
+        if getattr(kind, "instance_class", type(value)) is not type(value):
+            raise OtherTypes
+        found: list[Any] = []
+        for slot, each in zip(slots, value, strict=True):
+            found += slot.settle(each, stream_id, call)
+        return tuple(found)
+
+    return SettledSlot(settle)
+
+
+def _record_slot(flavour: Flavour, kind: Any) -> Slot:
+    parts = surface(flavour)
+
+    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        if isinstance(value, parts.DeviceRecord):
+            if parts.typeof(value) != kind:
+                raise OtherTypes
+            return (value.gpu_data.device_ctypes_pointer.value,)
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
+            raise OtherTypes
+        return (copied(flavour, value, call)[0],)
+
+    return SettledSlot(settle)
+
+
+def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+    return SettledSlot(lambda value, _stream_id, _call: values_of(value))
