@@ -22,14 +22,14 @@ from ..engine import Session, process_session
 from ..engine.built import ALONE, find_built, keep_built, remove_built
 from ..errors import OptionError, ToolchainMissingError
 from ..headers import HeadersRead
-from ..headers.observer import Event, Mark, begin_observing, end_observing, unobservable
+from ..headers.observer import Event, Mark, begin_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
 from ..toolchain.loaded import load_compilers, mapped_handle
 
 _LABEL = "cuda.core program"
 _LIBRARIES = ("nvrtc", "nvJitLink")
-_MISSED_LIMIT = 256
+MISSED_LIMIT = 256
 
 
 class Programs:
@@ -87,12 +87,12 @@ class Programs:
 
     def _begin(self, name: bytes) -> None:
         """Remember a look-up that failed, and record what NVRTC asks on this thread until the code is stored."""
-        forgotten = [name] if name in self._missed else [*self._missed][: len(self._missed) + 1 - _MISSED_LIMIT]
+        forgotten = [name] if name in self._missed else [*self._missed][: len(self._missed) + 1 - MISSED_LIMIT]
         for each in forgotten:
             *_, mark = self._missed.pop(each, (0, 0, None))
             self._has_forgotten |= each != name
             if mark is not None:
-                end_observing(mark)
+                mark.end()
         unobservable(self._session().toolchain, is_probed=True)
         self._missed[name] = time.perf_counter(), time.time_ns(), begin_observing()
 
@@ -100,7 +100,7 @@ class Programs:
         """The headers that NVRTC read on this thread since a look-up; without a mark it is not known when that was."""
         events: list[Event] | None = None if self._has_forgotten else []
         if mark is not None:
-            events = end_observing(mark)
+            events = mark.end()
         if events is None:
             return HeadersRead(untracked="what its compile asked for is not known")
         if mark is None or not mapped_handle("nvrtc"):

@@ -207,11 +207,7 @@ class Backend:
     def _ended(self) -> tuple[_Compile | None, list[Any]]:
         """End what this thread looked up last, and return it with what NVRTC has asked since."""
         (wanted, mark), self._pending.of = getattr(self._pending, "of", None) or (None, None), None
-        if mark is None:
-            return None, []
-        from ..headers.observer import end_observing
-
-        return wanted, end_observing(mark) or []
+        return wanted, (mark.end() if mark else None) or []
 
 
 def replace(compiler: Any, _every_kernel: bool) -> None:

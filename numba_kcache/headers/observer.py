@@ -79,6 +79,19 @@ class Mark(NamedTuple):
     start: int
     thread: int
 
+    def end(self) -> list[Event] | None:
+        """Return what was asked since; None if that is not known, as for a compile of another thread."""
+        seen, watches = self.seen, _thread.watches
+        seen.readers -= 1
+        if self.thread != threading.get_ident() or seen.is_lost or seen in watches[:-1]:
+            return None
+        if seen in watches:
+            seen.collect()
+        found = seen.events[self.start :]
+        if watches == [seen] and not seen.readers:
+            seen.end()
+        return found
+
 
 @contextmanager
 def observed(*, is_edited: bool = False) -> Iterator[list[Event]]:
@@ -104,20 +117,6 @@ def begin_observing() -> Mark:
     seen = _thread.watches[-1] if _thread.watches else Seen()
     seen.readers += 1
     return Mark(seen, len(seen.events), threading.get_ident())
-
-
-def end_observing(mark: Mark) -> list[Event] | None:
-    """Return what was asked since a mark; None if that is not known, as for a compile of another thread."""
-    seen, watches = mark.seen, _thread.watches
-    seen.readers -= 1
-    if mark.thread != threading.get_ident() or seen.is_lost or seen in watches[:-1]:
-        return None
-    if seen in watches:
-        seen.collect()
-    found = seen.events[mark.start :]
-    if watches == [seen] and not seen.readers:
-        seen.end()
-    return found
 
 
 def compile_alone(

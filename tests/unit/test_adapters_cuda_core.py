@@ -355,7 +355,7 @@ def test_more_look_ups_than_are_remembered_store_no_stale_code(
 ) -> None:
     """The oldest of many look-ups without a compile are forgotten; what is stored for them is no hit."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("numba_kcache.adapters.cuda_core._MISSED_LIMIT", 2)
+    monkeypatch.setattr("numba_kcache.adapters.cuda_core.MISSED_LIMIT", 2)
     programs = programs_in(open_cache())
     keys = [b"one", b"two", b"three"]
     for value in (1, 2):

@@ -219,7 +219,8 @@ def test_unchanged_toolkit_is_not_read_in_the_order_in_which_it_is_stored(
     stored = transcript_from_json(
         json.loads(json.dumps(transcript_to_json(Transcript(0, roots.layout(), {}, {}, (), part))))
     )
-    assert stored.toolkit and [*stored.toolkit.absent] != [*lacking]
+    assert stored.toolkit
+    assert [*stored.toolkit.absent] != [*lacking]
     monkeypatch.setattr(header_check, "read_steady", None)
 
     assert header_check.toolkit_now(stored.toolkit, roots, later_ns, {}) == part
