@@ -138,6 +138,7 @@ class Flavour(Registries):
         is_complex_whole: Whether a complex number is one parameter.
         array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
         name, hint: Its distribution, and how to install it.
+        trust: Makes the record of modules for one fingerprint.
     """
 
     stateful: frozenset[str]
@@ -163,6 +164,7 @@ class Flavour(Registries):
     array_slot: Any = None
     name: str
     hint: str
+    trust: Callable[[frozenset[str]], Trust] = Trust
 
     def unsuitable(self, why: str) -> ToolchainMissingError:
         """Make the error for a part that is not there."""
@@ -221,6 +223,18 @@ class Flavour(Registries):
         links = self.read_options(dispatcher, options, links, extensions, is_kernel=is_kernel)
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
         return Jitted(options, opaque, links, has_lines, pysig)
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a function as `cuda.jit` fills them in, without asking the Numba.
+
+        Args:
+            given: The options of the user.
+            debug, opt: The settings that are their defaults.
+
+        Raises:
+            Refused: Only the Numba can tell.
+        """
+        raise Refused("only Numba fills in its options")
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool

@@ -40,7 +40,7 @@ from .arguments import Signature
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
-from .value import OF_NUMPY, AlwaysRefused, plain_setting
+from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -126,6 +126,19 @@ class LlvmFlavour(Flavour):
     def fill_registries(self, parts: Any) -> None:
         """Make Numba fill its registries, as its first compile does."""
         parts.cuda_target.target_context.refresh()
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a kernel or device function, as `cuda.jit` fills them in."""
+        given = {name: value for name, value in given.items() if value is not None}
+        is_device = bool(given.get("device"))
+        debug = given["debug"] if "debug" in given else debug if is_device else bool(debug)
+        if is_device and type(given.get("inline")) is bool:
+            raise Refused("only Numba reads inline=True")
+        return {
+            "debug": debug, "lineinfo": False, "opt": opt, "link": (), "fastmath": False, "device": False,
+            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
+            "shared_memory_carveout": None, **given,
+        }  # fmt: skip
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
@@ -258,7 +271,7 @@ class NumbaDefinition(PythonDefinition):
             from numba import cuda
 
             options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.thing)
+            self._simulated = cuda.jit(**options)(self.subject)
         return self._simulated
 
     def declare(self) -> Declared:
@@ -270,16 +283,11 @@ class NumbaDefinition(PythonDefinition):
                 "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing",
                 "unset it to compile; a launch is simulated",
             )
-        function, config = self.thing, parts.config
+        function, config = self.subject, parts.config
         if isinstance(function, parts.CUDADispatcher):
             function, options = function.py_func, dict(function.targetoptions)
         else:
-            debug = self.given["debug"] if "debug" in self.given else bool(config.CUDA_DEBUGINFO_DEFAULT)
-            options = {
-                "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False,
-                "device": False, "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None,
-                "lto": not debug, "shared_memory_carveout": None,
-            }  # fmt: skip
+            options = NUMBA.default_options(self.given, debug=config.CUDA_DEBUGINFO_DEFAULT, opt=config.OPT != 0)
         if options.get("device"):
             raise OptionError(
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"

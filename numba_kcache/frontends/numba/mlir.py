@@ -386,7 +386,7 @@ class MlirDefinition(PythonDefinition):
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""
-        return _declare(self.thing, self.given)
+        return _declare(self.subject, self.given)
 
     # -- types --------------------------------------------------------------------------------------
 
