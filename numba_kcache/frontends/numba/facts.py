@@ -65,7 +65,9 @@ def _read(stored: bytes) -> dict[str, Any] | None:
     """The facts, if they have the form of facts: stored bytes may be anything's."""
     try:
         found = read_json(stored)
-        is_sound = all(type(found[name]) is dict for name in ("names", "forms", "modules", "added", "scalars"))
+        is_sound = all(
+            type(found[name]) is dict for name in ("names", "forms", "modules", "added", "scalars", "options")
+        )
         is_sound = is_sound and found["scalars"].keys() >= set(CODES) and len(found["environment"]) == 2
         return found if is_sound and {"debug", "opt"} <= found.keys() else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

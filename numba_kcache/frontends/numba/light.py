@@ -20,7 +20,7 @@ from typing import Any
 
 from ...engine import LOOKING, Resolution, Session, Wanted, candidates, process_session
 from ...keys import components
-from ...launch import CODES, Unfit, is_c_contiguous, memory_of
+from ...launch import CODES, Unfit, memory_of
 from ...model import Choice, Target
 from .. import Variant
 from .arguments import LightType, Signature
@@ -29,7 +29,7 @@ from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definit
 from .facts import facts_of
 from .flavour import Declared, Flavour, surface
 from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
-from .value import Refused, Trust
+from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
 
@@ -43,7 +43,7 @@ class LightTrust(Trust):
         packages: As for `Trust`.
     """
 
-    stand_in = StandIn
+    stand_in, standing = StandIn, ()
 
     def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
         super().__init__(packages)
@@ -103,7 +103,7 @@ class LightFlavour(Flavour):
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a function, as `cuda.jit` fills them in."""
         facts = self.facts
-        found = self.row.default_options(given, debug=facts["debug"], opt=facts["opt"])
+        found = self.row.default_options(given, debug=facts["debug"], opt=facts["opt"], known=facts["options"])
         if found["link"] or found["extensions"] or found["shared_memory_carveout"] is not None:
             raise Refused("only Numba reads its options")
         return found
@@ -181,7 +181,7 @@ class LightFlavour(Flavour):
         element = None if memory is None else memory.element
         if memory is None or element is None or element not in self.facts["scalars"]:
             return None
-        layout = "C" if is_c_contiguous(memory) else "A"
+        layout = self.row.layout_of(memory)
         return LightType(
             self.facts["scalars"][element], element, len(memory.shape), layout, mutable=not memory.readonly
         )
@@ -407,6 +407,7 @@ def stand_in(name: str, kind: str, make_kernel: Callable[..., Any]) -> None:
         make_kernel: `cached_kernel`.
     """
     home, modules[kind] = HOMES[kind], name
+    standing.update((StandIn, StandInModule, DeviceFunction))
     HOST["jit"] = functools.partial(jit, make_kernel)
     sys.modules[name].__class__ = StandInModule
     for path in ("", *home.modules):
