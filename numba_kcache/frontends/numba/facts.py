@@ -16,7 +16,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, candidates, only
+from ...engine import Request
 from ...keys import component, derive
 from ...model import NO_TARGET
 from ...model.json_values import read_json
@@ -54,7 +54,7 @@ def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] |
     name = derive(request.components)
     known = found_in.setdefault(session, {})
     if name not in known:
-        found = session.first(candidates(session, only(request)), is_counted=False)
+        found = session.first(session.candidates(request), is_counted=False)
         is_usable = found is not None and _is_importable(session.components(request)[-1].value)
         known[name] = _read(found.artifact.cubin) if found is not None and is_usable else None
     facts: dict[str, Any] | None = known[name]

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-from ...engine import LOOKING, Resolution, Session, Wanted, candidates, process_session
+from ...engine import LOOKING, Request, Resolution, Session, process_session
 from ...keys import components
 from ...launch import CODES, Unfit, memory_of
 from ...model import Choice, Target
@@ -334,7 +334,7 @@ class StandInResolutions(PythonResolutions):
         if definition.is_light and (not variant or has_light_types(variant)):
             wanted = self._without_numba(choice, variant)
             if wanted is not None and session.settings.mode in LOOKING:
-                found = session.first(candidates(session, wanted))
+                found = session.first(session.candidates(wanted))
                 if found is not None:
                     return self._warned(found)
             if wanted is not None and find_spec(definition.home.marks[0]) is None:
@@ -345,16 +345,16 @@ class StandInResolutions(PythonResolutions):
         definition.need("its types are Numba's")
         return super()._new_resolution(session, choice, variant)
 
-    def _without_numba(self, choice: Choice, variant: Variant) -> Wanted | None:
+    def _without_numba(self, choice: Choice, variant: Variant) -> Request | None:
         """Make the requests of a choice from the facts; None if Numba is needed, or was loaded meanwhile."""
         definition = self.definition
         try:
-            found = self.wanted(choice, variant)
+            found = self.request_for(choice, variant)
         except Exception as error:  # another thread has just loaded Numba, or the stored facts are of another form
             definition.need(f"looking it up without Numba raised {error!r}")
             return None
-        if found.request.uncacheable:
-            definition.need(found.request.uncacheable)
+        if found.uncacheable:
+            definition.need(found.uncacheable)
         return None if definition.is_real else found
 
     def _warned(self, found: Resolution) -> Resolution:
