@@ -88,7 +88,7 @@ class Limits:
 
     def after_fork(self) -> None:
         """Replace the lock that another thread of the parent may have held; a running pass stays with the parent."""
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._thread: threading.Thread | None = None
 
     def start_if_due(self, files: list[Found]) -> None:
@@ -122,7 +122,7 @@ class Limits:
 
     def start(self) -> None:
         """Start a pass, unless one of this process is running."""
-        with self._mutex:
+        with self.mutex:
             if self._thread is not None and self._thread.is_alive():
                 return
             thread = threading.Thread(

@@ -39,8 +39,8 @@ _TRIES = 4
 """Attempts to add to a manifest that other processes write to at the same time."""
 
 WORTH_S, _NEAR_WORTH_S, _MOST_WORTH_S = 1.0, 0.25, 10.0
-"""Seconds that a hit may take, for it saves a compile: at least (from a server; from a directory, which is near), and at
-most if the entry records a longer compile."""
+"""Seconds that a hit may take, for it saves a compile: at least (from a server; from a directory, which is near), and
+at most if the entry records a longer compile."""
 
 
 class CheckedTier:

@@ -364,7 +364,7 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store.opening, store.writer.limits._mutex:
+        with store.opening, store.writer.limits.mutex:
             held.set()
             release.wait()
 

@@ -313,7 +313,7 @@ def _build_of(path: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _build_as(path: str, _status: tuple[int, ...]) -> str:
-    from ...toolchain.build_id import build_of
+    from ...toolchain.locating import build_of
 
     return build_of(path)
 
