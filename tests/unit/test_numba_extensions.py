@@ -212,26 +212,94 @@ overload = functools.partial(extending.overload, typing_registry=extending.typin
 """
 
 
-UNSCANNED = """
-from numba_kcache.frontends.numba import objects
-objects.uses = lambda code, operator: False
-"""
-
-
-@pytest.mark.parametrize("scanned", ["", UNSCANNED], ids=["scanned", "observed"])
 @pytest.mark.parametrize("imports", [NUMBA, MLIR], ids=["numba", "mlir"])
-def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(
-    tmp_path: Path, imports: str, scanned: str
-) -> None:
-    """Others are cached. The code of the kernel or a callee shows the operator, or else the functions that its compile
-    calls: Numba asks for each product, also those of a power; numba-cuda-mlir for none of numbers."""
+def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(tmp_path: Path, imports: str) -> None:
+    """Others are cached. The functions that a compile calls show it: Numba asks for each product, also of a power;
+    numba-cuda-mlir for none of numbers."""
     pytest.importorskip("numba_cuda_mlir" if imports is MLIR else "numba")
-    reaching = {"direct", "by_assignment", "by_callee"} if scanned == "" or imports is NUMBA else set[str]()
-    reaching |= {"by_library", "of_tuple"} if imports is NUMBA else set()
+    reaching = {"direct", "by_assignment", "by_callee", "by_library", "of_tuple"} if imports is NUMBA else set[str]()
 
-    found = [said(imports + scanned + UNREADABLE, str(tmp_path)) for _ in range(2)]
+    found = [said(imports + UNREADABLE, str(tmp_path)) for _ in range(2)]
 
     for reasons, _hits in found:
         assert {name for name, why in reasons.items() if why == "global HELD of __main__"} == reaching
         assert {name for name, why in reasons.items() if why == "cached"} == reasons.keys() - reaching
     assert [hits for _reasons, hits in found] == [1, 1 + len(found[0][0]) - len(reaching)]
+
+
+CLASSES = """
+import json, operator, sys, warnings
+warnings.simplefilter("ignore")
+from numba_kcache import KernelCache, UncacheableError, cached_kernel
+
+HELD = object()
+class Own(types.Type):
+    def __init__(self):
+        super().__init__("Own")
+        self.held = HELD
+@typing_registry.register_global(operator.mul)
+class Product(templates.AbstractTemplate):
+    def generic(self, args, kws):
+        if HELD is not None and isinstance(args[0], types.UniTuple):
+            return None
+@typing_registry.register_global(operator.truediv)
+class Quotient(templates.ConcreteTemplate):
+    cases = [templates.signature(Own(), Own(), Own())]
+    def never_called(self): pass
+@typing_registry.register_attr
+class OfArray(templates.AttributeTemplate):
+    key = types.Array
+    def __init__(self, context):
+        super().__init__(context)
+    def resolve_size(self, array): return None if HELD else types.int64
+@typing_registry.register_attr
+class OfOwn(templates.AttributeTemplate):
+    key = Own
+    def resolve_shape(self, own): return types.int64 if HELD else None
+
+def free(x): x[0] = x[1] + 1
+def product(x): x[0] = x[1] * 2
+def quotient(x): x[0] = x[1] / x[2]
+def size(x): x[0] = x.size
+def shape(x): x[0] = x.shape[0]
+
+cache, said = KernelCache(sys.argv[1]), {}
+for function in (free, product, quotient, size, shape, free):
+    try:
+        cached_kernel(function, cache=cache).compile("sm_90", "void(float64[::1])")
+        said[function.__name__] = "cached"
+    except UncacheableError as error:
+        said[function.__name__] = str(error).partition(": ")[2].partition(": ")[0]
+info = cache.info("process")
+print(json.dumps([said, info.hits]))
+"""
+
+TEMPLATES = {
+    "numba": """
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.typing import templates
+""",
+    "numba_cuda_mlir": """
+from numba_cuda_mlir import cuda, extending
+from numba_cuda_mlir.numba_cuda import types
+from numba_cuda_mlir.numba_cuda.typing import templates
+typing_registry = extending.typing_registry
+""",
+}
+
+
+@pytest.mark.parametrize("package", TEMPLATES)
+def test_unreadable_class_refuses_the_kernels_that_reach_it_alone(tmp_path: Path, package: str) -> None:
+    """A class that types operators by its code or by its cases, or attributes. numba-cuda-mlir asks its own first, and
+    nobody else about numbers and arrays; neither asks that of another type."""
+    pytest.importorskip(package)
+    reached = ("product", "quotient", "size") if package == "numba" else ()
+
+    found = [said(TEMPLATES[package] + CLASSES, str(tmp_path)) for _ in range(2)]
+
+    wanted = dict.fromkeys(("free", "product", "quotient", "size", "shape"), "cached")
+    for reasons, _hits in found:
+        assert reasons == wanted | dict.fromkeys(reached, "global HELD of __main__")
+    assert [hits for _reasons, hits in found] == [1, 1 + len(wanted) - len(reached)]

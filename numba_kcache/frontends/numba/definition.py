@@ -167,7 +167,8 @@ class PythonDefinition(Definition):
         """Compile the artifact of a request; `runtime_build` is that of `Flavour.runtime` in its key, or None."""
         from .compiled_code import observed
 
-        with observed(() if isinstance(found, Uncapturable) else found.unread, self.label):
+        unread = () if isinstance(found, Uncapturable) else found.unread
+        with observed(self.flavour, unread, self.label):
             made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
         return made
 

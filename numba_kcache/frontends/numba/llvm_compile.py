@@ -191,7 +191,8 @@ def _fresh(
         cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(NUMBA.packages)
         known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
         are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
-        if NUMBA.registrations().of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
+        _of_value, of_attribute, of_all = NUMBA.registrations()
+        if of_attribute or of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
             cached.clear()
         yield
     _internal_cache_state[0] = (_flags(cc, chosen), len(cached))
