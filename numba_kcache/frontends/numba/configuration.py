@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ...keys import Plain
@@ -105,13 +105,28 @@ CODE_MODULES = (
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
+_READABLE = FunctionType, classmethod, staticmethod, property
+
+_OTHERS = sys.stdlib_module_names - {"unittest"} | {"cuda", "nanobind"}
+"""Top-level modules, beside the compiler's own packages, whose objects are in its modules."""
+
 _sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}
 """The namespaces of each module and of the classes defined in it, with their values when no function was replaced."""
 
 
-def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
-    """List the replaced functions in those of these modules that are loaded, with their full names."""
-    found, files = list[tuple[str, FunctionType]](), dict[str, bool]()
+_PARTS = {
+    classmethod: "__func__", staticmethod: "__func__", property: "fget", MethodType: "__func__",
+    functools.partial: "func", functools.partialmethod: "func", functools.cached_property: "func",
+    functools._lru_cache_wrapper: "__wrapped__",
+}  # fmt: skip
+"""The attribute with the function inside an object that a module or class may have in its place."""
+
+
+def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
+    """List what replaces a function or class in those of these modules that are loaded, with its full name: a Python
+    function, or an object that cannot be read."""
+    found, files = list[tuple[str, Any]](), dict[str, bool]()
+    tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
     own_folders = (*trust.folders, "<frozen ", _OWN)
     for own in modules:
         module = sys.modules.get(own)
@@ -120,20 +135,23 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
             continue
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
-        here = list[tuple[str, FunctionType]]()
+        here = list[tuple[str, Any]]()
         for place, space in spaces:
             for name, value in space.items():  # over a thousand: no call of a function of this package for each
-                if isinstance(value, (classmethod, staticmethod)):
-                    value = value.__func__
-                elif isinstance(value, property):
-                    value = value.fget
-                if type(value) is not FunctionType or (path := value.__code__.co_filename).startswith(own_folders):
+                part = _PARTS.get(type(value))
+                function = value if part is None else getattr(value, part)
+                if type(function) is not FunctionType:
+                    owner = value if isinstance(value, type) else type(value)
+                    if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
+                        here.append((f"{place}.{name}", value))
                     continue
-                home = str(value.__globals__.get("__name__")) if path[:1] == "<" else ""
+                if (path := function.__code__.co_filename).startswith(own_folders):
+                    continue
+                home = str(function.__globals__.get("__name__")) if path[:1] == "<" else ""
                 if files.get(path) or home.startswith("namedtuple_"):
                     continue
-                if not _is_trusted(value, trust):
-                    here.append((f"{place}.{name}", value))
+                if not _is_trusted(function, trust):
+                    here.append((f"{place}.{name}", function if type(value) in _READABLE else value))
                 elif not path.startswith("<"):  # generated code is in no file
                     files[path] = True
         found += here
