@@ -303,3 +303,101 @@ def test_unreadable_class_refuses_the_kernels_that_reach_it_alone(tmp_path: Path
     for reasons, _hits in found:
         assert reasons == wanted | dict.fromkeys(reached, "global HELD of __main__")
     assert [hits for _reasons, hits in found] == [1, 1 + len(wanted) - len(reached)]
+
+
+FRAME_LIBRARY = """
+import operator, threading
+from numba import cuda
+from numba.cuda import cgutils, types
+from numba.cuda.cudadecl import registry as decl_registry
+from numba.cuda.cudaimpl import lower, registry as lowering_registry
+from numba.cuda.extending import core_models as models, make_attribute_wrapper, register_model, typeof_impl
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate
+
+LOCK = threading.Lock()
+
+class Masked:
+    def __init__(self, value, valid): self.value, self.valid = value, valid
+class MaskedType(types.Type):
+    def __init__(self, value):
+        self.value_type = value
+        super().__init__(name=f"Masked({value})")
+    def __hash__(self): return hash(repr(self))
+@typeof_impl.register(Masked)
+def typeof_masked(value, context): return MaskedType(context.resolve_value_type(value.value))
+@register_model(MaskedType)
+class MaskedModel(models.StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, [("value", kind.value_type), ("valid", types.bool_)])
+make_attribute_wrapper(MaskedType, "value", "value")
+make_attribute_wrapper(MaskedType, "valid", "valid")
+class Arithmetic(AbstractTemplate):
+    def generic(self, args, kws):
+        if all(isinstance(each, MaskedType) for each in args):
+            resolved = self.context.resolve_function_type(self.key, [each.value_type for each in args], kws)
+            return resolved and resolved.replace(return_type=MaskedType(resolved.return_type), args=args)
+class Truth(AbstractTemplate):
+    def generic(self, args, kws):
+        if isinstance(args[0], MaskedType):
+            return LOCK and None
+for operation in (operator.add, operator.sub, operator.mul, operator.truediv, operator.lt, operator.iadd):
+    decl_registry.register_global(operation)(Arithmetic)
+decl_registry.register_global(operator.truth)(Truth)
+@decl_registry.register_attr
+class Attributes(AttributeTemplate):
+    key = MaskedType
+    def resolve_shape(self, masked): return LOCK and types.int64
+@lowering_registry.lower_cast(types.Any, MaskedType)
+def cast(context, builder, fromty, toty, value): return LOCK and value
+
+class Manager(cuda.HostOnlyCUDAMemoryManager):
+    interface_version = 1
+    def memalloc(self, size): raise NotImplementedError
+    def get_ipc_handle(self, memory): raise NotImplementedError
+    def get_memory_info(self): raise NotImplementedError
+    def initialize(self): pass
+    def reset(self): pass
+cuda.set_memory_manager(Manager)
+cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+cuda.core.config.CAPTURED_ERRORS = "new_style"
+"""
+
+BESIDE = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import frames
+from numba import cuda
+from numba_kcache import KernelCache, UncacheableError, cached_kernel
+
+@cuda.jit(device=True)
+def moved(x): return x + 2.0
+def copied(x): x[0] = moved(x[1])
+def counted(x): x[0] = x.shape[0]
+def strided(x):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        if i < x.size:
+            x[i] = 1.0
+def atomic(x): cuda.atomic.add(x, 0, 1.0)
+
+cache, said = KernelCache(sys.argv[1]), {}
+for function in (copied, counted, strided, atomic):
+    try:
+        cached_kernel(function, cache=cache).compile("sm_90", "void(float64[::1])")
+        said[function.__name__] = "cached"
+    except UncacheableError as error:
+        said[function.__name__] = str(error)
+print(json.dumps([said, cache.info("process").hits]))
+"""
+
+
+def test_package_of_masked_values_and_a_memory_manager_keep_the_cache(tmp_path: Path) -> None:
+    """Registrations as cuDF has them (templates for operators and attributes, a cast of any type), some of them
+    unreadable, and a memory manager and settings as RMM and cuDF set them: kernels that do not reach what cannot be
+    read are cached, and found in the next process."""
+    (tmp_path / "frames.py").write_text(FRAME_LIBRARY)
+
+    found = [said(BESIDE, str(tmp_path)) for _ in range(2)]
+
+    kernels = ("copied", "counted", "strided", "atomic")
+    assert found == [[dict.fromkeys(kernels, "cached"), hits] for hits in (0, 4)]

@@ -363,7 +363,7 @@ class Registries:
         if users:
             found = describe(users)
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
-        users_of: dict[int, list[_Item]] = {}
+        described: dict[int, Sequence[Registration]] = {}  # always the same objects of a value
 
         def of_value(value: Any) -> Sequence[Registration]:
             nonlocal subjects
@@ -372,7 +372,7 @@ class Registries:
             )
             if id(value) not in subjects:
                 return ()
-            if id(value) not in users_of:
+            if id(value) not in described:
                 is_programs = self._is_programs(value)
                 pairs = (
                     (kind, zip(_subjects(kind, items), items, strict=False))
@@ -380,10 +380,10 @@ class Registries:
                     if is_programs or kind in _OF_VALUE
                 )
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                users_of[id(value)] = [*filter(_is_given, found)] if is_programs else self._of_users(found)
-            if not users_of[id(value)]:
-                return ()
-            return describe_for(users_of[id(value)])
+                described[id(value)] = describe_for(
+                    [*filter(_is_given, found)] if is_programs else self._of_users(found)
+                )
+            return described[id(value)]
 
         return found._replace(of_value=of_value)
 

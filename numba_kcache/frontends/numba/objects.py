@@ -38,10 +38,11 @@ _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
 """Attributes in which functions and classes describe themselves as text."""
 
 _OF_PYTHON = frozenset(
-    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__hash__", "__module__",
      "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
 )  # fmt: skip
-"""Attributes of a class that its code does not read, or that repeat other attributes."""
+"""Attributes of a class that its code does not read, that repeat other attributes, or that decide nothing but the place
+of an object in a dict."""
 
 
 def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | str:
@@ -247,7 +248,7 @@ def add_overloads(
         return node
     node = reader.values[node_key] = reader.add(f"overload of {label}", pinned, None)
     for each in registered:
-        reader.edge(node, each.what, add_registration(reader, each, label))
+        reader.edge(node, each.what, _add_unless_unread(reader, each, label))
     return node
 
 
