@@ -128,13 +128,12 @@ def fresh_functions(
 
 
 @contextmanager
-def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]], label: str) -> Iterator[None]:
+def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]]) -> Iterator[None]:
     """Compile, and refuse the result if this thread called a function of a registration that is not in the key.
 
     Args:
         flavour: The flavour.
         unread: As in `Fingerprint`.
-        label: The kernel's, for the error.
 
     Raises:
         UncacheableError: A function was called; the error has the reason for which it cannot be read.
@@ -165,7 +164,7 @@ def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]], 
     finally:
         sys.setprofile(before)
     if called:
-        raise UncacheableError(f"cannot cache {label}", called[0])
+        raise UncacheableError("cannot cache it", called[0])
 
 
 def _functions_of(code: Any, flavour: Flavour) -> list[tuple[FunctionType, type | None]]:
