@@ -21,8 +21,8 @@ from typing import Any
 
 SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
-MAKES_CLASSES = "_Named.__new__"
-"""The function that creates the classes of named tuples, in numba_kcache/model."""
+MAKES_TUPLES = {"NamedTuple.__init_subclass__", "NamedTuple.__new__"}
+"""The functions that create the classes of named tuples and the tuples, in numba_kcache/model."""
 
 KIND = sys.argv[1]
 
@@ -72,7 +72,7 @@ def module_of(code: CodeType) -> str:
 def count(frame: FrameType, event: str, argument: object) -> None:
     code = frame.f_code
     callee = module_of(code)
-    is_exempt = code.co_name in COMPREHENSIONS or code.co_qualname == MAKES_CLASSES
+    is_exempt = code.co_name in COMPREHENSIONS or code.co_qualname in MAKES_TUPLES
     if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or is_exempt:
         return
     if code.co_flags & CO_GENERATOR:

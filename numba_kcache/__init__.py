@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lis
     from .module import *
     from .numba_hook import *
     from .observe.info import *
-    from .store.report import *
+    from .store.listing import *
     from .version import __version__
     from .warmup.pool import *
 
@@ -39,7 +39,7 @@ _HOMES = {
     "CacheInfo": "observe.info",
     "Built": "engine.built",
     "CachedModule": "module",
-    "EntryInfo": "store.report",
+    "EntryInfo": "store.listing",
     "Event": "model",
     "EventKind": "model",
     "Explanation": "explanation.text",

@@ -29,7 +29,7 @@ from .model.json_values import read_json
 from .model.tier_address import OCI_PREFIX
 from .settings import read_settings
 from .store import entry as entry_format
-from .store.compression import check_payloads
+from .store.encoding import check_payloads, encode_manifest
 from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from .tiers.bundle import Bundle, BundledFile, BundleReport, assemble, write_bundle
 from .tiers.chain import Chain
@@ -152,7 +152,7 @@ def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
             with suppress(ValueError):  # a header set of another version, which cannot be used
                 kept.append(without_stats(each))
         if kept:
-            yield family, entry_format.encode_manifest(family, kept)
+            yield family, encode_manifest(family, kept)
 
 
 def import_bundle(session: Session, source: Any) -> BundleReport:
@@ -163,23 +163,27 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         source: Path, `"package:resource"` or Traversable.
 
     Raises:
-        BundleError: It is refused or cannot be added; no entry was added.
+        BundleError: It is refused, and no entry was added; or the cache stopped taking entries.
         KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
     require_directory(session, f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
     if not trust_of(session.settings).demands:
-        session.local.take_unsigned()
+        session.local.tree.takes_unsigned = True
     try:
         for each in bundle.manifests:
             _variants(bundle, each)  # checked only; read again below, since all at once take too much memory
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
-        files = ((each.key, bundle.get(ENTRY, each.key) or b"") for each in new)
-        session.local.put_all(files, sum(each.size_bytes for each in new))
+        session.local.require_room(sum(each.size_bytes for each in new))
     except (ValueError, OSError, MemoryError) as error:
         why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
         raise BundleError(cannot, why, "nothing was imported") from None
+    for number, each in enumerate(new):
+        if not session.local.put_encoded(each.key, bundle.get(ENTRY, each.key) or b""):
+            raise BundleError(
+                cannot, f"the cache took {number} of {len(new)} entries", "`numba-kcache doctor` may say why"
+            )
     for each in bundle.manifests:
         session.local.add_variant(each.key, *reversed(_variants(bundle, each)))
     return bundle.report

@@ -18,8 +18,7 @@ from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
 from .settings import Settings, default_directory
-from .store.listing import ORDERS, Order
-from .store.report import EntryInfo, Problem
+from .store.listing import ORDERS, EntryInfo, Order, Problem
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Unpack
@@ -61,6 +60,10 @@ class KernelCache(GetOr):
     def __deepcopy__(self, memo: Any) -> KernelCache:
         """Return the cache itself, so that a copied kernel uses the same one."""
         return self
+
+    def __dir__(self) -> list[str]:
+        """The names for users: `session`, the engine, is for this package."""
+        return [each for each in super().__dir__() if each != "session"]
 
     @property
     def session(self) -> Session:
@@ -210,7 +213,7 @@ class KernelCache(GetOr):
                 these. They go to the caches that they were decorated with, which need not be this one.
             arch: Targets, as in `cached_kernel`; None for each kernel's own, or the device.
             workers: Number of compiling processes; None for one per available core.
-            progress: Show progress on standard error: a bar on a terminal, lines elsewhere.
+            progress: Show progress on standard error: a live line on a terminal, lines elsewhere.
 
         Raises:
             CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output, and

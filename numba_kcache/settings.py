@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import SettingsError
@@ -290,34 +290,20 @@ def working_directory() -> str:
         return "/proc/self/cwd"
 
 
-def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """The values, by name, of those environment variables in `names` that are set.
-
-    CPython's own table, `os.environ._data`, is read if it has the known types: usually no such variable is set, and
-    each missing name costs `os.environ` two exceptions.
-    """
-    table = getattr(os.environ, "_data", None)
-    if type(table) is dict and table and type(next(iter(table))) is bytes:
-        encoded = _encoded.get(names)
-        if encoded is None:
-            encoded = _encoded[names] = frozenset(map(os.fsencode, names))
-        if encoded.isdisjoint(table):
-            return {}
-    return {name: os.environ[name] for name in names if name in os.environ}
+def variables(names: Collection[str]) -> dict[str, str]:
+    """The values, by name, of those environment variables in `names` that are set."""
+    found = [each for each in os.environ if each in names]  # a name that is missing costs `os.environ` two exceptions
+    return {name: os.environ[name] for name in sorted(found)}
 
 
 def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
-    """The values of all environment variables whose names start with one of these texts, by name; see `variables`."""
-    table = getattr(os.environ, "_data", None)
-    if type(table) is dict and table and type(next(iter(table))) is bytes:
-        encoded = tuple(map(os.fsencode, starts))
-        names = [os.fsdecode(each) for each in table if each.startswith(encoded)]
-    else:
-        names = [each for each in os.environ if each.startswith(starts)]
-    return {name: os.environ[name] for name in sorted(names)}
+    """The values of all environment variables whose names start with one of these texts, by name."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(starts)}
 
 
-_encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
+def takes_colours() -> bool:
+    """Check whether the user's terminal shows colours."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def worker_environment() -> dict[str, str]:

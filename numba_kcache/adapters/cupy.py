@@ -13,7 +13,6 @@ Source      CuPy 14.2: cuda/compiler.py (`_compile_with_cache_cuda`), cuda/_comp
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -21,18 +20,17 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
 from ..engine import Session, process_session
-from ..engine.built import ALONE, Built, find_built, find_or_build
+from ..engine.built import ALONE, Built
 from ..errors import FrozenCacheError, KCacheWarning
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch
 from ..launch import native
-from ..model import NO_TARGET, Event, EventKind, trouble
+from ..model import NO_TARGET, Event, EventKind
 from ..model.cubin import read_cubin
-from .turn import Turn
+from .turn import Turn, find_or_begin, without_trouble
 
 _MAKERS = ("nvrtc", "nvrtc-builtins"), ()
 _KNOWN = frozenset(("source", "options", "arch", "backend", "name_expressions", "to_ltoir"))
@@ -49,26 +47,18 @@ class _Compile:
         session: The session of the cache.
         name: CuPy's name for the code.
         known: The variables.
+        compiler: The module `cupy.cuda.compiler`.
     """
 
-    def __init__(self, session: Session, name: str, known: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, name: str, known: Mapping[str, Any], compiler: Any) -> None:
         self.session, self.name, self.known, self.label = session, name, known, _label(name, known)
         self.components = {"cupy": name, "source": known["source"], "options": [*known["options"]]}
         self.search = HeaderSearch((known["source"].encode(),), (), _toolkit(), is_working=True, read=self._read)
-        self.turn: Turn | None = None
-        self._headers = HeadersRead()
+        self._headers, self._compiler = HeadersRead(), compiler
 
-    def take_turn(self, caller: FrameType) -> Built | None:
-        """Take the turn to compile it, or wait for the process that has it and return its code."""
-        find = functools.partial(
-            find_or_build, self.session, self.components, label=self.label, depends=(), meta=None, caller="",
-            makers=_MAKERS, headers=self.search,
-        )  # fmt: skip
-        turn = Turn((threading.get_ident(), __name__), find, caller)
-        found = turn.wait()
-        if found is None:
-            self.turn, self._since_ns = turn, time.time_ns()
-        return found
+    def begin(self, turn: Turn) -> None:
+        """Keep the turn to compile it."""
+        self._turn, self._since_ns = turn, time.time_ns()
 
     def finish(self, code: bytes, events: list[Any]) -> None:
         """Store the code that was compiled since `find`, under the headers that NVRTC read."""
@@ -83,19 +73,18 @@ class _Compile:
         self._headers = read_elsewhere(events, self.search, self.session.toolchain, self._since_ns)
         if not folder:
             self._headers = HeadersRead(untracked="its compile was not observed")
-        assert self.turn is not None
-        self.turn.finish({ALONE: code})
+        self._turn.finish({ALONE: code})
 
     def _read(self) -> HeadersRead:
         return self._headers
 
-    def mismatch(self, code: bytes, compiler: Any) -> str:
+    def mismatch(self, payloads: Mapping[str, bytes]) -> str:
         """Say why stored code cannot be the one that CuPy looks for; "" if it can."""
-        names = self.known["name_expressions"]
+        code, names = payloads[ALONE], self.known["name_expressions"]
         if self.known["to_ltoir"]:
             return ""
         if names:
-            decoded = compiler._decode_cache_payload(code, len(names))
+            decoded = self._compiler._decode_cache_payload(code, len(names))
             if decoded is None:
                 return "it lacks the names of its kernels"
             code = decoded[1]
@@ -109,8 +98,9 @@ class _Compile:
 
 def _label(name: str, known: Mapping[str, Any]) -> str:
     """Name a source by its kernels; by CuPy's name if it has none."""
-    names = known.get("name_expressions") or _KERNEL.findall(str(known.get("source"))) or [name]
-    return f"cupy:{', '.join(dict.fromkeys(names))}"[:200]
+    given = known.get("name_expressions")
+    names = given if given and isinstance(given, (list, tuple)) else _KERNEL.findall(str(known.get("source"))) or [name]
+    return f"cupy:{', '.join(dict.fromkeys(map(str, names)))}"[:200]
 
 
 def _home() -> str:
@@ -155,35 +145,30 @@ class Backend:
             FrozenCacheError: The code is not stored, or its compile cannot be observed, and the mode is frozen.
         """
         self._ended()
-        session, caller, label = process_session(), sys._getframe(1), name
-        try:
-            known = dict(caller.f_locals)
-            label, why = _label(name, known), _unseen(known, self._compiler)
+        session, caller = process_session(), sys._getframe(1)
+        known = dict(caller.f_locals)
+        label = _label(name, known)
+        with without_trouble(session, "look for", label):
+            why = _unseen(known, self._compiler)
             if why:
                 return self._left(session, name, label, why)
-            wanted = _Compile(session, name, known)
-            for _ in range(2):
-                built = find_built(session, wanted.components, label, wanted.search, _MAKERS)
-                if built is None:
-                    from ..headers import observer
+            wanted = _Compile(session, name, known, self._compiler)
+            found = find_or_begin(
+                session, wanted.components, label, wanted.mismatch, (threading.get_ident(), __name__), caller=caller,
+                makers=_MAKERS, headers=wanted.search,
+            )  # fmt: skip
+            if isinstance(found, Built):
+                return found.payloads[ALONE]
+            if found is not None:
+                from ..headers import observer
 
-                    why = observer.unobservable(session.toolchain, is_probed=True)
-                    if why:
-                        return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
-                    built = wanted.take_turn(caller)
-                if built is None:
-                    observer.begin_observing()
-                    self._pending.of = wanted
-                    return None
-                code = built.payloads[ALONE]
-                why = wanted.mismatch(code, self._compiler)
-                if not why:
-                    return code
-                session.set_aside(built.key, why)
-        except FrozenCacheError:
-            raise
-        except Exception as error:  # on any failure of the cache, CuPy compiles
-            session.events.emit(trouble("cupy", f"cannot look for {label}: {error}"))
+                why = observer.unobservable(session.toolchain, is_probed=True)
+                if why:
+                    found.give_up()
+                    return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
+                wanted.begin(found)
+                observer.begin_observing()
+                self._pending.of = wanted
         return None
 
     def save(self, name: str, cubin: bytes, source: str) -> None:
@@ -192,10 +177,8 @@ class Backend:
         if wanted is None or wanted.name != name:
             self.own.save(name, cubin, source)
             return
-        try:
+        with without_trouble(wanted.session, "store", wanted.label):  # CuPy has its code
             wanted.finish(bytes(cubin), events)
-        except Exception as error:  # CuPy has its code
-            wanted.session.events.emit(trouble("cupy", f"cannot store {wanted.label}: {error}"))
 
     def _left(self, session: Session, name: str, label: str, why: str) -> bytes | None:
         """Leave a kernel to CuPy's own cache."""

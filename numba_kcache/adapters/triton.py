@@ -21,15 +21,13 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine import Session, process_session
-from ..engine.built import Built, find_built, find_or_build
-from ..errors import FrozenCacheError
-from ..keys import Plain
+from ..engine import process_session
+from ..engine.built import Built
 from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
 from . import host_files
-from .turn import Turn
+from .turn import Turn, find_or_begin, without_trouble
 
 
 class CacheManager:
@@ -112,49 +110,17 @@ class CacheManager:
         return host_files.write_copy(self._folder, filename, content)
 
     def _find(self, filename: str) -> dict[str, bytes] | None:
-        session = process_session()
-        try:
-            for _ in range(2):
-                built = find_built(session, _components(self.key, filename), _label(filename)) or self._take_turn(
-                    session, filename
-                )
-                if built is None:
-                    return None
-                why = _mismatch(self.key, filename, built.payloads)
-                if not why:
-                    return dict(built.payloads)
-                session.set_aside(built.key, why)
-        except FrozenCacheError:
-            raise
-        except Exception as error:  # on any failure of the cache, Triton compiles
-            session.events.emit(trouble("triton", f"cannot look for {filename} of {self.key}: {error}"))
+        session, label = process_session(), f"triton:{filename.removesuffix('.json')}"
+        components = {"compiler": "triton", "key": self.key, "group": filename}
+        with without_trouble(session, "look for", label):
+            mismatch = functools.partial(_mismatch, self.key, filename)
+            found = find_or_begin(session, components, label, mismatch, (threading.get_ident(), self.key, filename))
+            if isinstance(found, Built):
+                return dict(found.payloads)
+            self._turn = found
+            if found is not None:
+                weakref.finalize(self, found.give_up).atexit = False
         return None
-
-    def _take_turn(self, session: Session, filename: str) -> Built | None:
-        """Take the turn to build a group, or wait for the process that has it and return its result."""
-        find = functools.partial(
-            find_or_build,
-            session,
-            _components(self.key, filename),
-            label=_label(filename),
-            depends=(),
-            meta=None,
-            caller="",
-        )
-        turn = Turn((threading.get_ident(), self.key, filename), find)
-        built = turn.wait()
-        if built is None:
-            self._turn = turn
-            weakref.finalize(self, turn.give_up).atexit = False
-        return built
-
-
-def _components(key: str, filename: str) -> dict[str, Plain]:
-    return {"compiler": "triton", "key": key, "group": filename}
-
-
-def _label(filename: str) -> str:
-    return f"triton:{filename.removesuffix('.json')}"
 
 
 def _mismatch(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:

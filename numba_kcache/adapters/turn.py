@@ -2,18 +2,25 @@
 
 Promise     Of all threads, processes and nodes that miss at once, one builds. A build that failed, and so is never
             stored, ends with the next turn of the same name, or within `LOOK_S` of the end of the function that began
-            it, if that is known.
+            it, if that is known. On any failure of the cache the library builds.
 Method      On a miss, the thread of a turn is in `find_or_build`, whose build function waits for what is stored.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-from ..engine.built import Build, Built
+from ..engine import Session
+from ..engine.built import Build, Built, Makers, find_built, find_or_build
+from ..errors import FrozenCacheError
+from ..headers.roots import HeaderSearch
+from ..model import trouble
 
 LOOK_S = 0.5
 """Time, in seconds, between two looks whether the function that began a build still runs."""
@@ -24,6 +31,62 @@ _turns: dict[Hashable, Turn] = {}
 
 class _GivenUp(Exception):
     """The library looked the code up but did not store it: its compile failed."""
+
+
+@contextmanager
+def without_trouble(session: Session, what: str, label: str) -> Iterator[None]:
+    """Report an error of the cache as trouble of the library that a label begins with; a frozen cache's passes."""
+    try:
+        yield
+    except FrozenCacheError:
+        raise
+    except Exception as error:  # on any failure of the cache, the library compiles
+        session.events.emit(trouble(label.partition(":")[0], f"cannot {what} {label}: {error}"))
+
+
+def find_or_begin(
+    session: Session,
+    components: Mapping[str, Any],
+    label: str,
+    mismatch: Callable[[Mapping[str, bytes]], str],
+    name: Hashable,
+    *,
+    caller: FrameType | None = None,
+    makers: Makers = (),
+    headers: HeaderSearch | None = None,
+) -> Built | Turn | None:
+    """Find code, wait for the process that builds it, or take the turn to build it.
+
+    Args:
+        session: Session of the cache.
+        components: The components of its key.
+        label: Its name in messages.
+        mismatch: Returns the reason why stored code cannot be the one that the library looks for; "" if it can.
+        name, caller: As for `Turn`.
+        makers, headers: As in `find_or_build`.
+
+    Returns:
+        The code; the turn, if it has to be built; None if what is stored cannot be used, twice.
+
+    Raises:
+        FrozenCacheError: The code is not stored, and the mode is frozen.
+    """
+    for _ in range(2):
+        built = find_built(session, components, label, headers, makers)
+        if built is None:
+            find = functools.partial(
+                find_or_build, session, components, label=label, depends=(), meta=None, caller="", makers=makers,
+                headers=headers,
+            )  # fmt: skip
+            turn = Turn(name, find, caller)
+            built = turn.wait()
+            if built is None:
+                return turn
+        why = mismatch(built.payloads)
+        if not why:
+            return built
+        session.set_aside(built.key, why)
+    return None
 
 
 class Turn:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import KCacheError, SettingsError, plain_lines
 from ..observe.console import Help, Parser, fill_streams, json_text, put, say
-from ..observe.text import table
+from ..observe.text import aligned
 from ..version import __version__
 from . import entries, installation, warm  # noqa: F401  each registers its verbs; the help lists them in this order
 from .verb import DIAGNOSING, VERBS, in_shell_words
@@ -79,8 +79,9 @@ def _run(parsed: argparse.Namespace) -> int:
         if parsed.json:
             put(json_text(result.value), is_verbatim=True)
         else:
-            above = "" if result.rows is None else table(*result.rows) + ("\n\n" if result.text else "")
-            put(plain_lines(result.text), is_verbatim=result.is_verbatim, above=above)
+            columns, rows, right = result.rows or ((), (), ())
+            lines = [*(aligned([columns, *rows], right) if columns else ()), *([""] if columns and result.text else ())]
+            put("\n".join([*lines, plain_lines(result.text)]), is_verbatim=result.is_verbatim)
         return int(result.code)
     except KCacheError as error:
         if parsed.json:

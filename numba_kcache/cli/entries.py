@@ -16,12 +16,11 @@ from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList
 from ..observe.text import bytes_text, entries_text
 from ..settings import size_bytes
-from ..store.entry import is_key
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 
 if TYPE_CHECKING:
     from ..cache import KernelCache
-    from ..store.report import EntryInfo
+    from ..store.listing import EntryInfo
 
 
 @verb(argument("--zero", help="reset all counters and recorded failures; entries stay", action="store_true"))
@@ -166,13 +165,11 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     Each file is checked against its digest, its key and the digests of its parts, and each entry against its
     own code: target, kernels, parameters and variables. Damaged files are moved to the quarantine folder, and
     the next launch compiles their kernels again. Files that the cache did not make (links, devices, files of
-    other names) are listed and not removed. Exits with 1 if a file of either sort was found.
+    other names) stay. Exits with 1 if a damaged file was found.
     """
     problems = cache.verify()
-    lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]
-    damaged = sum(is_key(each.key) for each in problems)
-    others = f", {len(problems) - damaged} not the cache's" if len(problems) > damaged else ""
-    lines.append(f"{damaged} damaged, {cache.info().entries} whole{others}")
+    lines = [f"{each.key[:12]}  {plain(each.reason)}" for each in problems]
+    lines.append(f"{len(problems)} damaged, {cache.info().entries} whole")
     return Result({"damaged": [each._asdict() for each in problems]}, "\n".join(lines), 1 if problems else 0)
 
 
@@ -255,7 +252,7 @@ def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 @verb(argument("file", help="the bundle, package:resource.kcache, or oci:DIRECTORY[:TAG]", metavar="FILE"))
 def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Verify a bundle and add its entries, all or none.
+    """Verify a bundle as a whole, then add its entries.
 
     An entry whose key the cache already has is not replaced.
     """

@@ -27,9 +27,8 @@ from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted, shows_text
 from ..settings import unknown_variables
 from ..store import is_network, open_in, unlink_in
-from ..store.origin import SIGNED
-from ..store.publish import private_name
-from ..store.tree import Tree
+from ..store.disk import SIGNED, Tree
+from ..store.writing import private_name
 from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers
 
@@ -239,7 +238,7 @@ def judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding
 def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     """Judge the cache's directory: owner, filesystem, free space, foreign files and clock."""
     local = session.local
-    if local.tree is None:
+    if not local.directory:
         advice = "set NUMBA_KCACHE_DIR, or a mode other than off"
         yield Finding("directory", WRONG, "kernels are kept in memory only", advice)
         return
@@ -258,28 +257,18 @@ def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
             advice = f"chmod 700 {directory} if it is yours, or {advice}"
         says = plain(reason) if directory in reason else f"{directory}: {plain(reason)}"
         yield Finding("directory", WRONG, says, advice)
-    elif is_network(there, status):
+    elif is_network(status):
         says = f"{directory}, on a network filesystem: locks are on a local disk, and only `prune` enforces limits"
         yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what it guarantees there")
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
     if not reason or is_made:
         yield judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
-    yield from _judged_strangers(local.strangers())
     if SIGNED in local.tree.names:
         says = f"only {directory}/{SIGNED} is used: signatures are demanded, and unsigned files had arrived here before"
         yield Finding("signatures", NOTE, says, "to remove the rest, run `numba-kcache clear` without the keys")
     if is_made and not reason:
         yield _clock(local.tree)
-
-
-def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
-    """Report files in the cache's folders that this package did not make."""
-    if strangers:
-        first = ", ".join(f"{plain(name)} ({kind})" for name, kind in strangers[:3])
-        more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
-        advice = "find out who put it there, and remove it by hand: the cache neither reads nor removes it"
-        yield Finding("strangers", WRONG, f"not the cache's own: {first}{more}", advice)
 
 
 def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:

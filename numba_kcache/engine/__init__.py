@@ -63,7 +63,6 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from ..model import Origin
     from ..model.reason import Reason, ReasonKind
     from ..store.entry import StoredEntry, Variant
-    from ..store.memory import MemoryStore
     from ..tiers.chain import Chain
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier, TierReport
@@ -361,7 +360,7 @@ class Lookup:
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 
-    def settled(self) -> DiskStore | MemoryStore:
+    def settled(self) -> DiskStore:
         """The local store, once all entries found in tiers are stored there."""
         if self.chain is not None:
             self.chain.settle()
@@ -445,12 +444,13 @@ class Lookup:
         is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
         return None if is_evicted else found
 
-    def first(self, tried: Iterable[Candidate], source: str = "disk") -> Resolution | None:
+    def first(self, tried: Iterable[Candidate], source: str = "disk", *, is_counted: bool = True) -> Resolution | None:
         """Return the first of these candidates that is stored, and count it as a hit.
 
         Args:
             tried: The candidates in order.
             source: Source reported for an artifact of the local store.
+            is_counted: Whether it counts.
         """
         for candidate in tried:
             start = time.perf_counter()
@@ -469,6 +469,8 @@ class Lookup:
                     source, family = "tier", family_of(candidate.components)
                     variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
                     tier.keep_variant(family, variant)
+                if not is_counted:
+                    return Resolution(artifact, key, source)
                 return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
         return None
 
@@ -688,23 +690,23 @@ class Session(Lookup):
         if self.settings.mode == "frozen":
             from .explain import frozen_error
 
-            raise frozen_error(self, request, components)
+            raise frozen_error(self, wanted, components)
         from .turns import resolve_missing
 
         return resolve_missing(self, wanted, components)
 
     def build_anew(self, request: Request) -> Resolution:
         """Build and store a request without looking it up."""
-        return self.compile(request, self.components(request))
+        return self.compile(only(request), self.components(request))
 
-    def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
+    def compile(self, wanted: Wanted, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""
         from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
-        begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
+        begin_loading(wanted.request.libraries, self.toolchain.library)  # in a thread, while the following is imported
         from .compile import compile_and_store
 
-        return compile_and_store(self, request, components)
+        return compile_and_store(self, wanted, components)
 
     def _uncached(self, request: Request) -> Resolution:
         from .compile import build
@@ -795,7 +797,7 @@ def save_collected() -> None:
             collected.popleft()()
 
 
-def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+def _save(statistics: Statistics, store: DiskStore, mode: str) -> None:
     unsaved = statistics.take_unsaved()
     if unsaved and mode in STORING:
         store.counters.add(unsaved)

@@ -141,7 +141,7 @@ def find_built(
         from .explain import frozen_error  # here: a hit does not need it
 
         request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
-        raise frozen_error(session, request, session.components(request))
+        raise frozen_error(session, only(request), session.components(request))
     return None if found is None else _answered(session, found, digest)
 
 

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ToolchainMissingError
 from ..explanation import history
 from ..headers import HeadersRead
 from ..keys import Component, derive
 from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, trouble
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
-from ..model.reason import Reason
+from ..model.reason import Reason, ReasonKind
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
 from . import (
@@ -29,6 +30,7 @@ from . import (
     Lookup,
     Request,
     Resolution,
+    Wanted,
     candidates,
     family_of,
     only,
@@ -60,17 +62,22 @@ def subject_of(request: Request) -> history.Subject:
     )
 
 
-def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
+def reasons_of_miss(cache: Lookup, wanted: Wanted, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
     """Find the reasons for which a request missed, and put them into words.
 
     The modules that compare and describe are imported only if something of this kernel was stored before.
     """
-    if cache.settings.mode in LOOKING and not history.has_history(subject_of(request), cache.local):
+    is_shipped = any(each.tier.targets() for each in cache.tiers)
+    if (
+        cache.settings.mode in LOOKING
+        and not is_shipped
+        and not history.has_history(subject_of(wanted.request), cache.local)
+    ):
         return (history.NEVER_STORED,), history.NEVER_STORED_TEXT
     from ..explanation.text import summary
     from .explain import missed
 
-    reasons = missed(cache, request, components).reasons
+    reasons = missed(cache, wanted, components).reasons
     return reasons, summary(reasons)
 
 
@@ -156,8 +163,9 @@ def publish(
         history.append(cache.local, subject, everything, key, family)
 
 
-def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
+def compile_and_store(session: Session, wanted: Wanted, components: Sequence[Component]) -> Resolution:
     """Compile a request, and store it: the work of `Session.compile`."""
+    request = wanted.request
     compilers = load_compilers(session, request)
     if compilers != tuple(components):  # the compilers that were loaded are not those on record
         components = compilers
@@ -165,9 +173,15 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
         if found is not None:
             return found
     key = derive(components)
-    reasons, why = reasons_of_miss(session, request, components)
+    reasons, why = reasons_of_miss(session, wanted, components)
     session.emit(EventKind.MISS, request, key, reason=why, reasons=reasons)
-    artifact, headers = build(session, request, key)
+    try:
+        artifact, headers = build(session, request, key)
+    except ToolchainMissingError as error:
+        from ..explanation.text import summary
+
+        shipped = summary([each for each in reasons if each.kind is ReasonKind.OTHER_TARGETS])
+        raise ToolchainMissingError(error.what, "; ".join(filter(None, (error.why, shipped))), error.hint) from error
     untracked = headers.untracked or request.changed()
     if untracked:
         if request.strict:

@@ -6,7 +6,7 @@ Not here    The order (engine/__init__.py), the reasons of a miss (explanation.n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import EntryError, FrozenCacheError
@@ -15,11 +15,13 @@ from ..explanation.nearest import Missed, explain_entry, why_missed
 from ..explanation.report import stored_of
 from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
+from ..model import parse_target
 from ..model.reason import Reason, ReasonKind
-from . import Request, Wanted, candidates
+from . import Wanted, candidates, only
 from .compile import subject_of
 
 if TYPE_CHECKING:
+    from ..tiers.checked_tier import CheckedTier
     from . import Lookup
 
 
@@ -37,7 +39,7 @@ def explain(lookup: Lookup, wanted: Wanted, *, asks_why: bool = True) -> Explana
         return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
     found = _hit(lookup, wanted)
     if found is None:
-        found = _miss(lookup, request) if asks_why else Explanation(request.label, request.target.name, "", "miss")
+        found = _miss(lookup, wanted) if asks_why else Explanation(request.label, request.target.name, "", "miss")
     found = found._replace(covered=request.covered)
     mode = lookup.settings.mode
     if mode in ("off", "refresh", "verify"):
@@ -59,28 +61,43 @@ def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
     return None
 
 
-def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
+def reasons_of(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> Missed:
     """Find the reasons why a request missed."""
     try:
-        return why_missed(subject_of(request), components, evidence_of(lookup, components))
+        found = why_missed(subject_of(wanted.request), components, evidence_of(lookup, components))
+        return found._replace(reasons=(*_of_bundles(lookup, wanted), *found.reasons))
     except Exception:  # stores and users' files may contain anything, and a compile must not fail because of it
         return Missed((Reason(ReasonKind.UNKNOWN),))
 
 
-def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
+def _of_bundles(lookup: Lookup, wanted: Wanted) -> Iterator[Reason]:
+    """Yield a reason for each bundle that has the kernel for other targets."""
+    for tier in lookup.tiers:
+        others = (only(wanted.make(parse_target(each), None)) for each in tier.tier.targets())
+        names = [each.request.target.name for each in others if _is_in(lookup, tier, each)]
+        if names:
+            yield Reason(ReasonKind.OTHER_TARGETS, "target", tier.tier.name, new=", ".join(names))
+
+
+def _is_in(lookup: Lookup, tier: CheckedTier, wanted: Wanted) -> bool:
+    keys = (key for each in candidates(lookup, wanted, [tier]) for key, _variant in lookup.keys(each))
+    return any(tier.peek(key) is not None for key in keys)
+
+
+def missed(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> Missed:
     """Explain a miss of a request; in a mode that looks nothing up, the mode is the reason."""
     if lookup.settings.mode in ("off", "refresh", "verify"):
         return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
-    return reasons_of(lookup, request, components)
+    return reasons_of(lookup, wanted, components)
 
 
-def frozen_error(lookup: Lookup, request: Request, components: Sequence[Component]) -> FrozenCacheError:
+def frozen_error(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> FrozenCacheError:
     """Make the error for a request that is not in a frozen cache."""
-    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
+    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, wanted, components).reasons)}"
     quarantined = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
     why += f"; in quarantine: {', '.join(quarantined[-3:])}" if quarantined else ""
     return FrozenCacheError(
-        f"cannot compile {request.title}",
+        f"cannot compile {wanted.request.title}",
         why,
         "compile it with a cache that is not frozen: numba-kcache warm MODULE --arch sm_90",
     )
@@ -98,8 +115,9 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
         raise EntryError(f"cannot explain the entry {key}", f"its stored report cannot be read: {error!r}") from error
 
 
-def _miss(lookup: Lookup, request: Request) -> Explanation:
+def _miss(lookup: Lookup, wanted: Wanted) -> Explanation:
+    request = wanted.request
     components = lookup.components(request)
-    why = reasons_of(lookup, request, components)
+    why = reasons_of(lookup, wanted, components)
     key = "" if request.headers else derive(components)  # with headers, the key is known only after a compile
     return Explanation(request.label, request.target.name, key, "miss", reasons=why.reasons, nearest=why.nearest)

@@ -19,12 +19,12 @@ from ..observe.history import history_of
 from ..observe.info import CacheInfo
 from ..observe.progress import shown_count
 from ..settings import size_bytes
-from ..store.entry import payload_records
+from ..store.listing import payload_records
 from .arrival import refusal_of
 
 if TYPE_CHECKING:
-    from ..store.report import Problem
-    from ..store.tree import Found
+    from ..store.disk import Found
+    from ..store.listing import Problem
     from . import Lookup, Session
 
 

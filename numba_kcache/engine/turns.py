@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import LOOKING, Request, Resolution, Wanted, candidates, declared, only
+from . import LOOKING, Resolution, Wanted, candidates, declared, only
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain
@@ -56,20 +56,21 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
         if not may_wait and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.chain is not None:
-            return _compile_for_all(session, session.chain, request, key, components, waits=may_wait)
-        return session.compile(request, components)
+            return _compile_for_all(session, session.chain, wanted, key, components, waits=may_wait)
+        return session.compile(wanted, components)
 
 
 def _compile_for_all(
-    session: Session, chain: Chain, request: Request, key: str, components: Sequence[Component], *, waits: bool
+    session: Session, chain: Chain, wanted: Wanted, key: str, components: Sequence[Component], *, waits: bool
 ) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
+    request = wanted.request
     with chain.elected(key, waits=waits) as election:
         if election.is_lost:
             raise BusyError(request.label)
         found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
         if found is None:
-            return session.compile(request, components)
+            return session.compile(wanted, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
         chain.settle()  # stores it locally, for those that wait for this node's turn

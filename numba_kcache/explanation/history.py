@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..model import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
-    from ..store.memory import MemoryStore
     from ..toolchain import Toolchain
 
 Record = tuple[str, str, Any]
@@ -100,7 +99,7 @@ class Evidence(NamedTuple):
         any_compiler: Code of other compilers is accepted.
     """
 
-    store: DiskStore | MemoryStore
+    store: DiskStore
     toolchain: Toolchain
     damaged: Mapping[str, str]
     any_compiler: bool
@@ -158,9 +157,7 @@ def built_here() -> dict[str, str]:
     return {"system": f"{platform.system()} {platform.release()}", "python": python}
 
 
-def append(
-    store: DiskStore | MemoryStore, subject: Subject, components: Sequence[Component], key: str, family: str
-) -> None:
+def append(store: DiskStore, subject: Subject, components: Sequence[Component], key: str, family: str) -> None:
     """Add an entry that was just stored to its kernel's history."""
     record = {"key": key, "family": family, "digests": digests_of(components, subject.kinds)}
     store.add_variant(history_name(subject), {**record, "file": _digest(subject.file)})
@@ -179,7 +176,7 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
         return []
 
 
-def has_history(subject: Subject, store: DiskStore | MemoryStore) -> bool:
+def has_history(subject: Subject, store: DiskStore) -> bool:
     """Check whether the store may have entries of a kernel; if not, `NEVER_STORED` is why it misses."""
     with suppress(Exception):  # a store may contain anything
         return bool(store.peek_manifest(history_name(subject)))

@@ -183,6 +183,7 @@ WORDS: Mapping[ReasonKind, str] = {
 
 _ALONE: Mapping[ReasonKind, str] = {
     ReasonKind.NEVER_STORED: NEVER_STORED_TEXT,
+    ReasonKind.OTHER_TARGETS: "{name} has it for other targets: {new}",
     ReasonKind.EVICTED_OR_CLEARED: "it was stored before, and its entry is not there any more",
     ReasonKind.DAMAGED: "its entry is damaged: {new}",
     ReasonKind.HEADER_SHADOWED: "{name} is there now, and is found before the header that was read",
@@ -192,6 +193,7 @@ _ALONE: Mapping[ReasonKind, str] = {
 
 HINTS: Mapping[ReasonKind, str] = {
     ReasonKind.NEVER_STORED: "it is stored when it is compiled; .compile() does that ahead of the first launch",
+    ReasonKind.OTHER_TARGETS: "compile it for this target, too, where the bundle is made: warm_up(..., arch=[...])",
     ReasonKind.EVICTED_OR_CLEARED: "if it was evicted, raise max_size_bytes or max_entries",
     ReasonKind.DAMAGED: "nothing to do: the next compile replaces it; if this happens again, check the disk",
     ReasonKind.SOURCE_CHANGED: "each source has its own entry; the old entry stays for the old source",

@@ -132,6 +132,8 @@ def _kind_of(module: str) -> str:
     top, _, rest = module.partition(".")
     if top == "numba_cuda_mlir":
         return "mlir"
+    if top == __name__.partition(".")[0]:  # a stand-in of this package
+        return {"cuda": "numba", "mlir": "mlir"}.get(rest.partition(".")[0], "")
     return "numba" if top == "numba_cuda" or (top == "numba" and rest.partition(".")[0] in ("cuda", "core")) else ""
 
 
@@ -610,15 +612,15 @@ class Configurations:
         _put(self._bound if seen else self._seen, config, launch if seen else None)
         return launch
 
-    def keep(self, config: Any, launch: Launch) -> None:
+    def _keep(self, config: Any, launch: Launch) -> None:
         """Keep the launch that `kernel[config]` returns from now on."""
         _put(self._bound, config, launch)
 
-    def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
+    def _keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
         """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
         _put(self._rows, config[1:], (live, most, bind))
 
-    def unbind(self) -> None:
+    def _unbind(self) -> None:
         """Drop all bound configurations."""
         self._bound.clear()
         self._seen.clear()
@@ -722,7 +724,7 @@ class Launches(Configurations):
             bind = functools.partial(
                 launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
             )
-            self.keep_row(config, loaded.live, GRID_LIMIT, bind)
+            self._keep_row(config, loaded.live, GRID_LIMIT, bind)
         return launch
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
@@ -759,7 +761,7 @@ class Launches(Configurations):
         now = self._loaded(variant)[1]
         if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
             return False
-        self.unbind()  # bound launches may be for the previous module or device
+        self._unbind()  # bound launches may be for the previous module or device
         self._variant_launches.clear()
         self._bind(config)(*args)
         return True
@@ -836,7 +838,7 @@ class Launches(Configurations):
         for _launcher, loaded, _options in list(before.values()):
             loaded.live[0] = False
         self._variant_launches.clear()
-        self.unbind()
+        self._unbind()
 
 
 class VariantLaunch:
@@ -886,7 +888,7 @@ class VariantLaunch:
         else:
             self._by_variant[variant] = found
         self._front = found
-        self._kernel.keep(self._config, found)
+        self._kernel._keep(self._config, found)
         found(*args)
 
     def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:

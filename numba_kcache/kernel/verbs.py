@@ -122,11 +122,9 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
         KCacheError: A directory was configured and cannot be used.
     """
     is_configured = cache.settings.directory is not None and cache.settings.mode in STORING
-    if not is_configured or cache.local.tree is None:
+    if not is_configured or not cache.local.directory:
         return
-    from ..store.files import is_there
-
-    if key and is_there(cache.local.tree, key):
+    if key and cache.local.has(key):
         return
     if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
         return

@@ -40,39 +40,33 @@ if TYPE_CHECKING:
     from typing import Protocol as Protocol
 else:
     Protocol = object  # at run time a protocol is an ordinary class, which takes less time to make
-    from collections import _tuplegetter, namedtuple
-    from types import FunctionType
+    from collections import _tuplegetter
 
-    _new = tuple.__new__
-    _CONSTRUCTORS: Any = (
-        lambda _cls: _new(_cls, ()),
-        lambda _cls, a: _new(_cls, (a,)),
-        lambda _cls, a, b: _new(_cls, (a, b)),
-        lambda _cls, a, b, c: _new(_cls, (a, b, c)),
-        lambda _cls, a, b, c, d: _new(_cls, (a, b, c, d)),
-        lambda _cls, a, b, c, d, e: _new(_cls, (a, b, c, d, e)),
-        lambda _cls, a, b, c, d, e, f: _new(_cls, (a, b, c, d, e, f)),
-        lambda _cls, a, b, c, d, e, f, g: _new(_cls, (a, b, c, d, e, f, g)),
-        lambda _cls, a, b, c, d, e, f, g, h: _new(_cls, (a, b, c, d, e, f, g, h)),
-        lambda _cls, a, b, c, d, e, f, g, h, i: _new(_cls, (a, b, c, d, e, f, g, h, i)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j: _new(_cls, (a, b, c, d, e, f, g, h, i, j)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n)),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n, o: _new(
-            _cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n, o)
-        ),
-        lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n, o, p: _new(
-            _cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n, o, p)
-        ),
-    )
-    """Constructors by number of fields, whose parameter names each class replaces by those of its fields."""
+    class NamedTuple(tuple):
+        """The base of this package's named tuples, whose subclasses are written like those of `typing.NamedTuple`.
 
-    class _Fields(tuple):
-        """The methods that all named tuples share, those of `collections.namedtuple`."""
+        That one compiles the annotations of every field, `collections.namedtuple` a constructor: 3 and 2 ms for the
+        thirty such classes of a warm start. Here all share one constructor.
+        """
 
-        __slots__ = ()
+        _fields, _field_defaults = (), {}
+
+        def __init_subclass__(cls) -> None:
+            fields = tuple(cls.__annotations__)
+            if fields:  # a subclass of a named tuple has that one's
+                cls._fields = cls.__match_args__ = fields
+                cls._field_defaults = {each: cls.__dict__[each] for each in fields if each in cls.__dict__}
+                for at, each in enumerate(fields):
+                    setattr(cls, each, _tuplegetter(at, None))
+
+        def __new__(cls, /, *values: Any, **named: Any) -> Any:
+            fields = cls._fields
+            if named or len(values) != len(fields):
+                given = {**cls._field_defaults, **dict(zip(fields, values, strict=False)), **named}
+                if len(values) + len(named) > len(fields) or given.keys() != {*fields}:
+                    raise TypeError(f"{cls.__name__}.__new__() takes {', '.join(fields)}, not {values} and {named}")
+                values = map(given.__getitem__, fields)
+            return tuple.__new__(cls, values)
 
         @classmethod
         def _make(cls, values: Iterable[Any]) -> Any:
@@ -82,7 +76,7 @@ else:
             return dict(zip(self._fields, self, strict=True))
 
         def _replace(self, /, **changed: Any) -> Any:
-            return self.__class__(*[changed.pop(*each) for each in zip(self._fields, self, strict=True)], **changed)
+            return self.__class__(**{**dict(zip(self._fields, self, strict=True)), **changed})
 
         __replace__ = _replace
 
@@ -90,34 +84,8 @@ else:
             return tuple(self)
 
         def __repr__(self) -> str:
-            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True))
+            shown = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
             return f"{self.__class__.__name__}({shown})"
-
-    class _Named(type):
-        """Makes each class below `NamedTuple` a named tuple.
-
-        `typing.NamedTuple` compiles the annotations of every field, `collections.namedtuple` a constructor: 3 and 2 ms
-        for the thirty such classes of a warm start. Here classes with equally many fields share one constructor.
-        """
-
-        def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
-            if not bases:
-                return type.__new__(cls, name, bases, body)
-            fields = tuple(body.get("__annotations__", ()))
-            defaults = {each: body.pop(each) for each in fields if each in body}
-            if len(fields) < len(_CONSTRUCTORS):
-                model = _CONSTRUCTORS[len(fields)]
-                called = {"co_name": "__new__", "co_qualname": f"{name}.__new__", "co_filename": "<fields>"}
-                code = model.__code__.replace(co_varnames=("_cls", *fields), **called)
-                body["__new__"] = FunctionType(code, model.__globals__, "__new__", tuple(defaults.values()))
-            else:
-                body["__new__"] = namedtuple(name, fields, defaults=defaults.values()).__new__
-            body |= {each: _tuplegetter(at, None) for at, each in enumerate(fields)}
-            body |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
-            return type.__new__(type, name, (_Fields,), body)
-
-    class NamedTuple(metaclass=_Named):
-        """A named tuple like that of `typing.NamedTuple`, for this package's own classes."""
 
 
 _KINDS = ("sm", "compute")

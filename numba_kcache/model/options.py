@@ -24,8 +24,7 @@ FAST_COMPILE = ("min", "mid", "max")
 """Levels that trade speed of the code for compile time (NVRTC User Guide, --Ofast-compile)."""
 
 _REFUSED_FLAGS = {
-    "arch": "use arch=",
-    "gpu-architecture": "use arch=",
+    **dict.fromkeys(("arch", "gpu-architecture", "code", "gencode", "generate-code"), "use arch="),
     "time": "it writes a file beside the code",
     "fdevice-time-trace": "it writes a file beside the code",
     "pch": "NVRTC does not notice edited headers in a precompiled one",
@@ -38,7 +37,6 @@ _REFUSED_FLAGS = {
     "dlink-time-opt": "use lto=True",
     "Ofast-compile": "use fast_compile=",
     "modify-stack-limit": "it would change the stack limit of the whole process",
-    **dict.fromkeys(("code", "gencode", "generate-code"), "nvcc takes it, and NVRTC does not: use arch="),
     **dict.fromkeys(
         ("Xcompiler", "compiler-options", "keep", "cubin", "ptx", "fatbin", "resource-usage", "ccbin", "x", "o"),
         "nvcc takes it, and NVRTC does not: leave it out",

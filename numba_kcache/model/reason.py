@@ -15,6 +15,7 @@ class ReasonKind(StrEnum):
     """Kinds of reason for a miss; in parentheses what `name`, `old`, `new` and `where` of the reason hold.
 
     NEVER_STORED        Nothing of this kernel is stored.
+    OTHER_TARGETS       A bundle (name) has it for other targets than the requested one (new: which).
     EVICTED_OR_CLEARED  It was stored, and is not there any more.
     DAMAGED             It is stored, but damaged (new: how).
     SOURCE_CHANGED      A text or function (name; the first line that differs; its place).
@@ -41,6 +42,7 @@ class ReasonKind(StrEnum):
     """
 
     NEVER_STORED = "never_stored"
+    OTHER_TARGETS = "other_targets"
     EVICTED_OR_CLEARED = "evicted_or_cleared"
     DAMAGED = "damaged"
     SOURCE_CHANGED = "source_changed"

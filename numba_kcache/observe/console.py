@@ -76,13 +76,12 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, default=repr)
 
 
-def put(text: str, *, is_verbatim: bool = False, above: str = "") -> None:
+def put(text: str, *, is_verbatim: bool = False) -> None:
     """Print the result of a command, which must be free of control characters already.
 
     Args:
         text: The text; on a terminal it is coloured and wrapped between words.
         is_verbatim: The text is for a shell, a file or a program, and is printed unchanged.
-        above: Text to print before it, unchanged.
 
     Raises:
         OSError: Standard output is closed.
@@ -93,7 +92,7 @@ def put(text: str, *, is_verbatim: bool = False, above: str = "") -> None:
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal's encoding lacks
-    print(above + (text if is_verbatim else painted(text, sys.stdout)), flush=True)
+    print(text if is_verbatim else painted(text, sys.stdout), flush=True)
 
 
 def say(text: str) -> None:

@@ -108,7 +108,7 @@ class EntryDetail(NamedTuple):
 
 
 class EntryList(list[Any]):
-    """Entries of a store (`store.report.EntryInfo`), shown as a table."""
+    """Entries of a store (`store.listing.EntryInfo`), shown as a table."""
 
     COLUMNS = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
     NUMBERS = range(3, 7)

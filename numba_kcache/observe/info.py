@@ -101,14 +101,14 @@ class CacheInfo(NamedTuple):
         return {**self._asdict(), "tiers": tuple(each._asdict() for each in self.tiers), **derived}
 
     def __str__(self) -> str:
-        lines = [*aligned(self.rows()), *(f"hint: {text}" for text in self.advice)]
+        lines = [*aligned(self._rows()), *(f"hint: {text}" for text in self.advice)]
         return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
     def _repr_html_(self) -> str:
         hints = "".join(f"<p>{html(text)}</p>" for text in self.advice)
-        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self.rows()) + hints
+        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self._rows()) + hints
 
-    def rows(self) -> Sequence[tuple[str, str]]:
+    def _rows(self) -> Sequence[tuple[str, str]]:
         """Name and text of each row of the table."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
         waited = f", {self.waited} waited for" if self.waited else ""
@@ -146,7 +146,7 @@ def _tier_text(tier: Any, scope: str) -> str:
 _FEW = 20
 """Fewest repeated misses for advice on them."""
 
-_OF_NEW_KERNELS = frozenset(("never_stored", "target", "signature", "entry"))
+_OF_NEW_KERNELS = frozenset(("never_stored", "other_targets", "target", "signature", "entry"))
 """The reasons of first compiles, which a warm-up has too: each kernel, target and signature misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}

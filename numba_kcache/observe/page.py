@@ -67,7 +67,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
     Args:
         info: The information for all processes.
         history: Counts by day and reason.
-        costly: Entries that took longest to compile (`store.report.EntryInfo`).
+        costly: Entries that took longest to compile (`store.listing.EntryInfo`).
         large: The largest entries.
         now_s: Time of the report, in seconds since the epoch.
     """
@@ -124,7 +124,7 @@ def _number(value: float) -> str:
 def _figures(info: CacheInfo) -> str:
     cells = [
         f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>"
-        for name, value in info.rows()
+        for name, value in info._rows()
         if name not in ("directory", "tier")
     ]
     return f"<dl class='figures'>{''.join(cells)}</dl>"

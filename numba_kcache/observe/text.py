@@ -1,13 +1,9 @@
-"""Format sizes, durations and tables for people; table cells are freed of control characters.
-
-Source      rich lays out a table on a terminal; it is imported once a table goes to a terminal.
-"""
+"""Format sizes, durations and tables for people; table cells are freed of control characters."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ..errors import plain
 
@@ -64,7 +60,8 @@ def reason_text(kind: str) -> str:
 
 
 REASONS = {
-    "never_stored": "first compile of the kernel", "evicted_or_cleared": "its entry was evicted or cleared",
+    "never_stored": "first compile of the kernel", "other_targets": "a bundle has it for other targets",
+    "evicted_or_cleared": "its entry was evicted or cleared",
     "damaged": "its entry is damaged", "source_changed": "the source changed",
     "value_changed": "a global, default or closure variable changed", "header_changed": "a header changed",
     "header_shadowed": "a new header is found first", "header_answer": "a __has_include has another answer",
@@ -77,12 +74,6 @@ REASONS = {
     "uncacheable": "the kernel cannot be keyed", "unknown": "the stored entry does not tell",
 }  # fmt: skip
 """The words for each kind of reason. A test compares them with `ReasonKind`."""
-
-_ROOMY = 60
-"""Width of a terminal, in characters, from which short columns of a table are never wrapped."""
-
-_SHORT = 12
-"""Least width of a text column, in characters, unless its cells need less; longer neighbours are wrapped first."""
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
@@ -100,33 +91,6 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
         padded = [cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in enumerate(cells)]
         lines.append("  ".join(padded).rstrip())
     return lines
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Format rows below column names: coloured and fitted to the width of a terminal, plain lines elsewhere."""
-    if not sys.stdout.isatty():  # for grep and awk: one line per row, whatever its length
-        return "\n".join(aligned([columns, *rows], right))
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from .paint import style
-
-    console = Console()
-    is_roomy = console.width >= _ROOMY
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for at, name in enumerate(columns):
-        widest = max([len(name), *(len(row[at]) for row in rows)])
-        is_whole = is_roomy and (at in right or widest <= _SHORT)  # other columns are wrapped first
-        side: Literal["left", "right"] = "right" if at in right else "left"
-        least = min(widest, _SHORT) if is_roomy else None
-        drawn.add_column(name, justify=side, overflow="fold", no_wrap=is_whole, min_width=least)
-    for row in rows:
-        drawn.add_row(*(style(Text(plain(cell))) for cell in row))
-    with console.capture() as captured:
-        console.print(drawn)
-    return captured.get().removesuffix("\n")
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:

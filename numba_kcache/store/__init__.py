@@ -1,4 +1,4 @@
-"""The calls of the operating system that only Linux has, in this module alone, and the interface of all stores."""
+"""The calls of the operating system that only Linux has, in this module alone, and what a forked child renews."""
 
 from __future__ import annotations
 
@@ -7,36 +7,13 @@ import os
 import stat
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
-    RECORD,
-    DamagedEntry,
-    Header,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    decode_manifest,
-    decode_record,
-    encode_entry,
-    encode_manifest,
-    merge,
-    require_key,
-)
-
-if TYPE_CHECKING:  # a hit does not import these modules
+if TYPE_CHECKING:
     from typing import Protocol
-
-    from .listing import Order
-    from .locks import KeyLocks, KeyTurn
-    from .report import EntryInfo, Usage
-    from .tree import Found
 
     class Forked(Protocol):
         """An object with locks or threads that have to be replaced in a forked child."""
@@ -44,8 +21,6 @@ if TYPE_CHECKING:  # a hit does not import these modules
         def after_fork(self) -> None:
             """Replace, in the child, locks that another thread of the parent may have held."""
 
-
-Result = TypeVar("Result")
 
 CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK, NOCTTY = os.O_CLOEXEC, os.O_DIRECTORY, os.O_NOFOLLOW, os.O_NONBLOCK, os.O_NOCTTY
 FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
@@ -86,6 +61,16 @@ def sync_data(fd: int) -> None:
     os.fdatasync(fd)
 
 
+hook: Callable[[str], None] | None = None
+"""Called with the name of each point that `reached` marks; set only by tests, to kill the process or fail a call."""
+
+
+def reached(point: str) -> None:
+    """Mark that execution got to `point`."""
+    if hook is not None:
+        hook(point)
+
+
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
 """Objects whose `after_fork()` is called in each child that is forked while they exist."""
 
@@ -98,14 +83,18 @@ def open_in(folder: int, name: str, flags: int, mode: int = 0o600) -> int:
     return os.open(name, flags | NOFOLLOW | CLOEXEC, mode, dir_fd=folder)
 
 
-def open_below(folder: int, names: Sequence[str], flags: int) -> int:
-    """Open a file or folder that is some folders further down."""
+def open_below(
+    folder: int, names: Sequence[str], flags: int, check: Callable[[os.stat_result, str], object] | None = None
+) -> int:
+    """Open a file or folder that is some folders further down; `check` refuses a folder on the way by its stat."""
     at = folder
     try:
         for name in names[:-1]:
             above, at = at, os.open(name, FOLDER, dir_fd=at)
             if above != folder:
                 os.close(above)
+            if check is not None:
+                check(os.fstat(at), name)
         return os.open(names[-1], flags, dir_fd=at)
     finally:
         if at != folder:
@@ -120,6 +109,23 @@ def stat_in(folder: int, name: str) -> os.stat_result:
 def rename_in(folder: int, name: str, to_folder: int, to_name: str) -> None:
     """Rename a file, in place of any other of the new name."""
     os.rename(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder)
+
+
+def link_in(folder: int, name: str, to_folder: int, to_name: str) -> bool:
+    """Rename a file unless another one has the new name; False if this filesystem cannot do that.
+
+    Raises:
+        FileExistsError: Another file has the new name.
+    """
+    try:
+        os.link(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    with suppress(OSError):  # both names stay; eviction removes the old one later
+        unlink_in(folder, name)
+    return True
 
 
 def unlink_in(folder: int, name: str) -> None:
@@ -224,31 +230,26 @@ _NETWORK = (
 )
 
 
-def is_network(path: str, status: os.stat_result) -> bool:
-    """Check whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
+def is_network(status: os.stat_result) -> bool:
+    """Check whether a file or folder with this stat is on a filesystem shared with other machines."""
     if os.major(status.st_dev) != 0:
         return False  # on a block device, thus local: the list of mounts need not be read
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-            return is_network_mount(mounts.read(), os.path.realpath(path))
+            return is_network_mount(mounts.read(), status.st_dev)
     except OSError:
         return False
 
 
-def is_network_mount(mountinfo: str, path: str) -> bool:
-    """Check whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
-    found = False
+def is_network_mount(mountinfo: str, device: int) -> bool:
+    """Check whether a device is mounted from the network, by the text of /proc/self/mountinfo."""
+    number = f"{os.major(device)}:{os.minor(device)}"
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")[0]
-        if len(fields) < 5:
-            continue
-        point = fields[4]
-        if "\\" in point:  # a space is written as \040
-            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
-        if path == point or path.startswith(point.rstrip("/") + "/"):
-            found = kind in _NETWORK or kind.startswith("fuse.")  # a later mount hides an earlier one
-    return found
+        if before.split(" ")[2:3] == [number]:
+            kind = after.split(" ")[0]
+            return kind in _NETWORK or kind.startswith("fuse.")
+    return False
 
 
 def _after_fork() -> None:
@@ -289,146 +290,3 @@ def _is_half_initialised(name: str) -> bool:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class Store:
-    """A store of entries, manifests and records by key.
-
-    Attributes:
-        max_wait_s: Longest wait for a build of another process, in seconds.
-    """
-
-    max_wait_s: float
-
-    @property
-    def locks(self) -> KeyLocks:
-        """The turns of this node, so that one process builds each key."""
-        raise NotImplementedError
-
-    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
-        """The bytes of a file, not verified; its time of use is not renewed."""
-        raise NotImplementedError
-
-    def put_encoded(self, key: str, data: bytes, kind: int = ENTRY) -> bool:
-        """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
-        raise NotImplementedError
-
-    def read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        """Read and decode a file, and renew its time of use; None if there is none that can be trusted."""
-        raise NotImplementedError
-
-    def files(self, *kinds: int) -> Iterator[Found]:
-        """Every file of these kinds whose name is a key, in any order."""
-        raise NotImplementedError
-
-    def take_unsigned(self) -> None:
-        """Mark the directory, before the next write to it, as one with code whose signature was not checked."""
-
-    def get(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, verified; None if there is none that can be trusted.
-
-        Raises:
-            ValueError: `key` is not 64 lower-case hexadecimal digits.
-        """
-        return self.read(ENTRY, key, decode_entry)
-
-    def get_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        return self.read(MANIFEST, family, decode_manifest) or []
-
-    def get_record(self, name: str) -> Header | None:
-        """The record of `name`, a key; None if there is none that can be trusted."""
-        return self.read(RECORD, name, decode_record)
-
-    def put(self, entry: StoredEntry) -> bool:
-        """Store `entry` in place of any other under its key. Returns True if it was stored.
-
-        Raises:
-            ValueError, TypeError: The entry cannot be encoded.
-        """
-        return self.put_encoded(entry.key, encode_entry(entry))
-
-    def put_record(self, name: str, record: Header) -> bool:
-        """Store the record of `name` in place of any other. Returns True if it was stored."""
-        data = encode_entry(StoredEntry(name, record, {}), RECORD)
-        return len(data) <= MAX_MANIFEST_BYTES and self.put_encoded(name, data, RECORD)
-
-    def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
-        before = self.get_manifest(family)
-        after = merge(before, *variants)
-        return after == before or self.put_encoded(family, encode_manifest(family, after), MANIFEST)
-
-    def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
-        """Take the turn to build `key`, or wait until another has built it.
-
-        The context is a `Turn`: `found` is the entry that another stored meanwhile; where it is None, the caller builds
-        and puts. Entering never raises and waits at most `wait_s` seconds, or `max_wait_s`, for other processes.
-        """
-        most_s = self.max_wait_s if wait_s is None else wait_s
-        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True)
-
-    def peek(self, key: str) -> StoredEntry | None:
-        """Return the same as `get`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(ENTRY, key, decode_entry)
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """Return the same as `get_manifest`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(MANIFEST, family, decode_manifest) or []
-
-    def peek_record(self, name: str) -> Header | None:
-        """Return the same as `get_record`, but do not renew the time of use, and leave a damaged file where it is."""
-        return self._peek(RECORD, name, decode_record)
-
-    def _peek(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        data = self.get_encoded(key, kind)
-        with suppress(DamagedEntry):
-            return None if data is None else decode(data, key)
-        return None
-
-    def damage(self, key: str) -> str:
-        """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
-        data = self.get_encoded(key)
-        try:
-            if data is not None:
-                decode_entry(data, key)
-        except DamagedEntry as error:
-            return str(error)
-        return ""
-
-    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
-        """Yield every family and its variants, unordered; damaged manifests are skipped."""
-        found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
-        return ((family, variants) for family, variants in found if variants)
-
-    def find(self, prefix: str) -> list[Found]:
-        """The files of the entries whose key begins with `prefix`."""
-        return [file for file in self.files(ENTRY) if file.key.startswith(prefix)]
-
-    def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry that passes verification, unordered; times of use are not renewed."""
-        from .listing import info_of
-
-        for file in self.files(ENTRY):
-            entry = self.peek(file.key)
-            if entry is not None:
-                yield info_of(file, entry)
-
-    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in the order `by`, read from only their headers (store.listing).
-
-        Args:
-            by: The order.
-            limit: Number of entries; None for all.
-            hits: Hits by the leading digits of the key.
-        """
-        from .listing import listed
-
-        return listed(self.files(ENTRY), self.get_encoded, by=by, limit=limit, hits=hits)
-
-    def size(self) -> Usage:
-        """Number and bytes of the files, counted file by file."""
-        from .report import Usage
-
-        files = list(self.files(ENTRY, MANIFEST, RECORD))
-        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))

@@ -1,61 +1,55 @@
 """Counters that many processes add to without waiting for each other.
 
-Promise     A record that `add` wrote is in every later `read` once. Exception: counts of a day that a pass was folding
-            when it was killed, or while they are read, may be counted twice. Counters with unknown names are summed
-            like the others.
-Method      An addition appends one line of JSON to the file of its day (UTC). A read sums all files. Each eviction pass
-            sums the files of days before yesterday into `total`. A line begins with a line feed too, so that a torn
-            line damages no other. Of counters with a label (`group/label`), `total` keeps the 20,000 highest of each
-            group; of the group `day`, the latest days.
+Promise     A record that `add` wrote is in every later `read` once, except that what others add while an eviction pass
+            sums the file may be lost: these are statistics.
+Method      An addition appends one line of JSON to a file. A read sums its lines. An eviction pass replaces a file
+            above `FOLD_BYTES` by one line with the sums. A line begins with a line feed too, so that a torn line
+            damages no other. Of counters with a label (`group/label`), the 20,000 highest of each group are kept; of
+            the group `day`, the latest days. Counts that cannot be written are kept in memory.
 Not here    When to add: never in the launch of a kernel that is already resolved.
-Faults      counters.appended, .folded (tests/crash kills here).
+Faults      counters.appended (tests/crash kills here).
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
-import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ..model import Emit, trouble
+from . import reached
+from .disk import Tree
 from .entry import json_of
-from .faults import reached
 from .folders import Folder
 
-FAULT_POINTS = ("counters.appended", "counters.folded")
+FAULT_POINTS = ("counters.appended",)
 
 Counts = dict[str, float]
 
+FILE = "statistics"
+FOLD_BYTES = 1 << 20
 MOST_LABELS = 20_000
-_FILE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl|total"
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-_DAY_S = 24 * 3600
 _MAX_FILE_BYTES = 64 << 20
 _MAX_COUNT = 1e15
 
 
-class CounterFile:
-    """The counters kept in one folder.
+class Counters:
+    """The counters of one tree.
 
     Args:
-        folder: Folder of the files, made at the first addition.
+        tree: Their file is in it, and made at the first addition.
         emit: Takes the event TROUBLE.
         readonly: Additions are dropped.
-        clock: The time, in seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        *,
-        emit: Emit = lambda event: None,
-        readonly: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._folder, self._emit, self._readonly, self._clock = folder, emit, readonly, clock
+    def __init__(self, tree: Tree, *, emit: Emit = lambda event: None, readonly: bool = False) -> None:
+        self._tree, self._folder, self._emit, self._readonly = tree, Folder(tree), emit, readonly
+        self._unwritten: Counter[str] = Counter()
 
     def add(self, counts: Mapping[str, float]) -> bool:
         """Add to the counters of these names; returns True if the addition was written."""
@@ -63,75 +57,62 @@ class CounterFile:
             return False
         line = f"\n{json_of(dict(counts))}\n".encode("ascii")
         try:
-            fd = self._folder.open(f"{_day(self._clock())}.jsonl", _APPEND, make=True)
+            fd = self._folder.open(FILE, _APPEND, make=True)
             try:
                 os.write(fd, line)
             finally:
                 os.close(fd)
         except OSError as error:
-            self._emit(trouble("counters", error))
+            self._unwritten.update(counts)
+            if not self._tree.refusal and error.errno != errno.EROFS:  # the store reports these
+                self._emit(trouble("counters", error))
             return False
         reached("counters.appended")
         return True
 
     def read(self) -> Counts:
         """The sums of all that was added."""
-        try:
-            return self._sum(self._names())
-        except OSError as error:
-            self._emit(trouble("counters", error))
-            return {}
+        total: defaultdict[str, float] = defaultdict(int)
+        for counts in itertools.chain(self._records(), [dict[str, float](self._unwritten)]):
+            for label, value in counts.items():
+                total[label] = max(-_MAX_COUNT, min(total[label] + value, _MAX_COUNT))
+        return _bounded(dict(total))
 
     def clear(self) -> bool:
         """Remove all counts. Returns True if none is left. Counts that others add meanwhile may be removed as well."""
+        self._unwritten.clear()
         try:
-            for name in () if self._readonly else self._names():
-                with suppress(FileNotFoundError):
-                    self._folder.unlink(name)
+            return not self._readonly and (self._folder.unlink(FILE) or FILE not in self._folder.names())
         except OSError as error:
             self._emit(trouble("counters", error))
-            return False
-        return not self._readonly
+            return error.errno == errno.ENOENT
 
     def fold(self) -> None:
-        """Sum the files of days before yesterday into `total`; the caller holds a lock against other folds.
+        """Replace a large file by the sums in it; the caller holds a lock against other folds.
 
         Raises:
             OSError: A call failed; no count was removed.
         """
-        now_s = self._clock()
-        old = [name for name in self._names() if name < _day(now_s - _DAY_S)]  # "total" is above any digit
-        if old:
-            record = json_of(_bounded(self._sum([*old, "total"]))).encode("ascii")
-            self._folder.publish("total", record, durability="data", time_ns=int(now_s * 1e9))
-            reached("counters.folded")
-        for name in old:
-            self._folder.unlink(name)
+        with suppress(FileNotFoundError):
+            if self._folder.status(FILE).st_size > FOLD_BYTES:
+                from .writing import publish
 
-    def _names(self) -> list[str]:
-        return sorted(name for name in self._folder.names() if re.fullmatch(_FILE, name))
+                data = json_of(self.read()).encode("ascii")
+                with self._tree.opened() as folder:
+                    publish(self._tree, data, folder, FILE, time_ns=time.time_ns())
 
-    def _sum(self, names: list[str]) -> Counts:
-        total: defaultdict[str, float] = defaultdict(int)
-        for name in names:
-            for counts in self._records(name):
-                for label, value in counts.items():
-                    total[label] = max(-_MAX_COUNT, min(total[label] + value, _MAX_COUNT))
-        return dict(total)
-
-    def _records(self, name: str) -> Iterator[Counts]:
+    def _records(self) -> Iterator[Counts]:
         import json
 
         try:
-            fd = self._folder.open(name, os.O_RDONLY)
+            fd = self._folder.open(FILE, os.O_RDONLY)
             try:
                 text = os.read(fd, min(os.fstat(fd).st_size, _MAX_FILE_BYTES))
             finally:
                 os.close(fd)
-        except FileNotFoundError:  # no total yet, or another process has folded the file
-            return
-        except OSError as error:  # not a file, or owned by an untrusted user
-            self._emit(trouble("counters", error))
+        except OSError as error:
+            if error.errno != errno.ENOENT and not self._tree.refusal:
+                self._emit(trouble("counters", error))
             return
         for line in filter(None, text.split(b"\n")):
             try:
@@ -142,10 +123,6 @@ class CounterFile:
                 type(each) in (int, float) and -_MAX_COUNT <= each <= _MAX_COUNT for each in record.values()
             ):
                 yield record
-
-
-def _day(now_s: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(now_s))
 
 
 def _bounded(counts: Counts) -> Counts:

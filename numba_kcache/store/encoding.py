@@ -1,6 +1,8 @@
-"""Encode an entry as the bytes of its file.
+"""Encode entries and manifests as the bytes of their files, and compress, decompress and check their payloads.
 
-Not here    The format, decoding, and manifests (entry).
+Promise     Without zstandard, uncompressed payloads can be checked. A check holds no payload unpacked in memory.
+Not here    The format and decoding (entry). A hit on a small cubin, which is stored uncompressed, does not import this
+            module.
 """
 
 from __future__ import annotations
@@ -11,30 +13,45 @@ from ..keys import sha256
 from .entry import (
     ANY_RATIO_BYTES,
     DIGEST_BYTES,
+    ENTRY,
     FORMAT,
     MAGIC,
+    MANIFEST,
     MAX_HEADER_BYTES,
+    MAX_MANIFEST_BYTES,
     MAX_PAYLOADS,
     MAX_RATIO,
     MAX_TEXT_BYTES,
     MAX_UNPACKED_BYTES,
+    MAX_VARIANTS,
     NAME_CHARACTERS,
     PREFIX,
     RAW,
     ROW,
+    WINDOW_BYTES,
     ZSTD,
+    DamagedEntry,
+    PayloadRecord,
+    Payloads,
     StoredEntry,
+    Variant,
     json_of,
     require_key,
-)  # fmt: skip
+)
 
-_SMALLEST = PREFIX.size + len("{}") + DIGEST_BYTES
+_CHUNK_BYTES = 1 << 20
+_LEVEL = 3  # cubins and PTX of 1 to 3 MB: a quarter smaller than level 1, as fast; level 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 4096  # filesystems allocate no less, and importing zstandard takes 2.5 ms
 LEAST_FIRST_TO_COMPRESS_BYTES = (1 << 20) + 1  # a hit unpacks the first: importing zstandard takes most of its time
 
 
-def encoded(entry: StoredEntry, kind: int) -> bytes:
-    """Encode an entry: the work of `entry.encode_entry`."""
+def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
+    """Encode `entry` as the bytes of its file.
+
+    Raises:
+        ValueError: The entry cannot be stored: a bad key or payload name, NaN, or a size beyond the limits.
+        TypeError: The header holds something other than JSON values.
+    """
     key = bytes.fromhex(require_key(entry.key))
     header = json_of(entry.header).encode("ascii")
     table: list[bytes] = []
@@ -47,7 +64,7 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
         digest = sha256(payload).digest()
         table.append(ROW.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
-    size = _SMALLEST - len("{}") + len(table) * ROW.size + len(header) + sum(map(len, stored))
+    size = PREFIX.size + len(table) * ROW.size + len(header) + sum(map(len, stored)) + DIGEST_BYTES
     unpacked = sum(map(len, entry.payloads.values()))
     if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
         raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")
@@ -61,12 +78,77 @@ def encoded(entry: StoredEntry, kind: int) -> bytes:
     return body + xxh3_128_digest(body)
 
 
-def _pack(payload: bytes) -> tuple[int, bytes]:
-    from .compression import pack
+def encode_manifest(family: str, variants: list[Variant]) -> bytes:
+    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`."""
+    while (size := len(json_of({"variants": variants}))) > MAX_MANIFEST_BYTES:
+        variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
+    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
 
+
+def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
+    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `MAX_VARIANTS` of them."""
+    for variant in newer:
+        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
+    return variants
+
+
+def _pack(payload: bytes) -> tuple[int, bytes]:
+    """Compress a payload; one that hardly shrinks, or shrinks more than a reader accepts, stays as it is."""
     try:
-        packed = pack(payload)
+        import zstandard
+
+        packed = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
     except ImportError:  # a broken zstandard costs disk space, no launch
         return RAW, payload
     is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # of zeros, for example
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
+
+
+def unpack(frame: memoryview, size_bytes: int) -> bytes:
+    """Decompress a frame to its payload.
+
+    Raises:
+        ValueError: The frame is damaged, or its payload is not of `size_bytes`.
+    """
+    import zstandard
+
+    try:
+        if zstandard.frame_content_size(frame) != size_bytes:  # the size that decompress() would allocate
+            raise ValueError(f"a payload is not of {size_bytes} bytes")
+        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a payload does not unpack: {error}") from None
+
+
+def check_payloads(entry: StoredEntry) -> None:
+    """Check every payload of a decoded entry against its sha256.
+
+    Raises:
+        DamagedEntry: A payload cannot be unpacked, or unpacks to other bytes.
+    """
+    if not isinstance(entry.payloads, Payloads):
+        return
+    for record, stored in entry.payloads.packed.values():
+        if _digest_of(record, stored) != record.sha256:
+            raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
+
+
+def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
+    """The sha256 of a payload's unpacked bytes; b"" if it cannot be unpacked."""
+    if record.codec == RAW:
+        return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
+    try:
+        import zstandard
+    except ImportError:
+        return b""
+    digest, size_bytes = sha256(b""), 0
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).stream_reader(stored) as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                size_bytes += len(chunk)
+                if size_bytes > record.size_bytes:
+                    return b""
+                digest.update(chunk)
+    except zstandard.ZstdError:
+        return b""
+    return digest.digest()

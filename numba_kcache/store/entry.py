@@ -1,14 +1,14 @@
 """The file format of entries, manifests and records: a key, a JSON header and compressed payloads under one digest.
 
-Promise     `decode_entry` returns exactly what `encode_entry` was given for this key; any other bytes raise
+Promise     `decode_entry` returns exactly what `encoding.encode_entry` was given for this key; any other bytes raise
             DamagedEntry. No size that a file claims is allocated before it has been checked. There are limits for all
             payloads of an entry together, for the ratio of unpacked to stored bytes, and for the number of JSON values.
 Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The digest over
             the stored bytes is checked before anything in them is used. The first payload, which a hit needs,
             is unpacked at once, the others when they are first read; a full check reads them as a stream.
-Not here    Trust. xxh3_128 finds damage, not forgery: a writer of the file can write its digest too. Files are trusted
-            by their owner and mode (store.tree) and by signatures, for which the table holds a sha256 of each payload,
-            taken when it was stored.
+Not here    Encoding (encoding), and trust. xxh3_128 finds damage, not forgery: a writer of the file can write its
+            digest too. Files are trusted by their owner and mode (store.disk) and by signatures, for which the table
+            holds a sha256 of each payload, taken when it was stored.
 Source      On a 50 KB cubin xxh3_128 takes 0.5 us, sha256 27 us (with SHA-NI; 120 us without it) and blake2b 73 us;
             each of them finds every damage in tests/crash.
 """
@@ -68,7 +68,6 @@ json_of = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
-
 
 Variant = dict[str, Any]
 """One of the entries that a manifest lists, by its `"key"`; its other fields are the caller's."""
@@ -158,21 +157,9 @@ def require_key(key: str) -> str:
     Raises:
         ValueError: The key is not 64 lower-case hexadecimal digits.
     """
-    if not is_key(key):
+    if len(key) != 64 or key.strip("0123456789abcdef"):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
-
-
-def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
-    """Encode `entry` as the bytes of its file.
-
-    Raises:
-        ValueError: The entry cannot be stored: a bad key or payload name, NaN, or a size beyond the limits.
-        TypeError: The header holds something other than JSON values.
-    """
-    from .encoding import encoded  # a hit only decodes
-
-    return encoded(entry, kind)
 
 
 def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
@@ -253,13 +240,6 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     return parse_object(header, is_text=prefix[2] == ENTRY), records
 
 
-def encode_manifest(family: str, variants: list[Variant]) -> bytes:
-    """Encode the variants of a family, newest first: all, or as many as fit into `MAX_MANIFEST_BYTES`."""
-    while (size := len(json_of({"variants": variants}))) > MAX_MANIFEST_BYTES:
-        variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
-    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
-
-
 def decode_manifest(data: bytes, family: str) -> list[Variant]:
     """Decode the variants that `encode_manifest` wrote.
 
@@ -287,20 +267,6 @@ def decode_record(data: bytes, name: str) -> Header:
     return decode_entry(data, name, RECORD).header
 
 
-def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
-    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `MAX_VARIANTS` of them."""
-    for variant in newer:
-        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
-    return variants
-
-
-def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
-    """The payload table of a decoded entry; empty for one that was not decoded."""
-    if not isinstance(entry.payloads, Payloads):
-        return []
-    return [record for record, _ in entry.payloads.packed.values()]
-
-
 def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     size_bytes, codec = record.size_bytes, record.codec
     if codec == RAW and size_bytes == len(stored):
@@ -308,7 +274,7 @@ def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     if codec != ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
     try:
-        from .compression import unpack
+        from .encoding import unpack
 
         return unpack(stored, size_bytes)
     except (ValueError, ImportError) as error:

@@ -1,11 +1,10 @@
-"""Make the folders of a tree, and open, publish and remove files in them, through descriptors.
+"""Make the folders of a tree, and open, list and remove files in them, through descriptors.
 
 Promise     Every name is looked up in a folder that was opened for this call, without following links, and whose owner
             and mode were checked. Only regular files with a single hard link are opened.
 Method      New files and folders in a shared tree get the group permissions of its root, and never write permission for
             everybody.
-Not here    The files of entries and manifests (files); recognising the names of this package's files, and removing
-            files by their names (names).
+Not here    The files of entries and manifests (writing), and removing files by their names (eviction).
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ..keys import sha256
 from . import FOLDER, NOCTTY, NONBLOCK, is_writable, make_folder_in, open_in, stat_in, touch_in, unlink_in
-from .tree import Tree, identity_of
+from .disk import Tree, identity_of
 
-if TYPE_CHECKING:  # counters import this module and need no publish
-    from .publish import Durability
-
-PRIVATE, LOCKS, QUARANTINE, STATISTICS, TIERS = "tmp", "locks", "quarantine", "statistics", "tiers"
+LOCKS, QUARANTINE = "locks", "quarantine"
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -54,7 +49,7 @@ class Folder:
         Raises:
             OSError: The file cannot be opened, is not regular, or has a second hard link.
         """
-        with self.tree.opened(*self._names, make="none" if make else None) as folder:
+        with self.tree.opened(*self._names, make=make) as folder:
             fd = open_in(folder, name, flags | NONBLOCK | NOCTTY, file_mode(self.tree))
         try:
             status = os.fstat(fd)
@@ -71,11 +66,9 @@ class Folder:
 
     def names(self) -> list[str]:
         """List the names in the folder; empty if it is missing."""
-        try:
-            with self.tree.opened(*self._names) as folder:
-                return os.listdir(folder)
-        except FileNotFoundError:
-            return []
+        with suppress(FileNotFoundError), self.tree.opened(*self._names) as folder:
+            return os.listdir(folder)
+        return []
 
     def status(self, name: str) -> os.stat_result:
         """The stat of the file with this name.
@@ -101,33 +94,28 @@ class Folder:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
             touch_in(folder, name)
 
-    def unlink(self, name: str, only: os.stat_result | None = None) -> None:
-        """Remove a regular file.
+    def unlink(self, name: str, only: os.stat_result | None = None) -> bool:
+        """Remove a regular file. Returns True if it was there and is gone.
 
         Args:
             name: Its name.
             only: Remove only the file with this device and inode; None: any file.
 
         Raises:
-            OSError: There is no such file.
+            OSError: The folder cannot be opened.
         """
         with self.tree.opened(*self._names) as folder:
-            if only is not None and not os.path.samestat(stat_in(folder, name), only):
-                return
-            if not unlink(folder, name):
-                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            return unlink(folder, name, only)
 
-    def publish(self, name: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Write `data` to a private file beside this name, and rename that to the name.
 
-        Raises:
-            OSError: The file was not published.
-        """
-        from .publish import publish
-
-        with self.tree.opened(*self._names, make="none") as folder:
-            mode = file_mode(self.tree)
-            publish(data, folder, name, private=folder, durability=durability, time_ns=time_ns, mode=mode)
+def unlink(folder: int, name: str, only: os.stat_result | None = None) -> bool:
+    """Remove a regular file, or `only` this one, from an open folder; returns True if it is gone."""
+    with suppress(OSError):
+        status = stat_in(folder, name)
+        if stat.S_ISREG(status.st_mode) and (only is None or os.path.samestat(status, only)):
+            unlink_in(folder, name)
+            return True
+    return False
 
 
 def file_mode(tree: Tree) -> int:
@@ -146,65 +134,49 @@ def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
             os.chmod(fd, rights)
 
 
-def unlink(folder: int, name: str) -> bool:
-    """Remove a regular file from an open folder; returns True if it is gone."""
-    try:
-        if stat.S_ISREG(stat_in(folder, name).st_mode):
-            unlink_in(folder, name)
-            return True
-    except OSError:
-        pass
-    return False
-
-
-def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int:
+def make_folder(tree: Tree, names: Sequence[str]) -> int:
     """Open a folder, made with its parents if missing; the caller closes the descriptor.
 
     Raises:
         OSError: The folder cannot be made, or is not trusted.
     """
-    try:
-        return tree.folder(*names)
-    except FileNotFoundError:
-        pass
-    above = names[:-1]
-    try:
-        # the tree's directory may have been removed while open; not all filesystems report that, but it has no folders
-        at, missing = (tree.folder(*above), [names[-1]]) if above else (-1, [])
-    except FileNotFoundError:
-        at = -1
-    if at < 0:
-        tree.forget()
-        at, missing = _made_root(tree), [*tree.names, *names]
-    for name in missing:
+    if len(names) > 1:
+        with tree.opened(*names[:-1], make=True) as above:
+            return _made(tree, above, names[-1])
+    with suppress(FileNotFoundError), tree.opened(*names) as folder:
+        return os.dup(folder)
+    tree.forget()  # it may have been removed while open: not all filesystems report that, but it has no folders
+    at = _made_root(tree)
+    for name in (*tree.names, *names):
         try:
-            try:
-                make_folder_in(at, name, 0o700 if not tree.shared else 0o770)
-            except FileExistsError:
-                pass
-            else:
-                if durability == "full":
-                    os.fsync(at)
-            below = open_in(at, name, FOLDER)
+            below = _made(tree, at, name)
         finally:
             os.close(at)
         at = below
-        try:
-            status = os.fstat(at)
-            give_rights(tree, at, status)
-            tree.require_trusted(os.fstat(at), name)
-        except BaseException:
-            os.close(at)
-            raise
     return at
 
 
-def _made_root(tree: Tree) -> int:
-    """A descriptor of the root, made if it is missing, with a CACHEDIR.TAG for backup programs.
+def _made(tree: Tree, above: int, name: str) -> int:
+    """A descriptor of a folder in an open one, made if it is missing."""
+    try:
+        fd = open_in(above, name, FOLDER)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            make_folder_in(above, name, 0o700 if not tree.shared else 0o770)
+            if tree.durability == "full":
+                os.fsync(above)
+        fd = open_in(above, name, FOLDER)
+    try:
+        give_rights(tree, fd, os.fstat(fd))
+        tree.require_trusted(os.fstat(fd), name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
-    Raises:
-        OSError: The folder cannot be made, or is not trusted.
-    """
+
+def _made_root(tree: Tree) -> int:
+    """A descriptor of the root, made if it is missing, with a CACHEDIR.TAG for backup programs."""
     root = tree.open_root(makes=True)
     try:
         if not os.listdir(root):  # otherwise it has the tag, or other files, which backups must not skip

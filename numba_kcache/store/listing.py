@@ -2,8 +2,8 @@
 
 Promise     Files are sorted without opening them, except by cost; of the listed files, only the headers are read. Their
             digests are not checked: a list is shown to people, and no code is loaded from it. Files that are not
-            entries are skipped, and listing does not renew the time of use.
-            `damaged` reads every file in full, changes nothing, and skips files that vanish meanwhile.
+            entries are skipped, and listing does not renew the time of use. `damaged` reads every file in full, changes
+            nothing, and skips files that vanish meanwhile.
 Not here    Moving damaged files to the quarantine (store.disk).
 """
 
@@ -12,14 +12,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
-from . import entry as entry_format
-from . import open_in
-from .compression import check_payloads
-from .entry import MANIFEST, RECORD, DamagedEntry, Header, StoredEntry
-from .report import EntryInfo
-from .tree import FOLDERS, READ, Found, Tree
+from ..model import NamedTuple
+from .disk import FOLDERS, READ, Found
+from .encoding import check_payloads
+from .entry import (
+    MANIFEST,
+    RECORD,
+    DamagedEntry,
+    Header,
+    PayloadRecord,
+    Payloads,
+    StoredEntry,
+    decode_entry,
+    decode_head,
+    decode_manifest,
+    decode_record,
+    head_bytes,
+)
 
 Order = Literal["age", "size", "cost", "hits"]
 
@@ -32,58 +43,162 @@ HITS_DIGITS = 16
 _FIRST_BYTES = 8192
 
 
-def listed(
-    files: Iterable[Found],
-    get: Callable[[str], bytes | None],
-    *,
-    by: Order,
-    limit: int | None,
-    hits: Mapping[str, int],
-) -> list[EntryInfo]:
+class EntryInfo(NamedTuple):
+    """The row of an entry in a listing.
+
+    Args:
+        key: Key of the entry.
+        header: JSON header of the entry.
+        size_bytes: Bytes that its file takes.
+        used_s: When it was stored or last used, to the hour, in seconds since the epoch.
+        payload_bytes: Unpacked size of each payload.
+        hits: Number of hits on it, of all processes; 0 where they were not counted or not requested.
+    """
+
+    key: str
+    header: Header
+    size_bytes: int
+    used_s: float
+    payload_bytes: dict[str, int]
+    hits: int = 0
+
+    def __repr__(self) -> str:
+        return f"<EntryInfo {self.key[:12]}: {', '.join(self.kernels)} for {self.target}>"
+
+    @property
+    def target(self) -> str:
+        """Target that its code was built for, such as `"sm_90"`; "" if the header does not say."""
+        target = self.header.get("target")
+        return target if isinstance(target, str) else ""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the kernels in it, as in the source; for an object of another library, the object's label."""
+        attributes = self.header.get("attributes")
+        label = attributes.get("label") if isinstance(attributes, dict) and self.header.get("kind") == "built" else None
+        if isinstance(label, str):
+            return (label,)
+        entries = self.header.get("entries")
+        rows = entries if isinstance(entries, list) else []
+        return tuple(row[0] for row in rows if isinstance(row, list) and row and isinstance(row[0], str))
+
+    @property
+    def compile_time_s(self) -> float:
+        """Seconds that its compilation took; 0 where the header does not say."""
+        seconds = self.header.get("compile_time_s")
+        return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that a listing shows, as JSON values."""
+        return {
+            "key": self.key,
+            "kernels": list(self.kernels),
+            "target": self.target,
+            "size_bytes": self.size_bytes,
+            "used_s": self.used_s,
+            "compile_time_s": self.compile_time_s,
+            "hits": self.hits,
+        }
+
+
+class Problem(NamedTuple):
+    """A finding of `verify`: key of a damaged entry, or name of a file that is not the cache's; and the reason."""
+
+    key: str
+    reason: str
+
+
+class Removed(NamedTuple):
+    """Number of entries that were removed, manifests not counted, and the bytes of both."""
+
+    entries: int
+    size_bytes: int
+
+
+class Usage(NamedTuple):
+    """Contents of a store.
+
+    Args:
+        size_bytes: Bytes of entries and manifests together.
+        entries: Number of entries, manifests not counted.
+    """
+
+    size_bytes: int
+    entries: int
+
+
+def listed(files: Iterable[Found], *, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
     """The first `limit` entries in an order.
 
     Args:
         files: The files found by a walk.
-        get: Returns the bytes of an entry of a store in memory, by its key.
         by: The order.
         limit: Number of entries; None for all.
         hits: Hits by the leading digits of the key.
     """
     if by == "cost":  # the cost is in the header: all headers have to be read
-        return sorted(_infos(files, get, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
+        return sorted(_infos(files, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
     sort_key = {
         "age": lambda file: (-file.used_ns, file.key),
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
     }[by]
-    return list(islice(_infos(sorted(files, key=sort_key), get, hits), limit))
+    return list(islice(_infos(sorted(files, key=sort_key), hits), limit))
+
+
+def _infos(files: Iterable[Found], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
+    for file in files:
+        try:
+            header, records = decode_head(_read_head(file), file.key)
+        except (DamagedEntry, OSError):
+            continue
+        yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
 
 
 def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     """The row of a listing for an entry that was already read in full."""
-    return _info(file, entry.header, entry_format.payload_records(entry))
+    return _info(file, entry.header, payload_records(entry))
+
+
+def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
+    """The payload table of a decoded entry; empty for one that was not decoded."""
+    return [record for record, _ in entry.payloads.packed.values()] if isinstance(entry.payloads, Payloads) else []
+
+
+def _info(file: Found, header: Header, records: list[PayloadRecord]) -> EntryInfo:
+    sizes = {each.name: each.size_bytes for each in records}
+    return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
+
+
+def _read_head(file: Found) -> bytes:
+    fd = file.tree.open((FOLDERS[file.kind], file.key[:2], file.key[2:]), READ)
+    try:
+        data = os.read(fd, _FIRST_BYTES)
+        return data + os.pread(fd, max(0, head_bytes(data) - len(data)), len(data))
+    finally:
+        os.close(fd)
 
 
 def damaged(
-    tree: Tree, refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
+    files: Iterable[Found], refusal_of: Callable[[StoredEntry], str], tell: Callable[[], object]
 ) -> Iterator[tuple[Found, str]]:
     """Yield each damaged or untrusted file, with the reason. All payloads are checked.
 
     Args:
-        tree: Tree of the files.
+        files: The files found by a walk.
         refusal_of: Returns the reason not to trust an entry whose digest is right; "" for none.
         tell: Called for each file.
     """
-    for file in tree.walk(*FOLDERS):
+    for file in files:
         tell()
         try:
-            data = tree.read(file.kind, file.key)
+            data = file.tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
-                entry_format.decode_manifest(data, file.key)
+                decode_manifest(data, file.key)
             elif file.kind == RECORD:
-                entry_format.decode_record(data, file.key)
+                decode_record(data, file.key)
             else:
-                entry = entry_format.decode_entry(data, file.key)
+                entry = decode_entry(data, file.key)
                 check_payloads(entry)
                 if refusal := refusal_of(entry):
                     yield file, refusal
@@ -91,28 +206,3 @@ def damaged(
             continue
         except (ValueError, OSError, MemoryError) as error:
             yield file, str(error) or repr(error)
-
-
-def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
-    for file in files:
-        try:
-            data = get(file.key) or b"" if file.tree is None else _read_head(file.tree, file)
-            header, records = entry_format.decode_head(data, file.key)
-        except (DamagedEntry, OSError):
-            continue
-        yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
-
-
-def _info(file: Found, header: Header, records: list[entry_format.PayloadRecord]) -> EntryInfo:
-    sizes = {each.name: each.size_bytes for each in records}
-    return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
-
-
-def _read_head(tree: Tree, file: Found) -> bytes:
-    with tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
-        fd = open_in(folder, file.key[2:], READ)
-    try:
-        data = os.read(fd, _FIRST_BYTES)
-        return data + os.pread(fd, max(0, entry_format.head_bytes(data) - len(data)), len(data))
-    finally:
-        os.close(fd)

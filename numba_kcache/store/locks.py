@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .. import waiting
 from ..model import NamedTuple
 from . import renewed_in_children, try_flock, unlock
-from .tree import identity_of, touch
+from .disk import identity_of, touch
 
 if TYPE_CHECKING:  # locks among threads alone need no folder
     from .folders import Folder

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ..store.disk import touch
 from ..store.folders import Folder
-from ..store.tree import touch
 
 PERIOD_S = 30.0
 LIMIT_S = 1.5

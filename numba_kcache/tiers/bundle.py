@@ -33,8 +33,8 @@ from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
 from ..store import CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK
+from ..store.disk import Descriptor, identity_of
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
-from ..store.tree import Descriptor, identity_of
 from .tier import Tier
 from .trust import SIGNATURE_BYTES, Trust, sign, statement
 
@@ -145,6 +145,10 @@ class BundleTier(Tier):
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
         return self._opened().get(kind, key)
+
+    def targets(self) -> Sequence[str]:
+        """The targets of its code; empty until it was opened."""
+        return self._bundle.report.targets if isinstance(self._bundle, Bundle) else ()
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""

@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..model import Emit, tell_wait
-from ..store.entry import StoredEntry, Variant, encode_entry
+from ..store.encoding import encode_entry
+from ..store.entry import StoredEntry, Variant
 from .checked_tier import CheckedTier
 from .trust import Trust
 from .upload_queue import UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
-    from ..store.memory import MemoryStore
     from .lease import Election
     from .tier import Tier, TierReport
 
@@ -45,7 +45,7 @@ class Chain:
 
     def __init__(
         self,
-        local: DiskStore | MemoryStore,
+        local: DiskStore,
         tiers: Sequence[Tier],
         emit: Emit,
         trust: Trust | None = None,

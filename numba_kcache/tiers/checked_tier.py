@@ -20,9 +20,9 @@ from ..keys import sha256
 from ..model import Emit, tell_wait, trouble
 from ..store import entry as entry_format
 from ..store import renewed_in_children
-from ..store.compression import check_payloads
+from ..store.encoding import check_payloads, encode_manifest, merge
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
-from ..store.folders import TIERS, Folder
+from ..store.folders import LOCKS, Folder
 from .breaker import Away, Breaker
 from .tier import Tier, TierReport
 from .trust import SIGNATURE, Trust, Unsigned
@@ -30,7 +30,6 @@ from .upload_queue import HURRIED_S, UploadQueue
 
 if TYPE_CHECKING:  # a warm start does not import these modules
     from ..store.disk import DiskStore
-    from ..store.memory import MemoryStore
     from .lease import Election, Elections
 
 Result = TypeVar("Result")
@@ -65,7 +64,7 @@ class CheckedTier:
     def __init__(
         self,
         tier: Tier,
-        local: DiskStore | MemoryStore,
+        local: DiskStore,
         emit: Emit,
         *,
         uploads: UploadQueue,
@@ -81,8 +80,7 @@ class CheckedTier:
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path need not be UTF-8
         self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
-        tree = None if local.readonly else local.tree
-        self._breaker = Breaker(Folder(tree, TIERS) if tree is not None else None, self._label)
+        self._breaker = Breaker(None if local.readonly else Folder(local.tree, LOCKS), self._label)
         self.is_patient = False
         self._elections: Elections | None = None
         self.after_fork()
@@ -149,7 +147,7 @@ class CheckedTier:
                 if wrong:
                     raise DamagedEntry(wrong)
             if not self._is_vouched:
-                self._local.take_unsigned()
+                self._local.tree.takes_unsigned = True
             return found
         except Exception as error:  # bytes of a tier may raise anything, also MemoryError: each is a miss
             is_trusted = not isinstance(error, (Unsigned, KCacheError))
@@ -185,10 +183,10 @@ class CheckedTier:
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family, is_awaited=False)
             before = self._variants(family, there)
-            after = entry_format.merge(before, *variants)
+            after = merge(before, *variants)
             if after == before:
                 return
-            if self._give(MANIFEST, family, entry_format.encode_manifest(family, after), "", there) is not False:
+            if self._give(MANIFEST, family, encode_manifest(family, after), "", there) is not False:
                 return
 
     def _give(self, kind: int, key: str, data: bytes, target: str, before: bytes | None = None) -> bool | None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from ..store.disk import Tree
 from ..store.entry import MANIFEST, require_key
-from ..store.publish import Durability
-from ..store.tree import Tree
 from .tier import Tier
 from .trust import SIGNATURE
+
+if TYPE_CHECKING:
+    from ..store.disk import Durability
 
 
 class DirectoryTier(Tier):
@@ -41,9 +44,8 @@ class DirectoryTier(Tier):
         is_trusted: bool = False,
     ) -> None:
         self.name, self.readonly, self.is_trusted = path, readonly, is_trusted
-        self._durability = durability
-        self._tree = Tree(path, shared=shared, trusts_superuser=True)
-        self._signatures = Tree(path, shared=shared, trusts_superuser=True, below=("signatures",))
+        self._tree = Tree(path, shared=shared, durability=durability)
+        self._signatures = Tree(path, shared=shared, below=("signatures",), durability=durability)
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file as it is."""
@@ -56,8 +58,10 @@ class DirectoryTier(Tier):
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Publish a file; the first put makes the directory."""
+        from ..store.writing import write
+
         tree, kind = self._place(kind)
-        tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
+        write(tree, kind, require_key(key), data, time_ns=time.time_ns())
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`; False if the directory has another one by now."""

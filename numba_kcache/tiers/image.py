@@ -37,8 +37,8 @@ from ..model import parse_target
 from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
 from ..store import CLOEXEC, DIRECTORY, FOLDER
+from ..store.disk import READ
 from ..store.entry import MAX_FILE_BYTES
-from ..store.tree import READ
 from .bundle import (
     CHUNK_BYTES,
     PREFIX,

@@ -1,14 +1,14 @@
 """The interface of a store behind the local one: it transfers whole files by key, and is not trusted.
 
-Promise     A tier stores and returns the bytes of `store.entry.encode_entry` unchanged. It may fail in any way and at
-            any time: its caller (tiers.checked_tier) treats every exception as a miss.
+Promise     A tier stores and returns the bytes of `store.encoding.encode_entry` unchanged. It may fail in any way and
+            at any time: its caller (tiers.checked_tier) treats every exception as a miss.
 Not here    Verification, back-fill, counting (tiers.checked_tier).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -68,6 +68,10 @@ class Tier:
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Replace the manifest `before`, None for none; False if there is another one by now."""
         raise OSError(f"{self.name} is read-only")
+
+    def targets(self) -> Sequence[str]:
+        """The targets of its code, where it has a list of them."""
+        return ()
 
     def keys(self, kind: int) -> Iterable[str]:
         """List the keys of all entries or manifests, in no order."""

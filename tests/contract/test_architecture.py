@@ -27,7 +27,7 @@ FOREIGN_HOMES = {
     "numpy": {"launch", "toolchain", "adapters", "frontends/numba"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers"},
     "obstore": {"tiers"}, "cryptography": {"tiers"},
-    "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"},
+    "itanium_demangler": {"frontends/source"},
 }  # fmt: skip
 """The rooms that may import each foreign package."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from numba_kcache import KernelCache, cli
 from numba_kcache.cli import main
-from numba_kcache.store import entry as entry_format
+from numba_kcache.store import encoding
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import ROOT
 from tests.support.stores import key_of, open_store, small_entry
@@ -181,7 +181,7 @@ def test_nothing_of_an_entry_is_obeyed(cache: Path, capsys: pytest.CaptureFixtur
     for number, target in enumerate((ESCAPES, "sm_90")):
         payloads = {"cubin": b"x", "report": report, "log": ESCAPES.encode()}
         entry = StoredEntry(key_of(5 + number), {**header, "target": target}, payloads)
-        assert open_store(cache).put_encoded(entry.key, entry_format.encode_entry(entry))
+        assert open_store(cache).put_encoded(entry.key, encoding.encode_entry(entry))
     statistics = cache / "v1" / "statistics"
     statistics.mkdir(mode=0o700, exist_ok=True)
     text = '{"reason/\\u001b[31m<b>": 5, "day/2026-11-22/hits": 3, "misses": 2}\n'

@@ -17,9 +17,8 @@ from numba_kcache.engine import Lookup
 from numba_kcache.launch.launcher import Loader
 from numba_kcache.settings import read_settings
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.limits import Limits
+from numba_kcache.store.eviction import Limits
 from numba_kcache.store.locks import KeyLocks
-from numba_kcache.store.memory import MemoryCounters, MemoryStore
 from numba_kcache.tiers.checked_tier import CheckedTier
 from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.house import HOUSE, house
@@ -39,15 +38,14 @@ COVERED = {
     "observe/__init__.py RLock": "replaced by the look-up that the statistics belong to",
     "toolchain/__init__.py RLock": "replaced by the look-up that the toolchain belongs to",
     "store/disk.py RLock": "replaced in children",
-    "store/limits.py RLock": "replaced in children",
-    "store/memory.py RLock": "replaced in children",
+    "store/eviction.py RLock": "replaced in children",
     "tiers/checked_tier.py RLock": "replaced in children",
     "tiers/upload_queue.py Condition": "replaced in children; made from an RLock",
     "observe/__init__.py local": "the reason of a thread's last miss",
     "observe/progress.py Event": "belongs to one compile; children do not use it",
     "tiers/lease.py Event": "belongs to one election; children do not use it",
     "observe/progress.py Thread": "belongs to one compile",
-    "store/limits.py Thread": "runs the parent's eviction; a child starts its own",
+    "store/eviction.py Thread": "runs the parent's eviction; a child starts its own",
     "tiers/upload_queue.py Thread": "works for the parent; a child's queue is empty",
     "tiers/lease.py Thread": "renews the parent's lease",
     "tiers/redis.py create_connection": "kept by RedisTier, which drops them in a child",
@@ -68,7 +66,7 @@ COVERED = {
 }
 
 RENEWED = {
-    Lookup, Loader, DiskStore, Limits, KeyLocks, MemoryStore, MemoryCounters, CheckedTier, UploadQueue,
+    Lookup, Loader, DiskStore, Limits, KeyLocks, CheckedTier, UploadQueue,
 }  # fmt: skip
 
 
@@ -96,7 +94,7 @@ def test_owners_of_locks_are_renewed_in_children(tmp_path: Path) -> None:
     cache = Lookup(read_settings({}), str(tmp_path))
     cache.mount(MemoryTier("a"))
     kept = [cache, Loader(cache.events.emit), cache.local, cache.local.locks]
-    kept += [MemoryStore(), MemoryCounters(), *cache.tiers, UploadQueue(), Limits(cache.local)]  # type: ignore[arg-type]
+    kept += [*cache.tiers, UploadQueue(), Limits(cache.local)]
     renewed = list(store.renewed_in_children)
 
     assert {type(each) for each in kept} == RENEWED

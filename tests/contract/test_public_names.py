@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import numba_kcache
+from numba_kcache import KernelCache
 from numba_kcache.errors import KCacheError
 from tests.support.compiling import ROOT, SAXPY, in_python
 
@@ -36,6 +39,43 @@ def test_methods_of_public_classes_are_documented(name: str) -> None:
             and not inspect.getdoc(member)
         ]
         assert not silent
+
+
+def with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from with_subclasses(each)
+
+
+DOCUMENTED = {
+    word
+    for path in (
+        *(ROOT / "docs/reference").glob("*.md"),
+        *(ROOT / "docs/how-to").glob("*.md"),
+        ROOT / "docs/tutorial.md",
+    )
+    for code in re.findall(r"`([^`\n]+)`|```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    for word in re.findall(r"\w+", "".join(code))
+}
+"""Words of the code in the pages for users."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in numba_kcache.__all__ if isinstance(getattr(numba_kcache, name), type)]
+)
+def test_completion_shows_documented_names_alone(name: str) -> None:
+    """Each name without an underscore that `dir()` shows is in a page for users, or among the Args of its class.
+
+    Names that Python itself adds, as those of tuples and of members of an enumeration, are left out.
+    """
+    for kind in with_subclasses(getattr(numba_kcache, name)):
+        shown = dir(KernelCache.__new__(kind)) if issubclass(kind, KernelCache) else dir(kind)
+        of_python = {each for base in kind.__mro__ if base.__module__ in ("builtins", "enum") for each in vars(base)}
+        of_python |= set(getattr(kind, "__members__", ()))
+        arguments = re.findall(r"^ +(\w+(?:, \w+)*):", kind.__doc__ or "", re.MULTILINE)
+        known = {*DOCUMENTED, *", ".join(arguments).split(", "), *of_python}
+
+        assert [each for each in shown if not each.startswith("_") and each not in known] == []
 
 
 def test_names_are_listed_once_and_in_order() -> None:

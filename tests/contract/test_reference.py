@@ -47,7 +47,7 @@ def test_every_option_has_a_type_a_default_and_an_example() -> None:
     """The page is generated from the code: `python -m tests.support.options_page` writes it."""
     of_kernels = options_page.kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
 
-    assert {*options_page.EXAMPLES, *options_page.OF_NUMBA} == options_page.documented(of_kernels)
+    assert {*options_page.SOURCE_OPTIONS, *options_page.OF_NUMBA} == options_page.documented(of_kernels)
     assert set(options_page.OF_SETTINGS) == {each.name for each in SETTINGS}
     assert options_page.PAGE.read_text(encoding="utf-8") == options_page.page()
 

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
+from numba_kcache import store as faults
 from numba_kcache.model import EventKind
-from numba_kcache.store import faults, publish
+from numba_kcache.store import writing as publish
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.stores import (
@@ -33,6 +34,7 @@ from tests.support.stores import (
     key_of,
     killed_at,
     open_store,
+    private_files,
     small_entry,
 )
 
@@ -168,7 +170,7 @@ def test_numba_cuda_full_disk_raises_out_of_the_launch(
 
     assert all(kernel.cubin() for kernel in kernels)
     assert [each.category for each in said] == [KCacheWarning]
-    assert files_below(directory / "v1" / "entries") == files_below(directory / "v1" / "tmp") == []
+    assert files_below(directory / "v1" / "entries") == private_files(directory) == []
 
 
 class _Bomb:
@@ -277,7 +279,7 @@ def test_deepgemm_loser_of_a_rename_race_aborts(directory: Path, monkeypatch: py
     assert first.put(entry_of(1))
     assert won == [True]
     assert first.get(key_of(1)) == second.get(key_of(1)) == entry_of(1)
-    assert files_below(directory / "v1" / "tmp") == files_below(directory / "v1" / "quarantine") == []
+    assert private_files(directory) == files_below(directory / "v1" / "quarantine") == []
 
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
@@ -372,7 +374,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
     def fail(*arguments: Any, **options: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("numba_kcache.store.files.publish", fail)
+    monkeypatch.setattr("numba_kcache.store.writing.publish", fail)
     cache = open_cache(directory)
     with pytest.warns(KCacheWarning, match="continues after a failure"):
         kernel = compiled(cache)

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import folders, limits, writing
+from numba_kcache.store import eviction, folders, writing
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.tree import Tree
 from tests.support.programs import program
-from tests.support.stores import Clock, Events, entry_of, files_below, in_child, key_of, open_store, small_entry
+from tests.support.stores import Clock, Events, entry_of, in_child, key_of, open_store, private_files, small_entry
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -153,7 +152,7 @@ def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: py
 
     assert [event.kind for event in events] == [EventKind.TROUBLE]
     assert "input/output error" in events[0].fields["error"]
-    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+    assert private_files(tmp_path / "cache") == []
 
 
 def test_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,18 +190,18 @@ def test_full_disk_stops_writing_for_a_while(tmp_path: Path, monkeypatch: pytest
     store = open_store(tmp_path / "cache", emit=events, clock=clock)
     store.put(small_entry(1))
     events.clear()
-    fdatasync = Tree.write
+    real = writing.write
 
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(Tree, "write", full)
+    monkeypatch.setattr(writing, "write", full)
     for number in range(5):
         assert not store.put(small_entry(number + 2))
     store.wait_for_eviction()
     assert [event.kind for event in events] == [EventKind.TROUBLE]
 
-    monkeypatch.setattr(Tree, "write", fdatasync)
+    monkeypatch.setattr(writing, "write", real)
     assert not store.put(small_entry(2))
     clock.now_s += writing.PAUSE_S
     assert store.put(small_entry(2))
@@ -274,7 +273,7 @@ def test_half_a_gibibyte_of_a_large_filesystem_stays_free(tmp_path: Path, monkey
 
 def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """On two megabytes of tmpfs some entries are stored, others are not, and none is torn."""
-    monkeypatch.setattr(limits, "LEFT_FREE_BYTES", -(1 << 40))
+    monkeypatch.setattr(eviction, "LEFT_FREE_BYTES", -(1 << 40))
     point = mounted("-t", "tmpfs", "-o", "size=2m", "none")
     clock, events = Clock(), Events()
     store = open_store(point / "cache", emit=events, clock=clock)
@@ -290,7 +289,7 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monke
     assert store.verify() == []
     for number in range(60):
         assert store.get(key_of(number)) in (None, entry_of(number, 60_000))
-    assert files_below(point / "cache" / "v1" / "tmp") == []
+    assert private_files(point / "cache") == []
 
 
 def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) -> None:
@@ -381,7 +380,7 @@ def test_file_size_limit_is_a_put_that_fails(tmp_path: Path) -> None:
         assert not store.put(entry_of(2, 50_000))
         assert len(events.of(EventKind.TROUBLE)) == 1
         assert store.get(key_of(1)) == small_entry(1)
-        assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+        assert private_files(tmp_path / "cache") == []
 
     assert in_child(work) == 0
 

@@ -10,15 +10,15 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from numba_kcache.store import eviction, faults, publish
+from numba_kcache import store as faults
+from numba_kcache.store import counters, eviction
+from numba_kcache.store import writing as publish
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
-    HOUR_S,
     Clock,
     children,
     counters_of,
@@ -29,6 +29,7 @@ from tests.support.stores import (
     key_of,
     killed_at,
     open_store,
+    private_files,
     small_entry,
 )
 
@@ -99,7 +100,7 @@ def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pyte
 
     store.prune()
 
-    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+    assert private_files(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("point", eviction.FAULT_POINTS)
@@ -129,18 +130,18 @@ def test_killed_addition_is_counted_or_not(tmp_path: Path) -> None:
     assert counters_of(tmp_path).read() == {"hits": 11}
 
 
-def test_killed_fold_loses_no_count(tmp_path: Path) -> None:
-    """A process killed between the sum and the removal of the days in it: counts are kept, some perhaps twice, and the
-    next fold goes on."""
-    clock = Clock()
-    counters_of(tmp_path, clock=clock).add({"hits": 1})
-    clock.now_s += 3 * 24 * HOUR_S
+@pytest.mark.parametrize("point", publish.FAULT_POINTS)
+def test_killed_fold_loses_no_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """A process killed while it replaces the lines by their sums: counts are kept once, and the next fold goes on."""
+    monkeypatch.setattr(counters, "FOLD_BYTES", 0)
+    for _ in range(2):
+        counters_of(tmp_path).add({"hits": 1})
 
-    assert killed_at("counters.folded", counters_of(tmp_path, clock=clock).fold)
+    assert killed_at(point, counters_of(tmp_path).fold)
 
     assert counters_of(tmp_path).read() == {"hits": 2}
-    counters_of(tmp_path, clock=clock).fold()
-    assert [path.name for path in files_below(tmp_path / "v1" / "statistics")] == ["total"]
+    counters_of(tmp_path).fold()
+    assert (tmp_path / "v1" / counters.FILE).read_text() == '{"hits":2}'
 
 
 def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
 
 def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of a put reaches the user, and no private file is left."""
-    from numba_kcache.store import faults
+    from numba_kcache import store as faults
 
     def interrupt(point: str) -> None:
         if point == "publish.half_written":
@@ -226,7 +227,7 @@ def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(KeyboardInterrupt):
         store.put(NEW)
-    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+    assert private_files(tmp_path / "cache") == []
     assert store.get(OLD.key) == OLD
 
 
@@ -254,9 +255,8 @@ def test_rename_is_fenced_by_sync(
             return real(*args, **kwargs)  # type: ignore[operator]
 
         monkeypatch.setattr(publish.os, name, recorded)
-    how: dict[str, Any] = {"durability": durability, "time_ns": 0}
-    with store.tree.opened("tmp") as private, store.tree.opened("entries", OLD.key[:2]) as folder:
-        publish.publish(b"x" * 100, folder, OLD.key[2:], private=private, **how)
+    with store.tree.opened("entries", OLD.key[:2]) as folder:
+        publish.publish(store.tree, b"x" * 100, folder, OLD.key[2:], time_ns=0)
 
     assert calls == expected
 
@@ -299,4 +299,4 @@ def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
     with children(6, work):
         pass
     assert store.get(OLD.key) in (OLD, NEW)
-    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+    assert private_files(tmp_path / "cache") == []

@@ -18,7 +18,6 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import EventKind
-from numba_kcache.store.publish import Durability
 from tests.support.programs import program
 from tests.support.stores import Events, entry_of, in_child, key_of, open_store, small_entry
 
@@ -78,7 +77,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
         pass  # nor could os.path.ismount tell while the filesystem is down: stat of it fails
 
 
-def read_after_cut(disk: Disk, durability: Durability) -> tuple[int, int]:
+def read_after_cut(disk: Disk, durability: str) -> tuple[int, int]:
     """Put, pull the plug, read: how many are there, and how many were damaged."""
     store = open_store(disk.point / "cache", durability=durability)
     store.clear()

@@ -44,9 +44,10 @@ from numba_kcache.observe.detail import EntryDetail, read_report
 from numba_kcache.observe.history import history_of
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.page import page
+from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format
 from numba_kcache.store.entry import ENTRY, MANIFEST, RECORD, DamagedEntry, StoredEntry
-from numba_kcache.store.report import EntryInfo
+from numba_kcache.store.listing import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.trust import Trust
 from numba_kcache.toolchain import Toolchain
@@ -186,7 +187,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
         found = session.find(request)
         assert found is None or not misfit(found.artifact, found.artifact.entries[0])
     bases.paths[family].parent.mkdir(exist_ok=True)
-    bases.paths[family].write_bytes(entry_format.encode_manifest(family, bases.manifests[family]))
+    bases.paths[family].write_bytes(encoding.encode_manifest(family, bases.manifests[family]))
 
 
 def records(bases: Bases, chance: random.Random) -> None:
@@ -232,7 +233,7 @@ def bundles(bases: Bases, chance: random.Random) -> None:
 
 def sealed_entry(key: str, header: Any, payloads: dict[str, bytes], kind: int = ENTRY) -> bytes:
     """The file of an entry, whatever its header holds, with the digest that fits."""
-    frame_of = entry_format.encode_entry(StoredEntry(key, {}, payloads), kind)
+    frame_of = encoding.encode_entry(StoredEntry(key, {}, payloads), kind)
     text = json.dumps(header, separators=(",", ":")).encode()
     prefix, table = frame_of[:56], frame_of[56 : frame_of.index(b"{}", 56)]
     rest = frame_of[56 + len(table) + 2 : -16]

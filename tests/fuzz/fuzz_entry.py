@@ -13,10 +13,11 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["numba_kcache.store"]):
-    from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, decode_entry, decode_manifest, encode_entry
+    from numba_kcache.store.encoding import encode_entry
+    from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, decode_entry, decode_manifest
 from xxhash import xxh3_128_digest
 
-from numba_kcache.store.compression import check_payloads
+from numba_kcache.store.encoding import check_payloads
 
 _KEY_AT, _SIZE_AT, _PREFIX = 24, 16, 56
 

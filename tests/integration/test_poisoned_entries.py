@@ -17,6 +17,7 @@ POISON = r"""
 import json, os, sys, warnings
 from pathlib import Path
 from numba_kcache import KernelCache, cached_kernel, KCacheError
+from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format
 
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) { y[0] = a * x[0] + n; }'
@@ -36,7 +37,7 @@ def poison(folder, change, **way):
     entry = entry_format.decode_entry(path_of(found).read_bytes(), found.key)
     header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
     change(header, payloads)
-    data = entry_format.encode_entry(entry_format.StoredEntry(found.key, header, payloads))
+    data = encoding.encode_entry(entry_format.StoredEntry(found.key, header, payloads))
     path_of(found).write_bytes(data)
     return found.key, data
 
@@ -189,7 +190,7 @@ entry = entry_format.decode_entry(path_of(found).read_bytes(), found.key)
 header = json.loads(json.dumps(entry.header))
 next(each for each in header["entries"] if each[1] == "third")[4] = []
 poisoned = entry_format.StoredEntry(found.key, header, dict(entry.payloads.items()))
-path_of(found).write_bytes(entry_format.encode_entry(poisoned))
+path_of(found).write_bytes(encoding.encode_entry(poisoned))
 warnings.simplefilter("ignore")
 again = KernelCache(sys.argv[1] + "/cache", durability="none")
 kernels = module(again)

@@ -13,7 +13,8 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
-from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
+from numba_kcache.store.encoding import encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisError, RedisTier

@@ -269,6 +269,49 @@ def test_every_device_of_these_majors_is_served(warmed: Path, tmp_path: Path, de
     assert found == (0, 2, 0)
 
 
+OF_OTHER_TARGETS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+if sys.argv[3] == "none":  # a machine without compilers
+    from numba_kcache import toolchain
+    from numba_kcache.toolchain import locating
+    locating.locate, toolchain.installed_include_dirs = lambda *_asked: None, lambda *_asked: []
+    sys.modules["cuda.bindings.nvrtc"] = None
+import numba_kcache
+numba_kcache.register_bundle(sys.argv[2])
+import program
+said = [str(program.scale.explain())]
+try:
+    program.scale.max_threads_per_block
+    said.append(str(program.scale.explain()))
+except numba_kcache.KCacheError as error:
+    said.append(f"{type(error).__name__}: {error}")
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "toolkit", "error"),
+    [
+        ("frozen", "same", "FrozenCacheError"), ("frozen", "none", "FrozenCacheError"), ("readwrite", "same", ""),
+        ("readwrite", "none", "ToolchainMissingError"),
+    ],
+)  # fmt: skip
+def test_bundle_without_the_device_s_target_names_those_that_it_has(
+    warmed: Path, tmp_path: Path, mode: str, toolkit: str, error: str
+) -> None:
+    """The error says so, where there is one, and otherwise the reasons of the compile."""
+    bundle = tmp_path / "two.kcache"
+    KernelCache(warmed / "cache").export_bundle(bundle, arch=["sm_80", "sm_100"])
+    settings = {"NUMBA_KCACHE_DIR": str(tmp_path / "new"), "NUMBA_KCACHE_MODE": mode}
+    around = {**environment(build(), devices=(75,)), **settings}
+    before, after = json.loads(in_python(OF_OTHER_TARGETS, str(warmed / "project"), str(bundle), toolkit, **around))
+
+    assert f"{bundle} has it for other targets: sm_100, sm_80" in before
+    assert f"{bundle} has it for other targets: sm_100, sm_80" in after
+    assert after.startswith(error or "program.scale for sm_75: hit")
+
+
 def test_warm_up_again_finds_everything(warmed: Path, tmp_path: Path) -> None:
     """A second warm-up of the moved project with the moved cache compiles nothing."""
     project = shutil.copytree(warmed / "project", tmp_path / "checkout")

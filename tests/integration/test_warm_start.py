@@ -14,6 +14,7 @@ pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 PROGRAM = """
 import json, os, sys, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
 import numpy as np
 {first}
@@ -30,8 +31,9 @@ x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(64, np.fl
 cuda.synchronize()
 kernel[2, 32](2.0, x, y)
 cuda.synchronize()
-files = [(number, each) for number, each in enumerate(opened) if len(each) == 62 and not each.strip("0123456789abcdef")]
-counted, mapped = [opened[number - 2] for number, _ in files], open("/proc/self/maps").read()
+names = [each for each in opened if len(each) == 62 and not each.strip("0123456789abcdef")]
+counted = [path.parts[-3] for each in names for path in Path(os.environ["NUMBA_KCACHE_DIR"]).glob(f"v1/*/*/{{each}}")]
+mapped = open("/proc/self/maps").read()
 info = numba_kcache.info("process")
 print(json.dumps(dict(
     opened=counted, compiles=info.compiles, hits=info.hits, misses=info.misses,
@@ -81,7 +83,7 @@ def kernel(a, x, y):
 )
 
 TWO_FILES = ["records", "entries"]
-"""The kinds of the files of the cache that are opened, in their order: each name in the folder opened before it."""
+"""The kinds of the files of the cache that are opened, in their order."""
 
 
 def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:

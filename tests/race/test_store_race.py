@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from numba_kcache import store as faults
 from numba_kcache.model import EventKind
-from numba_kcache.store import faults
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
 from numba_kcache.waiting import awaited
@@ -364,13 +364,13 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store.opening, store._writer.limits._mutex:
+        with store.opening, store.writer.limits._mutex:
             held.set()
             release.wait()
 
     def work(_: int) -> None:
         signal.alarm(10)
-        store._writer.is_settled = store._is_checked = False
+        store.writer.is_settled = store._is_checked = False
         assert store.put(small_entry(2))
         store.wait_for_eviction()
         assert store.size().entries <= 1

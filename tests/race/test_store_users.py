@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import eviction, files, folders, listing, locks, names, publish, report, writing
+from numba_kcache.store import encoding, eviction, folders, listing, locks, writing
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import ENTRY, encode_entry
+from numba_kcache.store.encoding import encode_entry
+from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import (
     Clock,
@@ -35,7 +36,7 @@ pytestmark = [
 ]
 
 ALICE, BOB, STRANGER, TEAM = 54001, 54002, 54003, 54100
-LOADED = (eviction, files, folders, listing, locks, names, publish, report, writing)
+LOADED = (encoding, eviction, folders, listing, locks, writing)
 """Loaded before a child becomes a user who may not be able to read them."""
 
 

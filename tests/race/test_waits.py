@@ -24,13 +24,13 @@ from numba_kcache.launch import launcher
 from numba_kcache.launch.launcher import Loader
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Statistics
-from numba_kcache.store import limits, locks
-from numba_kcache.store.limits import Limits, begin_pass
-from numba_kcache.store.tree import Tree
+from numba_kcache.store import eviction, locks, try_flock
+from numba_kcache.store.disk import Tree
+from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
 from tests.support.compiling import EMPTY, ROOT
 from tests.support.house import HOUSE, house
-from tests.support.stores import Events, entry_of, key_of, open_store
+from tests.support.stores import Events, entry_of, file_of, key_of, open_store
 
 HERE = "tests/race/test_waits.py"
 THREADS, BUILD, PASS = (
@@ -50,9 +50,8 @@ WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.
 
 WAITS = {
     "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
-    "adapters/triton.py turn.wait": f"{TRITON}::test_one_of_many_threads_compiles",
     "adapters/turn.py self._thread.join": f"{TRITON}::test_one_of_many_threads_compiles",
-    "adapters/cupy.py turn.wait": "tests/unit/test_cupy_adapter.py::test_eight_ranks_compile_each_kernel_once",
+    "adapters/turn.py turn.wait": "tests/unit/test_cupy_adapter.py::test_eight_ranks_compile_each_kernel_once",
     "bundles.py thread.join": LISTED,
     "bundles.py chain.settle": FLUSHED,
     "engine/__init__.py self.chain.settle": FLUSHED,
@@ -66,17 +65,17 @@ WAITS = {
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
     "store/__init__.py fcntl.flock": BUILD,
-    "store/__init__.py self.locks.turn": BUILD,
-    "store/disk.py self._writer.limits.wait": PASS,
-    "store/eviction.py lock.try_lock": "tests/unit/test_store_disk.py::test_leftovers_of_the_dead_are_reaped_by_age",
-    "store/limits.py thread.join": f"{PASS}_of_this_process",
-    "store/limits.py lock.try_lock": f"{PASS}_of_another_process",
+    "store/disk.py self.locks.turn": BUILD,
+    "store/disk.py self.writer.limits.wait": PASS,
+    "store/eviction.py thread.join": f"{PASS}_of_this_process",
+    "store/eviction.py lock.try_lock": f"{PASS}_of_another_process",
     "store/locks.py ended.wait": "tests/unit/test_store_locks.py::test_builder_gives_signs_of_life_while_it_builds",
     "store/locks.py locks.pause": BUILD,
     "store/locks.py file.try_lock": BUILD,
     "store/locks.py try_flock": BUILD,
     "store/locks.py self._mark.__enter__": THREADS,
-    "store/writing.py self.locks.turn": f"{HERE}::test_change_of_a_manifest_by_another_process",
+    "store/writing.py time.sleep": f"{HERE}::test_change_of_a_manifest_by_another_process",
+    "store/writing.py try_flock": f"{HERE}::test_change_of_a_manifest_by_another_process",
     "store/writing.py self.limits.wait": f"{PASS}_of_this_process",
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
@@ -89,7 +88,7 @@ WAITS = {
     "tiers/directory.py self._tree.base": SLOW_FOLDER,
     "tiers/directory.py self._tree.walk": SLOW_FOLDER,
     "tiers/directory.py tree.read": SLOW_FOLDER,
-    "tiers/directory.py tree.write": SLOW_FOLDER,
+    "tiers/directory.py write": SLOW_FOLDER,
     "tiers/image.py os.open": SLOW_BUNDLE,
     "tiers/image.py file.read": SLOW_BUNDLE,
     "tiers/image.py archive.read": SLOW_BUNDLE,
@@ -128,7 +127,7 @@ CALLS = {
     "cuCtxSynchronize", "communicate",
 }  # fmt: skip
 REACHING = {
-    "obstore.get", "obstore.put", "obstore.list", "os.open", "os.pread", "tree.read", "tree.write", "self._tree.walk",
+    "obstore.get", "obstore.put", "obstore.list", "os.open", "os.pread", "tree.read", "write", "self._tree.walk",
     "self._tree.base", "file.read", "archive.read", "found.read_bytes",
 }  # fmt: skip
 OF_OWNERS = {
@@ -192,6 +191,13 @@ def holder(state: str, hold: Callable[[], object]) -> Iterator[None]:
         os.close(theirs)
 
 
+def locked(path: Path) -> object:
+    """Lock a file in another process, and return it."""
+    file = path.open("rb")
+    try_flock(file.fileno())
+    return file
+
+
 STATES = ("stopped", "killed", "slow")
 
 
@@ -223,11 +229,13 @@ def test_build_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_change_of_a_manifest_by_another_process(tmp_path: Path, state: str) -> None:
     """It is waited for a second, which is an event and a count, and then not."""
     events = Events()
-    with holder(state, lambda: entered(tmp_path, f"{key_of(1)}.manifest")):
-        store = open_store(tmp_path, emit=events)
+    store = open_store(tmp_path, emit=events)
+    assert store.add_variant(key_of(1), {"key": key_of(3)})
+    with holder(state, lambda: locked(file_of(store, key_of(1), "manifests"))):
         start_s = time.monotonic()
         assert store.add_variant(key_of(1), {"key": key_of(2)})
         assert time.monotonic() - start_s < 3
+        assert [each["key"] for each in store.get_manifest(key_of(1))] == [key_of(2), key_of(3)]
 
     assert len(events.of(EventKind.WAITED)) == (state != "killed")
     counted = Statistics()
@@ -252,12 +260,12 @@ def test_eviction_pass_of_another_process(tmp_path: Path, state: str) -> None:
 
 def test_eviction_pass_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that hangs in its thread delays `clear` no longer than a bounded time, which is an event."""
-    monkeypatch.setattr(limits, "LONGEST_WAIT_S", 1.0)
+    monkeypatch.setattr(eviction, "LONGEST_WAIT_S", 1.0)
     end, begun = threading.Event(), threading.Event()
     monkeypatch.setattr(Limits, "prune", lambda *_, **__: (begun.set(), end.wait(60)))
     store = open_store(tmp_path, emit=(events := Events()))
     store.put(entry_of(1))
-    store._writer.limits.start()
+    store.writer.limits.start()
     assert begun.wait(60)
 
     assert store.clear().entries == 1

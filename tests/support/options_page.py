@@ -1,8 +1,7 @@
 """Generate docs/reference/options.md: each option and setting with its type, default, meaning and an example.
 
-`python -m tests.support.options_page` writes it. Types come from the annotations of the code, the options' defaults and
-meanings from the table of kernel.md, the settings' from `SETTINGS`. Only the examples, and the options that Numba
-kernels alone take, are written here.
+`python -m tests.support.options_page` writes it. Types come from the annotations of the code, the settings' defaults
+and meanings from `SETTINGS`; those of the options, and the examples, are written here.
 """
 
 from __future__ import annotations
@@ -17,34 +16,134 @@ from tests.support.compiling import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "options.md"
 
-EXAMPLES = {
-    "name": "cached_kernel(SOURCE, name='scale')",
-    "arch": "cached_kernel(SOURCE, arch=['sm_80', 'sm_90a', 'compute_90'])",
-    "kind": "cached_kernel(SOURCE.encode(), kind='cuda')",
-    "fastmath": "cached_kernel(SOURCE, fastmath=True)",
-    "lineinfo": "cached_kernel(SOURCE, lineinfo=True)",
-    "debug": "cached_kernel(SOURCE, debug=True)",
-    "lto": "cached_kernel(SOURCE, lto=True)",
-    "std": "cached_kernel(SOURCE, std='c++20')",
-    "defines": "cached_kernel(SOURCE, defines={'TILE': 32, 'FAST': None, 'REAL': 'double'})",
-    "include_dirs": "cached_kernel(SOURCE, include_dirs=['include', '../common'])",
-    "max_registers": "cached_kernel(SOURCE, max_registers=64)",
-    "opt": "cached_kernel(SOURCE, opt=1)",
-    "fast_compile": "cached_kernel(SOURCE, fast_compile='mid')",
-    "options": "cached_kernel(SOURCE, options=['--restrict', '--diag-suppress=177'])",
-    "link": "cached_kernel(SOURCE, link=['noise.cu', 'libtables.a'])",
-    "signature": "cached_kernel(SOURCE, signature='float*, float')",
-    "depends": "cached_kernel(SOURCE, depends=[VERSION, Path('table.bin')])",
-    "keep_ptx": "cached_kernel(SOURCE, keep_ptx=False)",
-    "strict": "cached_kernel(SOURCE, strict=True)",
-    "strided": "cached_kernel(SOURCE, strided=True)",
-    "cooperative": "cached_kernel(SOURCE, cooperative=True)",
-    "cluster": "cached_kernel(SOURCE, cluster=(2, 1, 1))",
-    "max_dynamic_shared": "cached_kernel(SOURCE, max_dynamic_shared=96 * 1024)",
-    "carveout": "cached_kernel(SOURCE, carveout='MaxShared')",
-    "cache": "cached_kernel(SOURCE, cache=KernelCache('kernels'))",
+SOURCE_OPTIONS = {
+    "name": (
+        "found",
+        (
+            'entry in the source, template instances included: `"axpy<float>"`. Default: the function\'s name if '
+            "the source defines it, else the only `__global__`"
+        ),
+        "cached_kernel(SOURCE, name='scale')",
+    ),
+    "arch": (
+        '`"auto"`',
+        (
+            '`"auto"` or `"native"`: the current device, with its suffix from 9.0 on; `"sm_90"`, `"sm_90a"`, `(9, '
+            '0)`, `9.0`, `"9.0"`, `"90"`: exactly that; `"compute_80"`: PTX, linked for the device '
+            '(`compile("sm_90")` links it ahead for one); a list: all of them when compiled ahead, the best one '
+            "when launched"
+        ),
+        "cached_kernel(SOURCE, arch=['sm_80', 'sm_90a', 'compute_90'])",
+    ),
+    "kind": (
+        "detected",
+        "the kind of kernel, if it is not detected or is detected wrongly",
+        "cached_kernel(SOURCE.encode(), kind='cuda')",
+    ),
+    "fastmath": (
+        "`False`",
+        (
+            "faster and less exact arithmetic: division, square roots and functions in their approximate forms, "
+            "denormals as zero"
+        ),
+        "cached_kernel(SOURCE, fastmath=True)",
+    ),
+    "lineinfo": ("`False`", "line numbers for profilers, at no cost in speed", "cached_kernel(SOURCE, lineinfo=True)"),
+    "debug": ("`False`", "code for a debugger, unoptimised", "cached_kernel(SOURCE, debug=True)"),
+    "lto": (
+        "`False`",
+        "compile to LTO-IR and optimise at link time, across the kernel and its `link` inputs",
+        "cached_kernel(SOURCE, lto=True)",
+    ),
+    "std": ("NVRTC's", 'the language standard: `"c++17"`, `"c++20"`', "cached_kernel(SOURCE, std='c++20')"),
+    "defines": (
+        "none",
+        "macros: a mapping of names to `str`, `int` or `None`",
+        "cached_kernel(SOURCE, defines={'TILE': 32, 'FAST': None, 'REAL': 'double'})",
+    ),
+    "include_dirs": (
+        "none",
+        "folders that are searched for headers",
+        "cached_kernel(SOURCE, include_dirs=['include', '../common'])",
+    ),
+    "max_registers": ("none", "registers per thread, 16 to 255", "cached_kernel(SOURCE, max_registers=64)"),
+    "opt": ("3", "level of optimisation of ptxas and of the linker", "cached_kernel(SOURCE, opt=1)"),
+    "fast_compile": (
+        "`False`",
+        (
+            'for development: `"min"`, `"mid"` or `"max"` (`--Ofast-compile`) take less time to compile and give '
+            "slower code. It saves much if ptxas takes most of the time, nothing if headers do. It changes the "
+            "code, so it is in the key; not with `lto`"
+        ),
+        "cached_kernel(SOURCE, fast_compile='mid')",
+    ),
+    "options": (
+        "none",
+        (
+            "raw NVRTC flags, in this order; `-I` and `-O` stand for `include_dirs` and `opt`; a flag whose "
+            "effect the cache does not know makes the kernel uncacheable unless `depends=` declares what the flag "
+            "reads"
+        ),
+        "cached_kernel(SOURCE, options=['--restrict', '--diag-suppress=177'])",
+    ),
+    "link": (
+        "none",
+        "`.cu`, `.ptx`, `.ltoir`, `.o`, `.a`, `.fatbin`, `.cubin` files or `numba.cuda` LinkableCode",
+        "cached_kernel(SOURCE, link=['noise.cu', 'libtables.a'])",
+    ),
+    "signature": (
+        "the compiler's prototype",
+        (
+            'types of the parameters in C++, `"float, const float*, int"`: checked against the source; PTX has no '
+            "types of its own"
+        ),
+        "cached_kernel(SOURCE, signature='float*, float')",
+    ),
+    "depends": (
+        "none",
+        "additional inputs of the key: plain values, or Paths, whose content counts",
+        "cached_kernel(SOURCE, depends=[VERSION, Path('table.bin')])",
+    ),
+    "keep_ptx": ("`True`", "store the PTX beside the cubin", "cached_kernel(SOURCE, keep_ptx=False)"),
+    "strict": (
+        "`False`",
+        "raise `UncacheableError` instead of running a kernel uncached",
+        "cached_kernel(SOURCE, strict=True)",
+    ),
+    "strided": ("`False`", "accept arrays that are not contiguous", "cached_kernel(SOURCE, strided=True)"),
+    "cooperative": (
+        "`False`",
+        "all blocks run at once, so that the grid can synchronise; a grid that does not fit is refused",
+        "cached_kernel(SOURCE, cooperative=True)",
+    ),
+    "cluster": (
+        "the source's",
+        (
+            "extents of a cluster in blocks, one to three integers, at most 16 blocks together; the grid must "
+            "consist of whole clusters, and `.forall` rounds up"
+        ),
+        "cached_kernel(SOURCE, cluster=(2, 1, 1))",
+    ),
+    "max_dynamic_shared": (
+        "0",
+        (
+            "bytes of dynamic shared memory per block, allowed when the kernel is loaded; without it they are "
+            "allowed at the first launch that needs them"
+        ),
+        "cached_kernel(SOURCE, max_dynamic_shared=96 * 1024)",
+    ),
+    "carveout": (
+        "the driver's",
+        'percentage of L1 to use as shared memory, -1 to 100, or `"default"`, `"MaxL1"`, `"MaxShared"`',
+        "cached_kernel(SOURCE, carveout='MaxShared')",
+    ),
+    "cache": (
+        "the process's",
+        "the `KernelCache` that stores the kernel",
+        "cached_kernel(SOURCE, cache=KernelCache('kernels'))",
+    ),
 }
-"""An example for each option of a source."""
+"""Default, meaning and an example of each option of a source."""
 
 OF_NUMBA = {
     "inline": ("whether LLVM may inline the kernel's callees", "cached_kernel(add, inline='never')"),
@@ -100,7 +199,7 @@ def add(x, y):
 
 ## Options of `cached_kernel`
 
-`cached_module` and `get_or_compile` take them too; [kernel.md](kernel.md#options) has a table.
+`cached_module` and `get_or_compile` take them too.
 """
 SETTINGS_HEAD = """## Settings
 
@@ -130,10 +229,8 @@ def kinds(*of: Any) -> dict[str, str]:
 
 
 def meanings() -> dict[str, tuple[str, str]]:
-    """Default and meaning of each option, read from the table of kernel.md."""
-    page = (ROOT / "docs/reference/kernel.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", page, re.MULTILINE)
-    return {name: (default, meaning) for name, default, meaning in rows}
+    """Default and meaning of each option."""
+    return {name: row[:2] for name, row in SOURCE_OPTIONS.items()}
 
 
 def entry(name: str, kind: str, default: str, meaning: str, example: str) -> str:
@@ -144,10 +241,10 @@ def entry(name: str, kind: str, default: str, meaning: str, example: str) -> str
 
 def page() -> str:
     """The whole page."""
-    known, types = meanings(), kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
-    known["kind"] = ("detected", "the kind of kernel, if it is not detected or is detected wrongly")
+    types = kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
     parts = [HEAD]
-    parts += [entry(name, types[name], *known[name], _quoted(example)) for name, example in EXAMPLES.items()]
+    for name, (default, meaning, example) in SOURCE_OPTIONS.items():
+        parts.append(entry(name, types[name], default, meaning, _quoted(example)))
     parts.append("## Options of Numba kernels alone\n")
     parts += [
         entry(name, types[name], "Numba's", meaning, _quoted(example)) for name, (meaning, example) in OF_NUMBA.items()

@@ -14,13 +14,12 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
+from numba_kcache import store as faults
 from numba_kcache.model import Event, EventKind
-from numba_kcache.store import faults
-from numba_kcache.store.counters import CounterFile
-from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.counters import Counters
+from numba_kcache.store.disk import DiskStore, Tree
 from numba_kcache.store.entry import StoredEntry
-from numba_kcache.store.folders import STATISTICS, Folder
-from numba_kcache.store.tree import Tree
+from numba_kcache.store.folders import Folder
 
 DIGEST_BYTES = 16
 HOUR_S = 3600.0
@@ -77,9 +76,9 @@ def folder_of(directory: Path, name: str) -> Folder:
     return Folder(Tree(str(directory)), name)
 
 
-def counters_of(directory: Path, **options: Any) -> CounterFile:
+def counters_of(directory: Path, **options: Any) -> Counters:
     """The counters in the tree below `directory`."""
-    return CounterFile(folder_of(directory, STATISTICS), **options)
+    return Counters(Tree(str(directory)), **options)
 
 
 def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:
@@ -95,6 +94,11 @@ def sealed(body: bytes) -> bytes:
 def files_below(directory: Path) -> list[Path]:
     """Every file below `directory`."""
     return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def private_files(directory: Path) -> list[Path]:
+    """The files that are written and not renamed yet."""
+    return list((directory / "v1").glob("[0-9]*.*"))
 
 
 def in_child(work: Callable[[], object]) -> int:

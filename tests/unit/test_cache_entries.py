@@ -13,8 +13,9 @@ import pytest
 
 import numba_kcache
 from numba_kcache import EntryInfo, KernelCache, cached_kernel
+from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format
-from numba_kcache.store.report import Problem
+from numba_kcache.store.listing import Problem
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry
 
@@ -100,7 +101,7 @@ def test_verify_sets_aside_what_its_header_belies(
     entry = entry_format.decode_entry(path.read_bytes(), kernel.key())
     header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
     change(header, payloads)
-    path.write_bytes(entry_format.encode_entry(entry_format.StoredEntry(kernel.key(), header, payloads)))
+    path.write_bytes(encoding.encode_entry(entry_format.StoredEntry(kernel.key(), header, payloads)))
 
     with pytest.warns(numba_kcache.KCacheWarning, match="damaged"):
         problems = cache.verify()

@@ -29,7 +29,7 @@ class Counting(Configurations):
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
         self.made.append((shape, stream))
         if self.has_row:
-            self.keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
+            self._keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
         return lambda *_: shape.grid
 
 

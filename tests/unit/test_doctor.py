@@ -203,7 +203,7 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
 def test_directory_with_unsigned_code_is_noted_where_signatures_are_demanded(tmp_path: Path) -> None:
     """Unsigned files had arrived in the directory: the note names the folder `signed`, which alone is used."""
     store = open_store(tmp_path)
-    store.take_unsigned()
+    store.tree.takes_unsigned = True
     store.put(small_entry(1))
     found = directory_findings(tmp_path, trusted_keys={"team": b"0" * 32})
 

@@ -19,7 +19,8 @@ from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
 from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
-from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.encoding import encode_entry
+from numba_kcache.store.entry import MANIFEST, StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, request_of
 from tests.support.stores import file_of
@@ -551,13 +552,15 @@ def test_explaining_in_an_empty_cache_makes_no_directory(program: Program) -> No
 
 HIT = """
 import os, sys
+from pathlib import Path
 from numba_kcache import KernelCache, cached_kernel
 cache = KernelCache(sys.argv[1], durability="none")
 kernel = cached_kernel(sys.argv[2], arch="sm_90", cache=cache)
 seen = []
 sys.addaudithook(lambda name, arguments: seen.append(str(arguments[0])) if name in ("open", "os.rename") else None)
 kernel.compile()
-files = [seen[at - 2] for at, name in enumerate(seen) if len(name) == 62 and not name.strip("0123456789abcdef")]
+names = [name for name in seen if len(name) == 62 and not name.strip("0123456789abcdef")]
+files = [path.parts[-3] for name in names for path in Path(sys.argv[1]).glob(f"v1/*/*/{name}")]
 loaded = [name for name in sys.modules if name.startswith(("numba_kcache.explanation", "numba_kcache.engine.explain",
           "numba_kcache.engine.compile", "numba_kcache.model.reason"))]
 print(cache.info("process").hits, *files, *loaded)

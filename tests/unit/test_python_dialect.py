@@ -20,7 +20,7 @@ from numba_kcache.frontends.numba import value as python_value
 from numba_kcache.frontends.numba.configuration import Registration, Registrations
 from numba_kcache.frontends.numba.flavour import External, Jitted
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.value import AlwaysRefused
+from numba_kcache.frontends.numba.value import AlwaysRefused, Trust
 
 
 @dataclass(eq=False)
@@ -58,6 +58,7 @@ class Toy:
     packages = frozenset({"toolkit"})
     stateful = frozenset({"toolkit.clock"})
     code_modules = ("toolkit.compiler",)
+    trust = Trust
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
         def made(functions: Any) -> list[Registration]:

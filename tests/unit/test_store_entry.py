@@ -10,19 +10,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format
-from numba_kcache.store.compression import check_payloads
-from numba_kcache.store.entry import (
-    MANIFEST,
-    DamagedEntry,
-    StoredEntry,
-    decode_entry,
-    decode_manifest,
-    encode_entry,
-    encode_manifest,
-    merge,
-    payload_records,
-)
+from numba_kcache.store.encoding import check_payloads, encode_entry, encode_manifest, merge
+from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry, decode_manifest
+from numba_kcache.store.listing import payload_records
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
 PREFIX = struct.Struct("<8sHBBIQ32s")
@@ -138,7 +130,7 @@ def test_broken_zstandard_costs_disk_space_and_no_launch(monkeypatch: pytest.Mon
     """Without zstandard payloads are stored as they are, and an entry compressed before is damaged: a miss."""
     entry = entry_of(1, (1 << 20) + 1)
     compressed = encode_entry(entry)
-    monkeypatch.delitem(sys.modules, "numba_kcache.store.compression", raising=False)
+    monkeypatch.delitem(sys.modules, "numba_kcache.store.encoding", raising=False)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     stored = encode_entry(entry)
     assert len(stored) > 1 << 20 > len(compressed)
@@ -338,7 +330,7 @@ def closure(edited: int, headers: int = 3_000) -> dict[str, object]:
 
 def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest never exceeds its limit, and its size never makes a put raise."""
-    monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", 100_000)
+    monkeypatch.setattr(encoding, "MAX_MANIFEST_BYTES", 100_000)
     variants = [closure(1000 * number, 100) | {"of": number, "own": [[str(number) * 30_000]]} for number in range(6)]
 
     kept = decode_manifest(encode_manifest(KEY, variants), KEY)
@@ -353,7 +345,7 @@ def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.M
     variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
     size = len(entry_format.json_of({"variants": variants}))
     for limit, count in ((size, 4), (size - 1, 3)):
-        monkeypatch.setattr(entry_format, "MAX_MANIFEST_BYTES", limit)
+        monkeypatch.setattr(encoding, "MAX_MANIFEST_BYTES", limit)
 
         assert decode_manifest(encode_manifest(KEY, variants), KEY) == variants[:count]
 

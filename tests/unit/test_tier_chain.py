@@ -11,7 +11,7 @@ import pytest
 from numba_kcache import KernelCache
 from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import encode_entry
+from numba_kcache.store.encoding import encode_entry
 from numba_kcache.tiers import breaker, checked_tier
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier

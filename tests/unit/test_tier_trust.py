@@ -15,8 +15,9 @@ from numba_kcache.model import EventKind
 from numba_kcache.settings import Settings, read_settings
 from numba_kcache.store import disk
 from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, encode_entry
-from numba_kcache.store.origin import SignedTree
+from numba_kcache.store.encoding import encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry
+from numba_kcache.store.signed import SignedTree
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
 from numba_kcache.tiers.trust import Trust, trust_of
@@ -334,7 +335,7 @@ def test_without_its_mark_nothing_unsigned_is_stored(tmp_path: Path, monkeypatch
 def test_directory_removed_meanwhile_is_made_and_marked_again(tmp_path: Path) -> None:
     """Another program may remove a cache directory while a session that took unsigned code writes to it."""
     store = open_store(tmp_path / "local")
-    store.take_unsigned()
+    store.tree.takes_unsigned = True
     assert store.put(small_entry(1))
     shutil.rmtree(tmp_path / "local")
 

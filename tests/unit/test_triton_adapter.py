@@ -184,7 +184,7 @@ def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
 def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that cannot start a thread, for instance, warns once, and the look-up is a miss."""
     monkeypatch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
-    with pytest.warns(KCacheWarning, match="cannot look for k.json"):
+    with pytest.warns(KCacheWarning, match="cannot look for triton:k: "):
         assert read(compiled()) == as_bytes(files_of())
 
 

@@ -341,15 +341,16 @@ def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("", "")
 
 
-def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar has the number of finished kernels, the total, and the current kernel."""
-    pytest.importorskip("rich")
+def test_one_line_is_live_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the number of finished kernels, the total, and the current kernel, and is erased at the end."""
     monkeypatch.setattr(sys, "stderr", Terminal())
     kernel = cached_kernel(EMPTY, arch="sm_80")
     kernel.compile()
     warm_up([kernel])
 
-    assert "1/1" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+    erase = "\r\x1b[K"
+    label = definition_of(kernel).label
+    assert sys.stderr.getvalue() == f"{erase}numba_kcache: 1 of 1: {label} for sm_80: hit{erase}"  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -30,15 +30,16 @@ Source      Numba types a Python int as int64, a float as float64, a complex as 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
 from ...keys import Component, Plain, component
-from ...launch import CODES, Call, Dim3, Order, Settle, Slot, stream_identity
+from ...launch import CODES, NUMPY_NAMES, Call, Dim3, Order, Settle, Slot, bindings, done, stream_identity
 from ...launch.launcher import Launcher, LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
-from ...model import Parameter
+from ...model import SCALAR_SIZES, Parameter
 from .flavour import Flavour, surface
 from .function import Depends, Uncapturable, type_digest
 from .value import Refused
@@ -55,6 +56,45 @@ class Signature(tuple[Any, ...]):
         if found is None:
             found = self.__dict__["_hash"] = tuple.__hash__(self)
         return found
+
+
+class LightType:
+    """A type of an argument by its form in the key: a number, or an array of numbers.
+
+    Args:
+        form: Its form.
+        code: Type code of the number, or of the elements.
+        ndim, layout, mutable: As in Numba's type of an array; no axes and no layout for a number.
+    """
+
+    __slots__ = ("code", "form", "layout", "mutable", "ndim")
+
+    def __init__(self, form: Any, code: str, ndim: int = -1, layout: str = "", *, mutable: bool = True) -> None:
+        self.code, self.ndim, self.layout, self.mutable = code, ndim, layout, mutable
+        self.form = (
+            ("array", "Array", form, (ndim, layout, mutable, True)) if layout else form
+        )  # as Flavour.form_of_type
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is LightType and self.form == other.form
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.ndim, self.layout, self.mutable))
+
+    def __str__(self) -> str:
+        name = NUMPY_NAMES[self.code]
+        return (
+            f"{'' if self.mutable else 'readonly '}array({name}, {self.ndim}d, {self.layout})" if self.layout else name
+        )
+
+    __repr__ = __str__
+
+    def real(self, parts: Any) -> Any:
+        """Numba's type."""
+        import numpy
+
+        element = parts.from_dtype(numpy.dtype(NUMPY_NAMES[self.code]))
+        return parts.Array(element, self.ndim, self.layout, readonly=not self.mutable) if self.layout else element
 
 
 Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
@@ -122,7 +162,7 @@ class TypedLauncher(Launcher):
             return orders
         for each in orders:
             if not each.is_current and stream_identity(each.handle) != stream_identity(handle):
-                surface(self.flavour).get_context().create_external_stream(each.handle).synchronize()
+                done(bindings().cuStreamSynchronize(each.handle), "wait for a stream")
         return [each for each in orders if each.is_current]
 
 
@@ -171,15 +211,17 @@ def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tu
     return tuple([Parameter(each.offset, each.size, code) for code, each in zip(codes, found, strict=True)])
 
 
-def number_code(dtype: Any) -> str:
-    """The type code of a number's parameter; not for complex numbers."""
-    return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
-
-
-def number_slot(dtype: Any) -> NumberSlot:
+def number_slot(code: str) -> NumberSlot:
     """Make the slot of a number, which recognises it by its class."""
-    values = _parts if dtype.kind == "c" else _half_bits if dtype.name == "float16" else None
-    return NumberSlot(CODES[dtype.name], dtype.type, _PYTHON.get(dtype.name) or dtype.type, values)
+    numpy, name = sys.modules.get("numpy"), NUMPY_NAMES[code]
+    python = _PYTHON.get(name)
+    numpy_class = python if numpy is None else numpy.dtype(name).type
+    values = _parts if code[0] == "c" else _half_bits if code == "f2" else None
+    return NumberSlot(code, numpy_class or _Unmade, python or numpy_class or _Unmade, values)
+
+
+class _Unmade:
+    """The class of objects that cannot exist while NumPy or Numba is not loaded."""
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -196,14 +238,15 @@ def codes_of(flavour: Flavour, kind: Any) -> tuple[str, ...]:
     Raises:
         KeyError: The launcher cannot pack arguments of this type.
     """
-    parts, cls = surface(flavour), type(kind)
-    if cls is parts.Array:
+    cls = type(kind)
+    parts = None if cls is LightType else surface(flavour)
+    if kind.layout if parts is None else cls is parts.Array:
         return (*flavour.array_codes, *("i8",) * (2 * kind.ndim))
-    if cls is parts.Complex:
-        part = kind.bitwidth // 16
-        return (f"c{part}",) if flavour.is_complex_whole else (f"f{part}", f"f{part}")
-    if cls in (parts.Integer, parts.Float, parts.Boolean):
-        return (number_code(dtype_of(kind)),)
+    if parts is None or cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
+        code: str = CODES[dtype_of(kind).name] if parts else kind.code
+        if code[0] == "c" and not flavour.is_complex_whole:
+            return (f"f{code[1:]}",) * 2
+        return ("u2",) if code == "f2" else (code,)
     return flavour.other_codes(kind)
 
 
@@ -220,6 +263,11 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
     Raises:
         KeyError: As for `codes_of`.
     """
+    if type(kind) is LightType and not kind.layout:
+        return number_slot(kind.code)
+    if type(kind) is LightType and flavour.array_slot is None:
+        size = SCALAR_SIZES[kind.code]
+        return ArraySlot(kind, _Unmade, element=kind.code, item_bytes=size, passed_as=flavour.array_letters)
     parts, cls = surface(flavour), type(kind)
     if cls is parts.Array:
         if flavour.array_slot is not None:
@@ -229,7 +277,7 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
         element, size = CODES.get(dtype.name, ""), dtype.itemsize
         return ArraySlot(kind, parts.DeviceNDArray, element=element, item_bytes=size, passed_as=flavour.array_letters)
     if cls in (parts.Integer, parts.Float, parts.Boolean, parts.Complex):
-        slot = number_slot(dtype_of(kind))
+        slot = number_slot(CODES[dtype_of(kind).name])
         return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
     other: Slot = flavour.other_slot(kind, launcher)
     return other

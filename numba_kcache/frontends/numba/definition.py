@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Request, Resolution, RunsUncached, Session, Wanted, declared
@@ -54,6 +55,7 @@ class PythonDefinition(Definition):
         options: Options of `cached_kernel`.
 
     Attributes:
+        subject: The function or dispatcher that is compiled: the thing, or its copy.
         function: The Python function.
         qualname: Its qualified name.
         given: The options of `cuda.jit` among those of `cached_kernel`.
@@ -76,7 +78,7 @@ class PythonDefinition(Definition):
     is_cast: Any = False
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
-        self.thing, self.options = thing, options
+        self.thing, self.subject, self.options = thing, thing, options
         function = self.function = getattr(thing, "py_func", thing)
         self.name, self.qualname = function.__name__, function.__qualname__
         self.label = f"{function.__module__}.{self.qualname}"
@@ -378,6 +380,10 @@ class PythonResolutions(Resolutions):
         self.flush()
 
 
+definitions: dict[str, Callable[[Any], Any]] = {}
+"""For a kind whose `cuda` the program has from this package: makes the class of its functions' definitions (light)."""
+
+
 class PythonFrontEnd:
     """The front end for functions and dispatchers of one Numba.
 
@@ -391,7 +397,9 @@ class PythonFrontEnd:
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Any:
         """Define a kernel."""
         if options.get("kind") in (None, *self.kinds) and hasattr(getattr(thing, "py_func", thing), "__code__"):
-            return self._definition(thing, dict(options))
+            choose = definitions.get(self.kinds[0]) if type(thing) is FunctionType else None
+            chosen = self._definition if choose is None else choose(self._definition)
+            return chosen(thing, dict(options))
         if options.get("kind") in self.kinds:
             why = f"it is a {type(thing).__name__}"
             raise OptionError(f"cannot make a Numba kernel of {thing!r}", why, "give a function")

@@ -47,9 +47,7 @@ def attribute_of(resolutions: Any, name: str, make: Callable[[Any], Any], specia
     return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
 
 
-def specialized(
-    flavour: Flavour, dispatcher: Any, key: tuple[Any, tuple[Any, ...]], prepare: Callable[[Any], None]
-) -> Any:
+def specialized(flavour: Flavour, dispatcher: Any, key: Any, prepare: Callable[[Any], None]) -> Any:
     """Make what `dispatcher.specialize` makes for a compute capability and types; `prepare` compiles it."""
     found = dispatcher.specializations.get(key)
     if found is None:

@@ -138,6 +138,7 @@ class Flavour(Registries):
         is_complex_whole: Whether a complex number is one parameter.
         array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
         name, hint: Its distribution, and how to install it.
+        trust: Makes the record of modules for one fingerprint.
     """
 
     stateful: frozenset[str]
@@ -163,6 +164,7 @@ class Flavour(Registries):
     array_slot: Any = None
     name: str
     hint: str
+    trust: Callable[[frozenset[str]], Trust] = Trust
 
     def unsuitable(self, why: str) -> ToolchainMissingError:
         """Make the error for a part that is not there."""
@@ -221,6 +223,18 @@ class Flavour(Registries):
         links = self.read_options(dispatcher, options, links, extensions, is_kernel=is_kernel)
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
         return Jitted(options, opaque, links, has_lines, pysig)
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a function as `cuda.jit` fills them in, without asking the Numba.
+
+        Args:
+            given: The options of the user.
+            debug, opt: The settings that are their defaults.
+
+        Raises:
+            Refused: Only the Numba can tell.
+        """
+        raise Refused("only Numba fills in its options")
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
@@ -372,16 +386,6 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     return found
 
 
-@cache
-def linker(flavour: Flavour) -> SimpleNamespace:
-    """Import the names that find the headers of CUDA C++ link inputs.
-
-    Raises:
-        ToolchainMissingError: The Numba is of an unsupported version.
-    """
-    return gathered(flavour, flavour.linker_parts)
-
-
 def home_folder(flavour: Flavour) -> str:
     """The folder of `Flavour.home`."""
     return os.path.dirname(str(import_module(flavour.home).__file__))
@@ -392,7 +396,7 @@ def toolkit_dirs(flavour: Flavour) -> tuple[str, ...]:
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 
-    parts = linker(flavour)
+    parts = gathered(flavour, flavour.linker_parts)
     _status, major, _minor = nvrtc.nvrtcVersion()
     cccl = locate_nvidia_header_directory("cccl")
     folders = parts.get_cuda_paths()["include_dir"].info, *([cccl.abs_path] if cccl else ()), parts.get_include()

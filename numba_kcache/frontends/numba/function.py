@@ -28,11 +28,11 @@ from .code import Read, read_code, words_in
 from .configuration import replaced
 from .value import (
     ABSENT,
+    ORIGINAL,
     SPECIAL,
     AlwaysRefused,
     Refused,
     RefusedByName,
-    Trust,
     Unread,
     name_of,
     shown,
@@ -225,7 +225,7 @@ class Reader:
         self, flavour: Flavour, with_lines: bool, depends: Depends = (), unread: Mapping[int, Any] | None = None
     ) -> None:
         self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
-        self.flavour, self.trust = flavour, Trust(flavour.packages)
+        self.flavour, self.trust = flavour, flavour.trust(flavour.packages)
         self._with_lines, self._depends, self.unread = with_lines, depends, unread or {}
         self.is_patch = False  # whether a function is read that replaces one of the compiler's
         self._is_compiled = False  # whether the function that is read becomes device code, not code that types it
@@ -335,17 +335,20 @@ class Reader:
         if scope == "closure":
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
-            namespace = function.__globals__
-            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, ABSENT)
+            namespace: Mapping[Any, Any] = function.__globals__
+            original: Any = namespace.get(ORIGINAL, namespace)
+            at, owner, value = id(original), namespace.get("__name__", "?"), namespace.get(where, ABSENT)
             if value is ABSENT:
                 value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
                     raise RefusedByName("its __builtins__ are not those of Python", name)
         for attribute in read.attributes:
-            if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
+            if not (isinstance(value, ModuleType) or self.is_added(value, attribute)):
                 break
-            at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes a new __dict__
+            space: Any = value.__dict__ if isinstance(value, ModuleType) else {}  # a class makes a new __dict__
+            at = id(space.get(ORIGINAL, space or value))
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
+            owner = self.trust.homes.get(id(value), owner)
             home, value = owner, self.trust.attribute(value, attribute)
         if value is ABSENT:
             return "undefined"
@@ -363,9 +366,11 @@ class Reader:
             goal = self.values[at, where] = self.add_value(value, label)
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
-    def _is_added(self, value: Any, attribute: str) -> bool:
+    def is_added(self, value: Any, attribute: str) -> bool:
         """Check whether an attribute needs its own node: one that a program set on a function or trusted class, or
         a special attribute of functions and classes."""
+        if type(value) is self.trust.stand_in and self.trust.needs_compiler(value, attribute):
+            raise RefusedByName(f"only the compiler knows its {attribute}", repr(value))
         if attribute in SPECIAL or attribute in ("py_func", "__wrapped__"):
             return isinstance(value, type) or self._is_function(value)
         if type(value) is FunctionType:

@@ -40,7 +40,7 @@ from .arguments import Signature
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
-from .value import OF_NUMPY, AlwaysRefused, plain_setting
+from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
@@ -68,26 +68,13 @@ class LlvmFlavour(Flavour):
     }
     home = HOME
     config = f"{HOME}.core.config"
-    version, versions = ("numba_cuda", "__version__"), ("0.30.",)
-    searched = f"{HOME}."
+    searched = f"{HOME}.", "numba.core.imputils", "numba.core.typing.templates"
     dispatchers = ((f"{HOME}.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
     types = (("numba.core.types", "Type"), (f"{HOME}.types", "Type"))
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic"))
     signatures = ((f"{HOME}.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature"))
     target = f"{HOME}.descriptor", "cuda_target"
     owned = "numba"
-    registry_modules = """
-        core.: imputils
-        core.typing.: templates
-        cuda.: bf16 cudadecl cudaimpl cudamath fp16 fp8 libdevicedecl libdeviceimpl mathimpl printimpl
-        cuda.: vector_types
-        cuda.core.: imputils optional
-        cuda.cpython.: builtins charseq cmathimpl enumimpl iterators listobj mathimpl numbers rangeobj slicing
-        cuda.cpython.: tupleobj unicode
-        cuda.misc.: cffiimpl
-        cuda.np.: arraymath arrayobj npdatetime npyimpl polynomial.polynomial_core
-        cuda.typing.: arraydecl builtins cffi_utils cmathdecl collections enumdecl npdatetime npydecl templates
-    """
     models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
     making = ("numba.", "numpy", "abc", "builtins", "numbers", "enum")
     generated = "numba."
@@ -126,6 +113,19 @@ class LlvmFlavour(Flavour):
     def fill_registries(self, parts: Any) -> None:
         """Make Numba fill its registries, as its first compile does."""
         parts.cuda_target.target_context.refresh()
+
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+        """The options of a kernel or device function, as `cuda.jit` fills them in."""
+        given = {name: value for name, value in given.items() if value is not None}
+        is_device = bool(given.get("device"))
+        debug = given["debug"] if "debug" in given else debug if is_device else bool(debug)
+        if is_device and type(given.get("inline")) is bool:
+            raise Refused("only Numba reads inline=True")
+        return {
+            "debug": debug, "lineinfo": False, "opt": opt, "link": (), "fastmath": False, "device": False,
+            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
+            "shared_memory_carveout": None, **given,
+        }  # fmt: skip
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
@@ -258,7 +258,7 @@ class NumbaDefinition(PythonDefinition):
             from numba import cuda
 
             options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.thing)
+            self._simulated = cuda.jit(**options)(self.subject)
         return self._simulated
 
     def declare(self) -> Declared:
@@ -270,16 +270,11 @@ class NumbaDefinition(PythonDefinition):
                 "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing",
                 "unset it to compile; a launch is simulated",
             )
-        function, config = self.thing, parts.config
+        function, config = self.subject, parts.config
         if isinstance(function, parts.CUDADispatcher):
             function, options = function.py_func, dict(function.targetoptions)
         else:
-            debug = self.given["debug"] if "debug" in self.given else bool(config.CUDA_DEBUGINFO_DEFAULT)
-            options = {
-                "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False,
-                "device": False, "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None,
-                "lto": not debug, "shared_memory_carveout": None,
-            }  # fmt: skip
+            options = NUMBA.default_options(self.given, debug=config.CUDA_DEBUGINFO_DEFAULT, opt=config.OPT != 0)
         if options.get("device"):
             raise OptionError(
                 "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"

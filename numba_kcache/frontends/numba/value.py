@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -24,6 +24,9 @@ from .code import scalar_form
 
 ABSENT = object()
 """The value of an undefined name."""
+
+ORIGINAL = object()
+"""The name under which a copy of a namespace has the original (copies), by whose id the copy is known."""
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Returns the form of a function or of the compiler's object; None for other values."""
@@ -88,7 +91,14 @@ class Trust(dict[str, bool]):
 
     Args:
         packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.
+
+    Attributes:
+        homes: The names of modules in the key, by id, of those that stand in for others (light).
+        stand_in: The class of objects that stand in for others.
     """
+
+    homes: Mapping[int, str] = {}
+    stand_in: type | None = None
 
     def __init__(self, packages: frozenset[str] = frozenset()) -> None:
         self.packages = packages
@@ -118,6 +128,10 @@ class Trust(dict[str, bool]):
             found = origin.startswith(self.folders)
         self[name] = found
         return found
+
+    def needs_compiler(self, value: Any, attribute: str) -> bool:
+        """Check for an attribute of a `stand_in` that only the compiler can read."""
+        raise NotImplementedError
 
     def original(self, value: Any) -> str:
         """Name and line of a function of the packages that is no longer found by its name, because it was replaced; ""

@@ -12,31 +12,28 @@ from __future__ import annotations
 
 import os
 
-from . import Refused, stat_in
-from .folders import Folder
-from .tree import Tree
+from . import Refused, open_in, stat_in
+from .disk import SIGNED, Tree
 
-SIGNED = "signed"
 UNSIGNED = "unsigned"
 
 
 class SignedTree(Tree):
     """The tree for a session that demands signatures: the usual one or, if that is marked, `<root>/signed/v1`."""
 
-    def base(self) -> int:
-        """As `Tree.base`, for a folder without the mark."""
-        for _ in range(3):  # another thread may just have opened the marked folder again
-            base = super().base()
-            if not _is_marked(base):
-                return base
-            self.names = (SIGNED, self.names[-1])
+    def base(self, name: str = "") -> int:
+        """As `Tree.base`, in a tree without the mark."""
+        if is_marked(super().base()):
+            if SIGNED in self.names:
+                raise Refused(f"{self.root} has a file {UNSIGNED} where only signed code may be")
+            self.names = (SIGNED, *self.names)
             self.forget()
-        raise Refused(f"{self.root} has a file {UNSIGNED} where only signed code may be")
+            return self.base(name)
+        return super().base(name)
 
     def read(self, kind: int, key: str, now_ns: int | None = None) -> bytes:
-        """As `Tree.read`, from a folder without the mark."""
-        names = self.names
-        data = super().read(kind, key, now_ns)
+        """As `Tree.read`, from a tree without the mark."""
+        names, data = self.names, super().read(kind, key, now_ns)
         self.base()  # a mark is made before a file is written, so it is there after the file was read
         return data if self.names == names else self.read(kind, key, now_ns)
 
@@ -47,15 +44,15 @@ def mark(tree: Tree) -> None:
     Raises:
         OSError: The mark was not made: the caller must not write.
     """
-    with tree.opened(make="none") as folder:
-        if not _is_marked(folder):
-            os.close(Folder(tree).open(UNSIGNED, os.O_WRONLY | os.O_CREAT))
-            os.fsync(folder)  # once: the mark must outlast a power cut if the entries do
+    folder = tree.base()
+    if not is_marked(folder):
+        os.close(open_in(folder, UNSIGNED, os.O_WRONLY | os.O_CREAT))
+        os.fsync(folder)  # once: the mark must outlast a power cut if the entries do
 
 
-def _is_marked(folder: int) -> bool:
+def is_marked(folder: int) -> bool:
+    """Check whether the open folder of a tree has the mark."""
     try:
-        stat_in(folder, UNSIGNED)
+        return bool(stat_in(folder, UNSIGNED))
     except FileNotFoundError:
         return False
-    return True

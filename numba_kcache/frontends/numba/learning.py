@@ -1,0 +1,104 @@
+"""Observe the facts of a Numba that this package has just imported, and store them for later processes.
+
+Not here    What they are for, and finding them (facts).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ...engine import STORING, Request, Session
+from ...engine.compile import publish
+from ...headers import HeadersRead
+from ...keys import derive
+from ...launch import NUMPY_NAMES
+from ...model.built import built_artifact
+from .. import front_end
+from .code import scalar_form
+from .facts import CODES, CONFIG_FILE, found_in, request_of
+from .flavour import Flavour, surface
+from .function import Reader
+from .value import ABSENT, Refused, Trust
+
+if TYPE_CHECKING:
+    from .stand_in import Home
+
+_observed: dict[str, tuple[Request, bytes]] = {}
+"""The facts that this process observed, by kind, as they are stored; the request has the settings of that time."""
+
+
+def learn(home: Home) -> None:
+    """Observe the facts of a Numba that this package has just imported."""
+    flavour = front_end(home.kind).flavour
+    try:
+        if not (os.path.exists(CONFIG_FILE) or import_module(flavour.config).ENABLE_CUDASIM):
+            _observed[home.kind] = request_of(home, flavour), json.dumps(_observe(home, flavour)).encode()
+    except Exception:  # another version of Numba, or a broken one: what fails here fails later with its own error
+        _observed.pop(home.kind, None)
+
+
+def store(home: Home, session: Session) -> None:
+    """Store the facts that this process has observed, unless they are stored already."""
+    request, facts = _observed.get(home.kind, (None, b""))
+    if request is None or session.settings.mode not in STORING:
+        return
+    components = session.components(request)
+    key = derive(components)
+    if session.local.peek(key) is None:
+        artifact = built_artifact(request.label, {"facts": facts}, {}, 0.0)
+        publish(session, request, components, HeadersRead(), artifact, key)
+    found_in.pop(session, None)
+
+
+def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:
+    import numpy
+
+    parts, cuda = surface(flavour), import_module(home.cuda)
+    reader = Reader(flavour, False)
+    names, forms, modules, added = dict[str, str](), dict[str, Any](), {"": cuda.__name__}, dict[str, list[str]]()
+    for path, value in _walk(home, cuda, reader.trust):
+        if isinstance(value, ModuleType):
+            modules[path] = value.__name__
+        elif reader.registrations.of_value(value):
+            continue
+        elif (pinned := reader.trust.name_of(value)) is not None:
+            if not path.startswith("types."):  # device code uses its types, not their classes
+                names[path] = pinned
+            public = [each for each in dir(value) if each[0] != "_"] if isinstance(value, type) else []
+            odd = [each for each in public if reader.is_added(value, each)]
+            added |= {path: odd} if odd else {}
+        elif value is None or type(value) is int:
+            forms[path] = scalar_form(value)
+        else:
+            with suppress(Refused):
+                form = flavour.type_form(value)
+                forms |= {} if form is None else {path: form}
+    registrations = reader.registrations
+    if registrations.of_all or registrations.of_attribute:
+        raise Refused("its registries are not empty at the start")
+    config = parts.config
+    environment = [
+        [(each.name, each.value) for each in flavour.code_environment(has_lines=lines)] for lines in (False, True)
+    ]
+    return {
+        "names": names, "forms": forms, "modules": modules, "added": added,
+        "scalars": {code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in CODES},
+        "environment": environment, "debug": config.CUDA_DEBUGINFO_DEFAULT, "opt": config.OPT != 0,
+    }  # fmt: skip
+
+
+def _walk(home: Home, cuda: Any, trust: Trust) -> Iterator[tuple[str, Any]]:
+    """Yield each name of device code with its object: in the module `cuda`, and in the modules in that."""
+    for name in sorted(home.names | home.modules):
+        value = trust.attribute(cuda, name)
+        if value is not ABSENT:
+            yield name, value
+        for inner in dir(value) if name in home.modules and isinstance(value, ModuleType) else ():
+            if inner[0] != "_" and not isinstance(getattr(value, inner), ModuleType):
+                yield f"{name}.{inner}", getattr(value, inner)

@@ -1,0 +1,416 @@
+"""Look up a Python kernel without importing its Numba.
+
+Promise     A request made here has the same components, and so the same key, as after importing Numba. What cannot be
+            known without it imports it: from then on a definition is that of an ordinary kernel, of a copy of the
+            function that has Numba's objects in place of the stand-ins. A kernel that is resolved by both counts once.
+Method      `LightFlavour` answers from the facts what a `Flavour` asks of Numba's objects. `StandInDefinition` is mixed
+            into the definition of each Numba.
+Not here    The stand-ins (stand_in), the facts (facts), the copies (copies).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from types import FunctionType
+from typing import Any
+
+from ...engine import LOOKING, Resolution, Session, Wanted, candidates, process_session
+from ...keys import components
+from ...launch import CODES, Unfit, is_c_contiguous, memory_of
+from ...model import Choice, Target
+from .. import Variant
+from .arguments import LightType, Signature
+from .configuration import Registrations
+from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
+from .facts import facts_of
+from .flavour import Declared, Flavour, surface
+from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
+from .value import Refused, Trust
+
+_OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
+
+
+class LightTrust(Trust):
+    """A `Trust` that knows the names of stand-ins.
+
+    Args:
+        facts: The facts.
+        home: The row of the stand-in.
+        packages: As for `Trust`.
+    """
+
+    stand_in = StandIn
+
+    def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
+        super().__init__(packages)
+        self._facts, self._home = facts, home
+        own = modules[home.kind]
+        self.homes = {id(sys.modules[f"{own}.{path}".rstrip(".")]): name for path, name in facts["modules"].items()}
+
+    def __missing__(self, name: str) -> bool:
+        if name.partition(".")[0] in self._home.marks:
+            self[name] = True
+            return True
+        return super().__missing__(name)
+
+    def name_of(self, value: Any) -> str | None:
+        """As for the object that a stand-in stands for."""
+        if type(value) is StandIn:
+            found: str | None = self._facts["names"].get(value._path)
+            return found
+        return super().name_of(value)
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        """An attribute; of a stand-in only one of device code."""
+        if isinstance(owner, StandInModule):
+            path = f"{owner._path}.{name}".lstrip(".")
+            if not any(path in self._facts[each] for each in ("names", "forms", "modules")):
+                raise Refused(f"cuda.{path} is not known without Numba")
+        return super().attribute(owner, name)
+
+    def needs_compiler(self, value: Any, attribute: str) -> bool:
+        """Check for an attribute of a stand-in that has its own node in the graph."""
+        return attribute[0] == "_" or attribute == "py_func" or attribute in self._facts["added"].get(value._path, ())
+
+
+class LightFlavour(Flavour):
+    """A Numba that is not loaded, as the facts describe it; mixed into the class of its row."""
+
+    facts: Mapping[str, Any]
+    row: Flavour
+
+    def is_dispatcher(self, value: Any) -> bool:
+        """Check whether it is a kernel, or a device function of a stand-in."""
+        return type(value) is Declared or type(value) is DeviceFunction
+
+    def python_function(self, value: Any) -> Any:
+        """The function of a kernel or device function."""
+        return value.py_func if self.is_dispatcher(value) else None
+
+    def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Any:
+        """The options of a kernel or device function."""
+        if type(dispatcher) is DeviceFunction:
+            function = dispatcher.py_func
+            if dispatcher._signatures is not None or dispatcher._defaults != [*map(id, function.__defaults__ or ())]:
+                raise Refused("only Numba reads its signature")
+            dispatcher = Declared(function, self.options({**dispatcher._given, "device": True}))
+        return super().jitted(dispatcher, is_kernel=is_kernel)
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a function, as `cuda.jit` fills them in."""
+        facts = self.facts
+        found = self.row.default_options(given, debug=facts["debug"], opt=facts["opt"])
+        if found["link"] or found["extensions"] or found["shared_memory_carveout"] is not None:
+            raise Refused("only Numba reads its options")
+        return found
+
+    def external(self, value: Any) -> None:
+        """None: a program that declares a function has loaded Numba."""
+
+    def intrinsic(self, value: Any) -> None:
+        """None: likewise."""
+
+    def type_form(self, value: Any, _extension: Any = None) -> Any:
+        """The form of a type in the place of which a stand-in is."""
+        return self.facts["forms"].get(value._path) if type(value) is StandIn else None
+
+    def form_of_type(self, kind: Any, _extension: Any = None) -> Any:
+        """The form of an argument's type."""
+        return kind.form
+
+    def untyped(self, value: Any) -> str:
+        """The reason why device code cannot read an object; unknown."""
+        return ""
+
+    def registrations(self) -> Registrations:
+        """None: Numba is not loaded."""
+        return Registrations(lambda _value: (), {}, [])
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting in the facts."""
+        return dict(self.facts["environment"][0][0][1]).get(name)
+
+    def code_environment(self, *, has_lines: bool) -> tuple[Any, ...]:
+        """The settings that count, and the toolkit's defaults."""
+        return components(dict(self.facts["environment"][has_lines]))
+
+    def linked_headers(self, links: Any, *, has_lines: bool) -> None:
+        """None; refused if the Numba would link a text."""
+        if links or self.setting("CUDA_ENABLE_NRT"):
+            raise Refused("only Numba reads its link inputs")
+
+    def types_of(self, arguments: Sequence[Any]) -> Signature | None:
+        """The types of arguments; None if only Numba knows the type of one."""
+        found = [self.type_of(each) for each in arguments]
+        return None if None in found else Signature(found)
+
+    def type_of(self, value: Any) -> LightType | None:
+        """The type of an argument; None if only Numba knows it."""
+        kind = type(value)
+        code = _OF_PYTHON.get(kind)
+        if kind is int:
+            code = "i8" if -(2**63) <= value < 2**63 else "u8" if 0 < value < 2**64 else None
+        numpy = sys.modules.get("numpy")
+        if code is None and numpy is not None and isinstance(value, numpy.generic):
+            name = CODES.get(kind.__name__.removesuffix("_"))
+            code = name if kind.__module__ == "numpy" and getattr(numpy, kind.__name__, None) is kind else None
+            if code is None:
+                return None
+        if code is not None:
+            return LightType(self.facts["scalars"][code], code)
+        return None if kind is int else self._array_type(value)
+
+    def _array_type(self, value: Any) -> LightType | None:
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        is_known = torch is not None and type(value) is torch.Tensor
+        if not is_known and not (cupy is not None and type(value) is cupy.ndarray):
+            interface = getattr(value, "__cuda_array_interface__", None)
+            # Numba compares given strides with bits, not bytes, so only arrays without are certain
+            if type(interface) is not dict or interface.get("strides") is not None or hasattr(value, "__dlpack__"):
+                return None
+            if type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_"):
+                return None
+        try:
+            memory = memory_of(value)
+        except Unfit:
+            return None
+        element = None if memory is None else memory.element
+        if memory is None or element is None or element not in self.facts["scalars"]:
+            return None
+        layout = "C" if is_c_contiguous(memory) else "A"
+        return LightType(
+            self.facts["scalars"][element], element, len(memory.shape), layout, mutable=not memory.readonly
+        )
+
+
+@functools.cache
+def _light_class(row: Any) -> type[Any]:
+    return type("Light", (LightFlavour, row), {})
+
+
+class StandInDefinition(PythonDefinition):
+    """A Python function as a kernel, in a program that has a stand-in.
+
+    Attributes:
+        row: The row of its Numba.
+    """
+
+    row: Flavour
+    _light: Any = None
+    is_real = False
+
+    @property
+    def home(self) -> Home:
+        """The stand-in's row."""
+        return HOMES[self.kind]
+
+    @property
+    def session(self) -> Session:
+        """The session whose facts are used."""
+        cache = self.options.get("cache")
+        found: Session = process_session() if cache is None else cache.session
+        return found
+
+    @property
+    def is_light(self) -> bool:
+        """Whether Numba is not needed so far; if it is loaded, or nothing is known of it, it is needed."""
+        if not self.is_real:
+            facts = None if self.home.is_loaded() else facts_of(self.home, self.row, self.session)
+            if facts is None:
+                why = "it was loaded" if self.home.is_loaded() else f"nothing of this {self.row.name} is stored yet"
+                self.need(why)
+            elif self._light is None or self._light.facts is not facts:
+                row: Any = type(self.row)
+                self._light = self.flavour = _light_class(row)()
+                self._light.facts, self._light.row = facts, self.row
+                self._light.trust = functools.partial(LightTrust, facts, self.home)
+                self._declared = None
+        return not self.is_real
+
+    def need(self, why: str) -> None:
+        """Import Numba; from now on this is the definition of a copy of the function.
+
+        Raises:
+            ToolchainMissingError: It is not installed.
+        """
+        from .stand_in import real
+
+        if self.is_real:
+            return
+        try:
+            real(self.home, f"{self.label}: {why}")
+        except ImportError as problem:
+            raise self.row.unsuitable(f"cannot be imported: {problem}") from problem
+        self.is_real, self.flavour, self._declared = True, self.row, None
+        from .learning import store
+
+        store(self.home, self.session)
+
+    @property
+    def declared(self) -> Any:
+        """The kernel with all its options, with Numba's objects as they are now once it is loaded."""
+        if self.is_light:
+            try:
+                if self._declared is None:
+                    self._declared = Declared(self.thing, self._light.options(self.given))
+                return self._declared
+            except Refused as refusal:
+                self.need(str(refusal))
+        from .copies import copied
+
+        self.subject = copied(self.thing)  # brings the copy's namespace up to date
+        return super().declared
+
+    def compiler_lock(self) -> Any:
+        """The compiler's own lock; while it is not loaded there is nothing to lock."""
+        return contextlib.nullcontext() if self.is_light else super().compiler_lock()
+
+    def types_of(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments of a launch as Numba does."""
+        if self.is_light:
+            code = self.function.__code__
+            is_plain = not (self.function.__annotations__ or code.co_flags & CO_VARARGS)
+            if is_plain and len(arguments) == code.co_argcount:
+                found: Signature | None = self._light.types_of(arguments)
+                if found is not None:
+                    return found
+            self.need("only Numba knows the types of its arguments")
+        return super().types_of(arguments)
+
+    def real_variant(self, variant: Any) -> Variant:
+        """The variant with Numba's types."""
+        if not has_light_types(variant):
+            found: Variant = variant
+            return found
+        parts = surface(self.row)
+        return Signature([each.real(parts) for each in variant])
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Any:
+        """Make the request of one signature for a target."""
+        if variant and has_light_types(variant) != self.is_light:
+            self.need("its types are Numba's")
+            variant = self.real_variant(variant)
+        return super().request(target, ptx_target, variant)
+
+    def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
+        """Read `signature=`, which only Numba can; or take the signatures so far."""
+        if signature is None and not self.options.get("signature") and known and self.is_light:
+            return known
+        self.need("only Numba reads signatures")
+        return super().variants(signature, list(dict.fromkeys(map(self.real_variant, known))))
+
+    def __reduce__(self) -> Any:
+        return _defined, (self.kind, self.thing, self.options)
+
+
+class StandInResolutions(PythonResolutions):
+    """The artifacts of one Python kernel, in a program that has a stand-in."""
+
+    definition: StandInDefinition
+
+    def known(self) -> dict[Any, Resolution]:
+        """A copy of the resolutions so far, by Numba's types once it is loaded."""
+        definition, found = self.definition, super().known()
+        if definition.is_real:
+            for (target, ptx_target, variant), each in list(found.items()):
+                if has_light_types(variant):
+                    name = target, ptx_target, definition.real_variant(variant)
+                    found.setdefault(name, self.resolved.setdefault(name, each))
+                    del found[target, ptx_target, variant]
+        return found
+
+    def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
+        """Resolve one variant of a choice; one that was resolved without Numba counts no more."""
+        if self.definition.is_real and not has_light_types(variant):
+            self.known()
+        return super().resolve(choice, variant, session)
+
+    def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        definition = self.definition
+        if definition.is_light and (not variant or has_light_types(variant)):
+            wanted = self._without_numba(choice, variant)
+            if wanted is not None and session.settings.mode in LOOKING:
+                found = session.first(candidates(session, wanted))
+                if found is not None:
+                    return self._warned(found)
+            if wanted is not None and find_spec(definition.home.marks[0]) is None:
+                return session.resolve(wanted)  # raises the error
+            definition.need("it is not stored")
+        if has_light_types(variant):
+            return self.resolve(choice, definition.real_variant(variant), session)
+        definition.need("its types are Numba's")
+        return super()._new_resolution(session, choice, variant)
+
+    def _without_numba(self, choice: Choice, variant: Variant) -> Wanted | None:
+        """Make the requests of a choice from the facts; None if Numba is needed, or was loaded meanwhile."""
+        definition = self.definition
+        try:
+            found = self.wanted(choice, variant)
+        except Exception as error:  # another thread has just loaded Numba, or the stored facts are of another form
+            definition.need(f"looking it up without Numba raised {error!r}")
+            return None
+        if found.request.uncacheable:
+            definition.need(found.request.uncacheable)
+        return None if definition.is_real else found
+
+    def _warned(self, found: Resolution) -> Resolution:
+        if found.source != "compiled" and "warnings" in found.artifact.attributes:
+            self.definition.need("its compile warned, and the classes of warnings are Numba's")
+        return super()._warned(found)
+
+    def launch_by_front_end(self, *arguments: Any) -> None:
+        """Launch through Numba's own dispatcher."""
+        self.definition.need("only Numba launches it with such arguments")
+        super().launch_by_front_end(*arguments)
+
+    def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+        """Ask Numba's own code for the block size."""
+        self.definition.need("only Numba computes its block size")
+        return super().block_size_by_front_end(arguments, shared_bytes)
+
+    def attribute(self, name: str) -> Any:
+        """Read an attribute of Numba's dispatcher."""
+        self.definition.need(f"the program reads .{name} of it")
+        return super().attribute(name)
+
+
+def has_light_types(variant: Any) -> bool:
+    """Check for a variant whose types are not Numba's."""
+    return bool(variant) and any(type(each) is LightType for each in variant)
+
+
+@functools.cache
+def stand_in_class(base: Any) -> Any:
+    """The class of definitions of one Numba, in a program that has a stand-in."""
+    resolutions = type(f"StandIn{base.__name__}", (StandInResolutions, base.make_resolutions), {})
+    names = {"row": base.flavour, "make_resolutions": resolutions}
+    return type(f"StandIn{base.__name__}", (StandInDefinition, base), names)
+
+
+def _defined(kind: str, thing: FunctionType, options: Mapping[str, Any]) -> Any:
+    from .. import front_end
+
+    return front_end(kind).define(thing, {**options, "kind": kind}, 0)
+
+
+def stand_in(name: str, kind: str, make_kernel: Callable[..., Any]) -> None:
+    """Make a module of this package the stand-in of a Numba, with the modules in it, and define all functions from then
+    on by `StandInDefinition`.
+
+    Args:
+        name: The name of the module.
+        kind: The Numba.
+        make_kernel: `cached_kernel`.
+    """
+    home, modules[kind] = HOMES[kind], name
+    HOST["jit"] = functools.partial(jit, make_kernel)
+    sys.modules[name].__class__ = StandInModule
+    for path in ("", *home.modules):
+        inner = f"{name}.{path}".rstrip(".")
+        module = sys.modules.setdefault(inner, StandInModule(inner))
+        vars(module).update(_home=home, _path=path)
+    definitions[kind] = stand_in_class

@@ -1,0 +1,154 @@
+"""Programs that use a stand-in, or with `REAL=1` the Numba for which it stands; run as children on the fake driver.
+
+Each gets its cache by NUMBA_KCACHE_DIR, and prints one line of JSON: see `END`.
+"""
+
+from __future__ import annotations
+
+START = """
+import importlib, json, os, sys, warnings
+warnings.simplefilter("ignore")
+IS_REAL, KIND = "REAL" in os.environ, os.environ.get("KIND", "numba")
+NAMES = {"numba": ("numba.cuda", "numba_kcache.cuda"), "mlir": ("numba_cuda_mlir.cuda", "numba_kcache.mlir.cuda")}
+cuda = importlib.import_module(NAMES[KIND][not IS_REAL])
+import numba_kcache
+from numba_kcache import cached_kernel
+from numba_kcache.frontends.numba import stand_in
+
+def jit(function=None, **options):
+    if function is None:
+        return lambda function: jit(function, **options)
+    return cached_kernel(function, kind=KIND, **options) if IS_REAL else cuda.jit(function, **options)
+
+class Memory:
+    \"\"\"An array of the driver's memory.\"\"\"
+
+    def __init__(self, count=64, typestr="<f4", **more):
+        from cuda.bindings import driver
+        driver.cuInit(0)
+        _, context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(0)[1])
+        driver.cuCtxSetCurrent(context)
+        address = int(driver.cuMemAlloc(8 * count)[1])
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": typestr, "data": (address, False), "version": 3, **more}
+
+def say(**more):
+    found = numba_kcache.info("process")
+    known = {"numba", "numpy", "llvmlite", "numba_cuda", "numba_cuda_mlir"}
+    print(json.dumps({
+        "hits": found.hits, "misses": found.misses, "loaded": sorted(known & sys.modules.keys()),
+        "why": stand_in.reasons.get(KIND, ""), "keys": sorted(
+            {each.key for kernel in KERNELS for each in kernel._resolutions.known().values()}), **more}))
+"""
+
+END = """
+say()
+"""
+"""Prints hits, misses, the modules of Numba that are loaded, why this package imported it, and the kernels' keys."""
+
+COMMON = (
+    START
+    + """
+SCALE, TILE = float(os.environ.get("SCALE", "2.0")), 64
+
+@cuda.jit(device=True)
+def helper(x):
+    return x * SCALE
+
+@jit
+def kernel(x, factor, out):
+    tile = cuda.shared.array(TILE, dtype=cuda.float32)
+    i = cuda.grid(1)
+    tile[cuda.threadIdx.x] = x[i]
+    cuda.syncthreads()
+    if i < out.size:
+        out[i] = helper(tile[cuda.threadIdx.x]) * factor + SCALE
+        cuda.atomic.add(out, 0, cuda.libdevice.sqrtf(x[i]))
+
+KERNELS, before = [kernel], dict(globals())
+for _ in range(3):
+    kernel[1, 64](Memory(), 2.5, Memory())
+assert all(globals()[name] is value for name, value in before.items() if name not in ("KERNELS", "before"))
+"""
+    + END
+)
+"""A kernel with a device function, shared memory, an atomic, libdevice, a global; its own globals stay as they are."""
+
+KEYS = (
+    START
+    + """
+from numba_kcache.engine import process_session
+from numba_kcache.model import Target
+
+session, target = process_session(), Target(9, 0)
+names = json.load(sys.stdin)
+
+def keyed(function, arguments):
+    definition = jit(function)._definition
+    try:
+        variant = (
+            definition.types_of(arguments) if IS_REAL
+            else definition.is_light and definition._light.types_of(arguments))
+        if variant is None:
+            return "not typed"
+        request = definition.request(target, None, variant)
+        return "refused" if request.uncacheable or not (IS_REAL or definition.is_light) else session.key(request)
+    except Exception as error:
+        return "raised"
+
+def made(text, **names):
+    exec(text, space := {"cuda": cuda, "__name__": "program", **names})
+    return space["k"]
+
+found, array = {}, Memory()
+for chain in names:
+    found[chain] = keyed(made(f"def k(x):\\n    x[0] = {chain}(x[0])\\n"), [array])
+    alone = {} if IS_REAL else {"function": stand_in._made(KIND, chain[5:])}
+    if IS_REAL:
+        alone["function"] = eval(chain)
+    if not isinstance(alone["function"], type(sys)):
+        found["imported " + chain] = keyed(made("def k(x):\\n    x[0] = function(x[0])\\n", **alone), [array])
+print(json.dumps([found, sorted({"numba", "numba_cuda", "numba_cuda_mlir"} & sys.modules.keys())]))
+"""
+)
+"""Print the key of a kernel for each name of device code, read by attribute and as a global; or why there is none."""
+
+VALUES = (
+    KEYS[: KEYS.index("found, array =")]
+    + """
+import numpy as np
+
+NUMBERS = [0, 1, -1, 5, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**62, 2**63 - 1, -(2**63), 2**63,
+           2**64 - 1, 2**64, -(2**63) - 1, True, False, 0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1j,
+           2 - 3j, None, "text", b"bytes", (1, 2), (1, 2.0), [1], {1}, slice(1), ..., int, float]
+TYPES = ["bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+         "float32", "float64", "complex64", "complex128", "longlong", "ulonglong", "intc", "uintc", "longdouble"]
+NUMBERS += [getattr(np, name)(each) for name in TYPES for each in (0, 1)]
+NUMBERS += [np.datetime64("2026-01-01", "ns"), np.timedelta64(1, "s"), np.str_("x"), np.float32, np.dtype("f4"),
+            np.ones(3), np.ones((2, 3), np.float32).T, np.array(1.0)]
+
+class Array:
+    def __init__(self, **interface):
+        usual = {"data": (4096, False), "version": 3, "shape": (8,), "typestr": "<f4"}
+        self.__cuda_array_interface__ = {**usual, **interface}
+
+class Subclass(int):
+    pass
+
+TYPESTRS = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16", ">f4",
+            "|V8", "<M8[ns]"]
+NUMBERS += [Array(typestr=each) for each in TYPESTRS]
+NUMBERS += [Array(shape=each) for each in [(), (0,), (1,), (1, 1), (2, 3), (2, 3, 4), (0, 3), (1,) * 5, [4]]]
+NUMBERS += [Array(strides=each) for each in [None, (4,), (8,), (0,), (-4,), (32,), (128,)]]
+NUMBERS += [Array(shape=(4, 8), strides=each) for each in
+            [(32, 4), (4, 16), (64, 4), (64, 8), (32, 32), (128, 32), (4, 4)]]
+NUMBERS += [Array(shape=(), strides=()), Array(data=(4096, True)), Array(data=(4096, True), shape=(2, 2)),
+            Array(stream=1), Array(stream=2), Array(data=(0, False), shape=(0,)), Array(version=2), Array(mask=None),
+            Array(mask=Array()), Subclass(3), Array(typestr="<f8", shape=(3, 5), data=(4096, True))]
+found = {}
+for position, value in enumerate(NUMBERS):
+    found[f"{position} {type(value).__name__}"] = keyed(made("def k(x):\\n    pass\\n"), [value])
+print(json.dumps([found, sorted({"numba", "numba_cuda", "numba_cuda_mlir"} & sys.modules.keys())]))
+"""
+)
+"""Print the key of a kernel for each value of an argument; or why there is none."""
