@@ -59,6 +59,7 @@ SCRIPTS = (
     Script("triton_kernels", True, ("--samples", "3")),
     Script("program_cache", False, ("--samples", "3")),
     Script("real_programs", True, ("--warm", "1")),
+    Script("cupy_programs", True, ("--rounds", "2")),
     Script("warm_up", False, ("--kernels", "16")),
     Script("numba_fingerprint", False, ("--rounds", "5")),
     Script("compile_overhead", False, ("--rounds", "1", "--limit", "40")),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .errors import ToolchainMissingError
+from .errors import OptionError, ToolchainMissingError
 from .launch import NUMBA_CUDA_MODULE
 from .settings import install_wanted
 
@@ -42,8 +42,14 @@ def install(all: bool = False, cuda_compute: bool = False, cupy: bool = False) -
         cupy: Every kernel that CuPy compiles as well: raw, elementwise, reduction, fused and jit kernels.
 
     Raises:
+        OptionError: A value is not True or False.
         ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was requested.
     """
+    for name, value in (("all", all), ("cuda_compute", cuda_compute), ("cupy", cupy)):
+        if type(value) is not bool:
+            wanted = value if value in ("cuda_compute", "cupy") else name
+            what = f"cannot use {name}={value!r}"
+            raise OptionError(what, f"it is a {type(value).__name__}", f"write install({wanted}=True)")
     homes = ["cuda.compute"] * cuda_compute + ["cupy.cuda.compiler"] * cupy
     for home, package in NUMBAS.items():
         with suppress(ImportError, ValueError):  # a package that is being imported, or that a test replaced

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; None for the process's own.
     """
     fill_streams()
-    parsed = make_parser().parse_args(arguments)
+    parsed, unknown = make_parser().parse_known_args(arguments)
+    if unknown:
+        parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if arguments is None and parsed.name in ("list", "report"):
         gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
     try:
@@ -111,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, (function, arguments) in VERBS.items():
         description = inspect.getdoc(function) or ""
         own = verbs.add_parser(name, help=description.partition("\n")[0], description=description, **form)
-        own.set_defaults(verb=function)
+        own.set_defaults(verb=function, parser=own)
         own.add_argument("--directory", metavar="DIR", help="the cache's directory")
         own.add_argument("--json", action="store_true", help="print JSON")
         for names, settings in arguments:

@@ -12,9 +12,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, KCacheError, OptionError, SettingsError
+from ..explanation.report import facts_of
 from ..model import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
-from ..observe.detail import EntryDetail, read_report
+from ..observe.detail import EntryDetail
 from ..observe.history import history_of
 from ..observe.info import CacheInfo
 from ..observe.progress import shown_count
@@ -96,14 +97,13 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
     except (ValueError, KCacheError, MemoryError) as error:
         hint = "`numba-kcache verify` moves it to quarantine, and the next launch compiles it again"
         raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
-    report = read_report(stored.payloads.get("report", b""))
     sizes = {each.name: each.size_bytes for each in payload_records(stored)}
     if artifact.kind == BUILT:
         from ..model.built import sizes_of
 
         sizes = {**sizes_of(artifact), **{name: size for name, size in sizes.items() if name != BUILT}}
     times_hit = hits.get(file.key[:KEY_DIGITS], 0)
-    return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **report)
+    return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **facts_of(stored))
 
 
 def check_limits(max_size_bytes: Any, older_than: Any) -> int | None:

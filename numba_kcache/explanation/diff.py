@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import in_cells
-from ..model import Origin
+from ..model import NamedTuple, Origin
 from ..model.reason import Reason, ReasonKind
-from .components import Difference, diff
 from .history import KINDS, Record
 
 _WITH_PARTS = frozenset((
@@ -27,6 +26,27 @@ _PARTS_BY_PLACE = {"target": ("", "PTX"), "lines": ("file", "line", "base folder
 
 _LIMIT = 160
 """Most characters of a value in a reason."""
+
+
+class Difference(NamedTuple):
+    """A component that differs between two requests, with its record in each; None for a request that lacks it."""
+
+    name: str
+    old: Record | None
+    new: Record | None
+
+
+def diff(old: Sequence[Record], new: Sequence[Record]) -> tuple[Difference, ...]:
+    """Every component that differs between two lists of records, in the order of `new`, then those only in `old`."""
+    before = {each[0]: each for each in old}
+    after = {each[0] for each in new}
+    changed = [
+        Difference(each[0], before.get(each[0]), each)
+        for each in new
+        if each[0] not in before or before[each[0]][1] != each[1]
+    ]
+    gone = [Difference(each[0], each, None) for each in old if each[0] not in after]
+    return tuple(changed + gone)
 
 
 def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:

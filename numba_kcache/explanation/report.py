@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..store.entry import StoredEntry
 
 _MAX_TIME_S = 1e11
+"""Some three thousand years, the range of the system's calendar functions, in seconds."""
 
 
 def _json(entry: StoredEntry, name: str) -> dict[str, Any]:
@@ -77,6 +78,18 @@ def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
     known = {each.value: each for each in ReasonKind}
     return {
         name: known[str(kind)] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if str(kind) in known
+    }
+
+
+def facts_of(entry: StoredEntry) -> dict[str, Any]:
+    """Read what the details of an entry show of its report, by their fields; malformed fields are empty."""
+    report, stored = report_of(entry), stored_of(entry)
+    built = report.get("built")
+    return {
+        "created_s": stored.created_s,
+        "kernel": stored.kernel,
+        "built": {str(name): str(text) for name, text in built.items()} if isinstance(built, dict) else {},
+        "components": tuple(records_of(report)),
     }
 
 

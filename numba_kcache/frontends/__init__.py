@@ -511,7 +511,8 @@ class Resolutions:
         Raises:
             AttributeError: There is none of that name.
         """
-        label, hint = self.definition.name or self.definition.label, "it is launched as kernel[grid, block](...)"
+        label = self.definition.name or self.definition.label
+        hint = "it is launched as kernel[grid, block](...); .attributes has its resources under CuPy's names"
         raise AttributeError(f"cannot use .{name} of {label}: a kernel has no such attribute\n  hint: {hint}")
 
 

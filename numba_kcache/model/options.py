@@ -46,6 +46,10 @@ _REFUSED_FLAGS = {
 
 _FOLDER_FLAGS = ("-I", "--include-path", "-include-path")
 
+_WITH_VALUES = ("-D", "-U", "-include", "-Xptxas", "--define-macro", "--undefine-macro", "--pre-include",
+                "--ptxas-options")  # fmt: skip
+"""Flags whose value may begin with a dash."""
+
 _WORDS_OF_OTHERS = {
     "enable_cooperative_groups": "write cooperative=True",
     "name_expressions": "write cached_module(source, names=[...]), or name= for one kernel",
@@ -227,12 +231,12 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     before = ""
     for flag in value:
         is_value = before.startswith("-") and "=" not in before  # perhaps: NVRTC knows which flags take one
-        before = flag if isinstance(flag, str) else ""
+        before_it, before = before, flag if isinstance(flag, str) else ""
         if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
             raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
         why = "use link=" if re.match("-l(?!ineinfo)|-L", flag) else _REFUSED_FLAGS.get(word)
-        if why and not is_value:
+        if why and not (is_value and (flag[:1] != "-" or before_it in _WITH_VALUES)):
             raise _refuse(name, flag, "this flag is not accepted", why)
     return tuple(map(plain, value))
 

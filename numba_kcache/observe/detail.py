@@ -1,7 +1,6 @@
 """One stored entry with all its metadata, as a value that prints as text.
 
-Promise     The contents of a file are shown as text: no control character reaches a terminal, and a missing or
-            malformed report leaves its fields empty.
+Promise     The contents of a file are shown as text: no control character reaches a terminal.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from typing import Any
 from ..errors import plain
 from ..model import BUILT, Artifact, Entry, NamedTuple
 from ..model.built import meta_of
-from ..model.json_values import fits, read_json
+from ..model.json_values import fits
 from .text import age_text, aligned, bytes_text, counted, html_table, seconds_text, shows_text
-
-_MAX_TIME_S = 1e11
-"""Some three thousand years, the range of the system's calendar functions, in seconds."""
 
 _MAX_VALUE = 160
 """Characters of one component that are shown; `.components` has all."""
@@ -129,26 +125,6 @@ class EntryList(list[Any]):
 
     def _repr_html_(self) -> str:
         return html_table(self.COLUMNS, self.rows(), self.NUMBERS)
-
-
-def read_report(report: bytes) -> dict[str, Any]:
-    """Read the fields of `EntryDetail` that are in the payload `report` of an entry; none where it is malformed."""
-    try:
-        fields = read_json(report)
-        if not fits(fields, {"created_s": _is_time, "components": [(str, str, _is_any)]}):
-            return {}
-        return {
-            "created_s": float(fields["created_s"]),
-            "built": {str(name): str(text) for name, text in fields.get("built", {}).items()},
-            "kernel": str(fields.get("kernel", "")),
-            "components": tuple((name, digest, value) for name, digest, value in fields["components"]),
-        }
-    except (ValueError, TypeError, AttributeError, MemoryError):
-        return {}
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < _MAX_TIME_S
 
 
 def _is_any(_value: object) -> bool:

@@ -201,7 +201,7 @@ class OpenFile:
         status = os.fstat(descriptor)
         descriptor.identity = identity_of(status)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not a regular file")
+            raise IsADirectoryError("it is not a regular file")
         return descriptor, status.st_size
 
 
@@ -248,9 +248,9 @@ def refused(name: str, error: BaseException) -> BundleError:
     why = why_of(error)
     if isinstance(error, MemoryError):
         why = "not enough memory to read it"
-    hint = "build or fetch it again"
+    hint = "name a file that export_bundle() wrote, or fetch it again"
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
-        hint = "correct the path, or write it by export_bundle()"
+        hint = "correct the path: export_bundle() writes a file; a directory is a tier"
     elif isinstance(error, ImportError):
         hint = "install the package, or write a path with ./ before it"
     return BundleError(f"cannot use the bundle {name}", why or type(error).__name__, hint)

@@ -37,10 +37,11 @@ from numba_kcache.engine import candidates, only
 from numba_kcache.engine.arrival import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
+from numba_kcache.explanation.report import facts_of
 from numba_kcache.model import artifact_from_header, misfit
 from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe import Counts
-from numba_kcache.observe.detail import EntryDetail, read_report
+from numba_kcache.observe.detail import EntryDetail
 from numba_kcache.observe.history import history_of
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.page import page
@@ -160,7 +161,7 @@ def entries(bases: Bases, chance: random.Random) -> None:
         if len(artifact.entries) == 1:  # of several, the loader holds the one that is launched against it
             assert not misfit(artifact, artifact.entries[0])
         artifact.entry(artifact.entries[0].symbol, "x").symbol.encode()
-        detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **read_report(entry.payloads.get("report", b"")))
+        detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **facts_of(entry))
         assert all(each.isprintable() or each == "\n" for each in str(detail))
         assert json.dumps(detail.to_dict())
     with contextlib.suppress(ValueError):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from numba_kcache.engine import family_of
 from numba_kcache.errors import UncacheableError
-from numba_kcache.explanation.components import Difference, diff
+from numba_kcache.explanation.diff import Difference, diff
 from numba_kcache.frontends.source.module import link_request
 from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode
 from numba_kcache.model import Artifact, ModuleEntries, Origin, Target

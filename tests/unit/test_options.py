@@ -103,6 +103,7 @@ REFUSALS = [
     ("options", ["-gencode=arch=compute_80,code=sm_80"], "this flag is not accepted", "use arch="),
     ("options", ["-Xcompiler", "-fPIC"], "this flag is not accepted", "leave it out"),
     ("options", ["-lcudadevrt"], "this flag is not accepted", "use link="),
+    ("options", ["-G", "-lcudadevrt"], "this flag is not accepted", "use link="),
     ("options", "-DA -DB=2", "it is not a list of flags", "options=['-DA', '-DB=2']"),
     ("opt", False, "opt=False", "write opt=0"),
     ("enable_cooperative_groups", True, "does not take it", "write cooperative=True"),
