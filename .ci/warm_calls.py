@@ -21,7 +21,7 @@ from typing import Any
 
 SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
-MAKES_TUPLES = {"NamedTuple.__init_subclass__", "NamedTuple.__new__"}
+MAKES_TUPLES = {"NamedTuple.__init_subclass__", "NamedTuple.__new__", "NamedTuple._replace"}
 """The functions that create the classes of named tuples and the tuples, in numba_kcache/model."""
 
 KIND = sys.argv[1]

@@ -113,6 +113,7 @@ def _chosen(
 ) -> list[BundledFile]:
     chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
+    facts: list[BundledFile] = []  # what is known of a Numba, by which its kernels are found without it
     for key in sorted({file.key for file in session.settled().files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
@@ -129,8 +130,10 @@ def _chosen(
             chosen.append(file)
         elif "module" in made_of:
             linked.append((str(made_of["module"][1]), file))
+        elif type(made_of["kind"][1]) is list:
+            facts.append(file)
     keys = {file.key for file in chosen}
-    return [*chosen, *(file for module, file in linked if module in keys)]
+    return [*chosen, *(facts if chosen else ()), *(file for module, file in linked if module in keys)]
 
 
 def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:

@@ -98,6 +98,9 @@ class Request(NamedTuple):
         loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Returns the kind of reason for each component, by its name or a prefix of it (`"global "`).
         prepare: Imports the modules that `build` needs, while a thread loads the compilers.
+        choice: The targets whose code is accepted in its place; None for no others.
+        make: Makes the same request for a target; the second argument is a virtual target to compile to PTX for first,
+            or None.
     """
 
     label: str
@@ -116,6 +119,26 @@ class Request(NamedTuple):
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
     loads_slowly: bool = False
     prepare: Callable[[], object] = str
+    choice: Choice | None = None
+    make: Callable[[Target, Target | None], Request] | None = None
+
+    @property
+    def alone(self) -> Request:
+        """The request, without others in its place."""
+        return self._replace(choice=None)
+
+    def requests(self) -> Iterator[Request]:
+        """Yield the request, then those whose artifacts are always accepted as well, made when they are tried."""
+        yield self
+        if self.choice and self.make:
+            for target in self.choice.alternatives:
+                yield self.make(target, self.choice.ptx_target)
+
+    def fallbacks(self) -> Iterator[Request]:
+        """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, in read-only tiers."""
+        if self.choice and self.make:
+            for target in self.choice.fallbacks():
+                yield self.make(target, None)
 
     @property
     def covered(self) -> tuple[str, ...]:
@@ -128,42 +151,8 @@ class Request(NamedTuple):
         return self.label if self.target == NO_TARGET else f"{self.label} for {self.target}"
 
 
-Make = Callable[[Target, "Target | None"], Request]
-"""Makes a request for a target; the second argument is a virtual target to compile to PTX for first, or None."""
-
-
-class Wanted(NamedTuple):
-    """A request, and the requests whose artifacts are accepted in its place; these are made only when they are tried.
-
-    Args:
-        request: The request for the target of the choice.
-        choice: The accepted targets.
-        make: Makes such a request for another target.
-    """
-
-    request: Request
-    choice: Choice
-    make: Make
-
-    def requests(self) -> Iterator[Request]:
-        """Yield the request, then its alternatives, whose artifacts are always accepted as well."""
-        yield self.request
-        for target in self.choice.alternatives:
-            yield self.make(target, self.choice.ptx_target)
-
-    def fallbacks(self) -> Iterator[Request]:
-        """Yield requests whose artifacts are accepted where nothing is compiled: in frozen mode, in read-only tiers."""
-        for target in self.choice.fallbacks():
-            yield self.make(target, None)
-
-
 declared: weakref.WeakValueDictionary[int, Declared] = weakref.WeakValueDictionary()
 """Resolutions of this process's kernels with `signature=`, by id, in the order of their creation."""
-
-
-def only(request: Request) -> Wanted:
-    """Wrap a request without alternatives and fallbacks."""
-    return Wanted(request, Choice(request.target), lambda _target, _ptx_target: request)
 
 
 class Resolution(NamedTuple):
@@ -214,59 +203,6 @@ class Candidate(NamedTuple):
     any_compiler: bool
     is_identified: bool
     why: str
-
-
-def candidates(
-    lookup: Lookup, wanted: Wanted, stores: Sequence[CheckedTier | None] | None = None
-) -> Iterator[Candidate]:
-    """Yield the candidates for a request, best first.
-
-    Args:
-        lookup: Provides the tiers, the mode and the compilers.
-        wanted: The request, its alternatives and its fallbacks.
-        stores: Stores to look in, with None for the local one; None for all.
-    """
-    stores = (None, *lookup.tiers) if stores is None else stores
-    local, tiers = [each for each in stores if each is None], [each for each in stores if each is not None]
-    settings = lookup.settings
-    frozen = settings.mode == "frozen"
-    readonly = [each for each in tiers if each.readonly]
-    fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
-
-    if lookup.compilers(wanted.request, looks=False) is None:
-        if frozen or settings.toolchain == "any":
-            yield from _unidentified(lookup, wanted.requests(), local)
-            yield from _unidentified(lookup, wanted.requests(), tiers)
-            yield from _unidentified(lookup, wanted.fallbacks(), fallback_stores)
-        else:
-            yield from _unidentified(lookup, wanted.requests(), [each for each in readonly if not each.tier.is_remote])
-            if lookup.lacks_compilers(wanted.request):
-                yield from _unidentified(lookup, wanted.requests(), local)
-                yield from _unidentified(lookup, wanted.requests(), readonly)
-                yield from _unidentified(lookup, wanted.fallbacks(), readonly)
-
-    for group in (local, tiers):
-        for request in wanted.requests() if group else ():
-            for tier in group:
-                yield _identified(lookup, request, tier, "" if request is wanted.request else _SAME_DEVICE)
-    for request in wanted.fallbacks() if fallback_stores else ():
-        for tier in fallback_stores:
-            yield _identified(lookup, request, tier, _OLDER_TARGET)
-
-
-def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
-    components = request.components + (lookup.compilers(request) or ())
-    any_compiler = (tier is not None and tier.readonly) or lookup.takes_any_compiler(components)
-    return Candidate(request, components, tier, any_compiler, True, why)
-
-
-def _unidentified(
-    lookup: Lookup, requests: Iterable[Request], stores: Sequence[CheckedTier | None]
-) -> Iterator[Candidate]:
-    """Yield candidates without the compilers: their code may come from any."""
-    for request in requests if stores else ():
-        for tier in stores:
-            yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
@@ -417,6 +353,51 @@ class Lookup:
 
     # -- looking up ---------------------------------------------------------------------------------
 
+    def candidates(self, request: Request, stores: Sequence[CheckedTier | None] | None = None) -> Iterator[Candidate]:
+        """Yield the candidates for a request, best first.
+
+        Args:
+            request: The request.
+            stores: Stores to look in, with None for the local one; None for all.
+        """
+        stores = (None, *self.tiers) if stores is None else stores
+        local, tiers = [each for each in stores if each is None], [each for each in stores if each is not None]
+        settings = self.settings
+        frozen = settings.mode == "frozen"
+        readonly = [each for each in tiers if each.readonly]
+        fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
+
+        if self.compilers(request, looks=False) is None:
+            if frozen or settings.toolchain == "any":
+                yield from self._unidentified(request.requests(), local)
+                yield from self._unidentified(request.requests(), tiers)
+                yield from self._unidentified(request.fallbacks(), fallback_stores)
+            else:
+                yield from self._unidentified(request.requests(), [one for one in readonly if not one.tier.is_remote])
+                if self.lacks_compilers(request):
+                    yield from self._unidentified(request.requests(), local)
+                    yield from self._unidentified(request.requests(), readonly)
+                    yield from self._unidentified(request.fallbacks(), readonly)
+
+        for group in (local, tiers):
+            for each in request.requests() if group else ():
+                for tier in group:
+                    yield self._identified(each, tier, "" if each is request else _SAME_DEVICE)
+        for each in request.fallbacks() if fallback_stores else ():
+            for tier in fallback_stores:
+                yield self._identified(each, tier, _OLDER_TARGET)
+
+    def _identified(self, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
+        components = request.components + (self.compilers(request) or ())
+        any_compiler = (tier is not None and tier.readonly) or self.takes_any_compiler(components)
+        return Candidate(request, components, tier, any_compiler, True, why)
+
+    def _unidentified(self, requests: Iterable[Request], stores: Sequence[CheckedTier | None]) -> Iterator[Candidate]:
+        """Yield candidates without the compilers: their code may come from any."""
+        for request in requests if stores else ():
+            for tier in stores:
+                yield Candidate(request, self.unidentified(request), tier, True, False, _ANY_COMPILER)
+
     def key(self, request: Request) -> str:
         """Derive the key of a request.
 
@@ -440,7 +421,7 @@ class Lookup:
             raise uncacheable(request, request.uncacheable)
         if self.settings.mode not in LOOKING:
             return None
-        found = self.first(candidates(self, only(request)))
+        found = self.first(self.candidates(request))
         is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
         return None if is_evicted else found
 
@@ -671,7 +652,7 @@ class Session(Lookup):
             for tier in reversed(open_tiers(settings)):
                 self.mount(tier)
 
-    def resolve(self, wanted: Wanted) -> Resolution:
+    def resolve(self, request: Request) -> Resolution:
         """Find the artifact of a request, or one accepted in its place; otherwise build the request.
 
         Raises:
@@ -679,34 +660,33 @@ class Session(Lookup):
             UncacheableError: The request cannot be keyed, and it or the mode forbids to run it uncached.
             FrozenCacheError: The artifact is not stored, and the mode is frozen.
         """
-        request = wanted.request
         if request.uncacheable:
             return self._uncached(request)
         looks = self.settings.mode in LOOKING
-        found = self.first(candidates(self, wanted)) if looks else None
+        found = self.first(self.candidates(request)) if looks else None
         if found is not None:
             return found
         components = self.components(request)
         if self.settings.mode == "frozen":
             from .explain import frozen_error
 
-            raise frozen_error(self, wanted, components)
+            raise frozen_error(self, request, components)
         from .turns import resolve_missing
 
-        return resolve_missing(self, wanted, components)
+        return resolve_missing(self, request, components)
 
     def build_anew(self, request: Request) -> Resolution:
         """Build and store a request without looking it up."""
-        return self.compile(only(request), self.components(request))
+        return self.compile(request, self.components(request))
 
-    def compile(self, wanted: Wanted, components: Sequence[Component]) -> Resolution:
+    def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""
         from ..toolchain.loaded import begin_loading  # here: a hit needs neither this nor the following
 
-        begin_loading(wanted.request.libraries, self.toolchain.library)  # in a thread, while the following is imported
+        begin_loading(request.libraries, self.toolchain.library)  # in a thread, while the following is imported
         from .compile import compile_and_store
 
-        return compile_and_store(self, wanted, components)
+        return compile_and_store(self, request, components)
 
     def _uncached(self, request: Request) -> Resolution:
         from .compile import build
@@ -735,7 +715,7 @@ class Session(Lookup):
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def explain(self, wanted: Wanted, *, asks_why: bool = True) -> Explanation:
+    def explain(self, request: Request, *, asks_why: bool = True) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
         from .explain import explain
 
@@ -743,7 +723,7 @@ class Session(Lookup):
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_record
         try:
-            found = explain(self, wanted, asks_why=asks_why)
+            found = explain(self, request, asks_why=asks_why)
         finally:
             self._is_explaining = before
             self.toolchain.load = self.local.get_record

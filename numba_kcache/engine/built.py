@@ -24,7 +24,7 @@ from ..keys import Component, Plain, component, components, digest_of
 from ..model import BUILT, NO_TARGET, Artifact
 from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
-from . import LOOKING, Candidate, Request, Resolution, candidates, only
+from . import LOOKING, Candidate, Request, Resolution
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
@@ -96,7 +96,7 @@ def find_or_build(
         return known
     values = _values_of(given)
     request = _request(values, build, label, paths, contents, meta, makers=makers)._replace(headers=headers)
-    found = session.resolve(only(request))
+    found = session.resolve(request)
     if headers is not None:
         return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
     # computed from the copy that was keyed: another thread may change the mapping
@@ -131,17 +131,17 @@ def find_built(
             local = Candidate(request, session.components(request), None, False, True, "")
             found = session.first((local,))
             if found is None and session.tiers:
-                found = session.first(candidates(session, only(request), session.tiers))
+                found = session.first(session.candidates(request, session.tiers))
         if found is None and headers is not None:
             request = request._replace(headers=headers)
-            found = session.first(candidates(session, only(request)))
+            found = session.first(session.candidates(request))
             if found is not None:
                 return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # here: a hit does not need it
 
         request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
-        raise frozen_error(session, only(request), session.components(request))
+        raise frozen_error(session, request, session.components(request))
     return None if found is None else _answered(session, found, digest)
 
 
@@ -172,7 +172,7 @@ def remove_built(session: Session, given: Any, headers: HeaderSearch | None = No
     request = _request(_values_of(given), bytes, "", (), [], None)
     keys = [session.key(request)]
     if headers is not None:
-        for each in candidates(session, only(request._replace(headers=headers)), [None]):
+        for each in session.candidates(request._replace(headers=headers), [None]):
             keys += [key for key, _row in session.keys(each)]
     return max([session.remove(key) for key in keys])
 

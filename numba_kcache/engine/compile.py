@@ -24,20 +24,7 @@ from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
-from . import (
-    LOOKING,
-    STORING,
-    Lookup,
-    Request,
-    Resolution,
-    Wanted,
-    candidates,
-    family_of,
-    only,
-    uncacheable,
-    variant_of,
-    without_key,
-)
+from . import LOOKING, STORING, Lookup, Request, Resolution, family_of, uncacheable, variant_of, without_key
 
 if TYPE_CHECKING:
     from . import Session
@@ -62,22 +49,18 @@ def subject_of(request: Request) -> history.Subject:
     )
 
 
-def reasons_of_miss(cache: Lookup, wanted: Wanted, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
+def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
     """Find the reasons for which a request missed, and put them into words.
 
     The modules that compare and describe are imported only if something of this kernel was stored before.
     """
     is_shipped = any(each.tier.targets() for each in cache.tiers)
-    if (
-        cache.settings.mode in LOOKING
-        and not is_shipped
-        and not history.has_history(subject_of(wanted.request), cache.local)
-    ):
+    if cache.settings.mode in LOOKING and not is_shipped and not history.has_history(subject_of(request), cache.local):
         return (history.NEVER_STORED,), history.NEVER_STORED_TEXT
     from ..explanation.text import summary
     from .explain import missed
 
-    reasons = missed(cache, wanted, components).reasons
+    reasons = missed(cache, request, components).reasons
     return reasons, summary(reasons)
 
 
@@ -163,17 +146,16 @@ def publish(
         history.append(cache.local, subject, everything, key, family)
 
 
-def compile_and_store(session: Session, wanted: Wanted, components: Sequence[Component]) -> Resolution:
+def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
     """Compile a request, and store it: the work of `Session.compile`."""
-    request = wanted.request
     compilers = load_compilers(session, request)
     if compilers != tuple(components):  # the compilers that were loaded are not those on record
         components = compilers
-        found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
+        found = session.first(session.candidates(request.alone)) if session.settings.mode in LOOKING else None
         if found is not None:
             return found
     key = derive(components)
-    reasons, why = reasons_of_miss(session, wanted, components)
+    reasons, why = reasons_of_miss(session, request, components)
     session.emit(EventKind.MISS, request, key, reason=why, reasons=reasons)
     try:
         artifact, headers = build(session, request, key)

@@ -17,12 +17,11 @@ from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model import parse_target
 from ..model.reason import Reason, ReasonKind
-from . import Wanted, candidates, only
 from .compile import subject_of
 
 if TYPE_CHECKING:
     from ..tiers.checked_tier import CheckedTier
-    from . import Lookup
+    from . import Lookup, Request
 
 
 def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:
@@ -31,15 +30,14 @@ def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidenc
     return Evidence(lookup.local, lookup.toolchain, lookup.damaged, any_compiler)
 
 
-def explain(lookup: Lookup, wanted: Wanted, *, asks_why: bool = True) -> Explanation:
+def explain(lookup: Lookup, request: Request, *, asks_why: bool = True) -> Explanation:
     """Explain whether a request would be a hit and from which store or, if it is asked, why it would be a miss."""
-    request = wanted.request
     if request.uncacheable:
         reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
         return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
-    found = _hit(lookup, wanted)
+    found = _hit(lookup, request)
     if found is None:
-        found = _miss(lookup, wanted) if asks_why else Explanation(request.label, request.target.name, "", "miss")
+        found = _miss(lookup, request) if asks_why else Explanation(request.label, request.target.name, "", "miss")
     found = found._replace(covered=request.covered)
     mode = lookup.settings.mode
     if mode in ("off", "refresh", "verify"):
@@ -48,9 +46,9 @@ def explain(lookup: Lookup, wanted: Wanted, *, asks_why: bool = True) -> Explana
     return found
 
 
-def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
+def _hit(lookup: Lookup, request: Request) -> Explanation | None:
     evidence = evidence_of(lookup)
-    for candidate in candidates(lookup, wanted):
+    for candidate in lookup.candidates(request):
         request, tier = candidate.request, candidate.tier
         for key, _variant in lookup.keys(candidate):
             entry = peek(key, evidence) if tier is None else tier.peek(key)
@@ -61,43 +59,43 @@ def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
     return None
 
 
-def reasons_of(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> Missed:
+def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
     """Find the reasons why a request missed."""
     try:
-        found = why_missed(subject_of(wanted.request), components, evidence_of(lookup, components))
-        return found._replace(reasons=(*_of_bundles(lookup, wanted), *found.reasons))
+        found = why_missed(subject_of(request), components, evidence_of(lookup, components))
+        return found._replace(reasons=(*_of_bundles(lookup, request), *found.reasons))
     except Exception:  # stores and users' files may contain anything, and a compile must not fail because of it
         return Missed((Reason(ReasonKind.UNKNOWN),))
 
 
-def _of_bundles(lookup: Lookup, wanted: Wanted) -> Iterator[Reason]:
+def _of_bundles(lookup: Lookup, request: Request) -> Iterator[Reason]:
     """Yield a reason for each bundle that has the kernel for other targets."""
     for tier in lookup.tiers:
-        others = (only(wanted.make(parse_target(each), None)) for each in tier.tier.targets())
-        names = [each.request.target.name for each in others if _is_in(lookup, tier, each)]
+        others = [request.make(parse_target(each), None) for each in tier.tier.targets()] if request.make else []
+        names = [each.target.name for each in others if _is_in(lookup, tier, each)]
         if names:
             yield Reason(ReasonKind.OTHER_TARGETS, "target", tier.tier.name, new=", ".join(names))
 
 
-def _is_in(lookup: Lookup, tier: CheckedTier, wanted: Wanted) -> bool:
-    keys = (key for each in candidates(lookup, wanted, [tier]) for key, _variant in lookup.keys(each))
+def _is_in(lookup: Lookup, tier: CheckedTier, request: Request) -> bool:
+    keys = (key for each in lookup.candidates(request, [tier]) for key, _variant in lookup.keys(each))
     return any(tier.peek(key) is not None for key in keys)
 
 
-def missed(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> Missed:
+def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
     """Explain a miss of a request; in a mode that looks nothing up, the mode is the reason."""
     if lookup.settings.mode in ("off", "refresh", "verify"):
         return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
-    return reasons_of(lookup, wanted, components)
+    return reasons_of(lookup, request, components)
 
 
-def frozen_error(lookup: Lookup, wanted: Wanted, components: Sequence[Component]) -> FrozenCacheError:
+def frozen_error(lookup: Lookup, request: Request, components: Sequence[Component]) -> FrozenCacheError:
     """Make the error for a request that is not in a frozen cache."""
-    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, wanted, components).reasons)}"
+    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
     quarantined = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
     why += f"; in quarantine: {', '.join(quarantined[-3:])}" if quarantined else ""
     return FrozenCacheError(
-        f"cannot compile {wanted.request.title}",
+        f"cannot compile {request.title}",
         why,
         "compile it with a cache that is not frozen: numba-kcache warm MODULE --arch sm_90",
     )
@@ -115,9 +113,8 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
         raise EntryError(f"cannot explain the entry {key}", f"its stored report cannot be read: {error!r}") from error
 
 
-def _miss(lookup: Lookup, wanted: Wanted) -> Explanation:
-    request = wanted.request
+def _miss(lookup: Lookup, request: Request) -> Explanation:
     components = lookup.components(request)
-    why = reasons_of(lookup, wanted, components)
+    why = reasons_of(lookup, request, components)
     key = "" if request.headers else derive(components)  # with headers, the key is known only after a compile
     return Explanation(request.label, request.target.name, key, "miss", reasons=why.reasons, nearest=why.nearest)

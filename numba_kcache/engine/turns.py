@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import LOOKING, Resolution, Wanted, candidates, declared, only
+from . import LOOKING, Request, Resolution, declared
 
 if TYPE_CHECKING:
     from ..tiers.chain import Chain
@@ -34,21 +34,21 @@ class BusyError(Exception):
     """Raised if another process builds the artifact, and the caller asked not to wait."""
 
 
-def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Component]) -> Resolution:
+def resolve_missing(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
     """Build a request that no store has, or wait for the process that builds it.
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
         BusyError: This thread would have to wait, and must not.
     """
-    request, looks = wanted.request, session.settings.mode in LOOKING
+    looks = session.settings.mode in LOOKING
     key, may_wait = derive(components), waits and get_ident() not in _ahead
     others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
     while session.local.locks.is_taken(key) and next(others, False):
         pass
     with session.local.building(key, None if may_wait else 0.0) as turn:
         if looks and (turn.found is not None or turn.waited_s > 0):
-            found = session.first(candidates(session, only(request), (None,)), "waited")  # None: the local store
+            found = session.first(session.candidates(request.alone, (None,)), "waited")  # None: the local store
             if found is not None:
                 session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                 return found
@@ -56,21 +56,20 @@ def resolve_missing(session: Session, wanted: Wanted, components: Sequence[Compo
         if not may_wait and not turn.has_turn:
             raise BusyError(request.label)
         if looks and session.chain is not None:
-            return _compile_for_all(session, session.chain, wanted, key, components, waits=may_wait)
-        return session.compile(wanted, components)
+            return _compile_for_all(session, session.chain, request, key, components, waits=may_wait)
+        return session.compile(request, components)
 
 
 def _compile_for_all(
-    session: Session, chain: Chain, wanted: Wanted, key: str, components: Sequence[Component], *, waits: bool
+    session: Session, chain: Chain, request: Request, key: str, components: Sequence[Component], *, waits: bool
 ) -> Resolution:
     """Compile, unless another node does; the caller has this node's turn."""
-    request = wanted.request
     with chain.elected(key, waits=waits) as election:
         if election.is_lost:
             raise BusyError(request.label)
-        found = session.first(candidates(session, only(request), session.tiers)) if election.looks else None
+        found = session.first(session.candidates(request.alone, session.tiers)) if election.looks else None
         if found is None:
-            return session.compile(wanted, components)
+            return session.compile(request, components)
         if election.waited_s > 0:
             session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
         chain.settle()  # stores it locally, for those that wait for this node's turn

@@ -25,7 +25,7 @@ from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution, RunsUncached, Session, Wanted, checked_cache, process_session
+from ..engine import Request, Resolution, RunsUncached, Session, checked_cache, process_session
 from ..errors import (
     CodeRefusedError,
     FrozenCacheError,
@@ -458,12 +458,12 @@ class Resolutions:
         self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
 
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
-        return session.resolve(self.wanted(choice, variant))
+        return session.resolve(self.request_for(choice, variant))
 
-    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
-        """Make the request for a choice, with its alternatives and fallbacks."""
+    def request_for(self, choice: Choice, variant: Variant) -> Request:
+        """Make the request for a choice, with those that are accepted in its place."""
         make = functools.partial(self.request, variant=variant)
-        return Wanted(make(choice.target, choice.ptx_target), choice, make)
+        return make(choice.target, choice.ptx_target)._replace(choice=choice, make=make)
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one variant for a target."""
@@ -471,7 +471,7 @@ class Resolutions:
 
     def explain(self, choice: Choice, variant: Variant, *, asks_why: bool = True) -> Explanation:
         """Explain whether a launch would be a hit. Changes nothing."""
-        return self.session().explain(self.wanted(choice, variant), asks_why=asks_why)
+        return self.session().explain(self.request_for(choice, variant), asks_why=asks_why)
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
         """Check whether a request is stored, and if so count a hit.

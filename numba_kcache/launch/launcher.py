@@ -157,7 +157,7 @@ class LoadedKernel:
     def numba_function(self) -> Any:
         """The function object for Numba's own launch code."""
         self.module.stays[0] = True
-        return self.module.numba.get_function(self.entry.symbol)
+        return self.module.of_numba().get_function(self.entry.symbol)
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
@@ -316,6 +316,7 @@ class LoadedModule:
         self._context_id: int | None = None
         self.loaded_in, self._pid = context_id(), os.getpid()
         self._waits: Any = None
+        self._again: Any = None
         self.numba: Any = None
         self.numba_modules: Any = None
         self.numba_context: Any = None
@@ -338,6 +339,13 @@ class LoadedModule:
         self.numba_modules = device.numba.modules
         self._watch(self.numba_modules[self.handle])
         self.stays[0] = False
+
+    def of_numba(self) -> Any:
+        """Numba's module: a second one, if this was loaded before the program imported Numba."""
+        if self.numba is None and self._again is None:
+            self._again = LoadedModule(self._code, current_device(), self._name, self._loader)
+            self._again.stays[0] = True
+        return (self._again or self).numba
 
     def __del__(self) -> None:
         if self.stays[0] or functools is None or sys.is_finalizing():  # at exit a `Dropped` would keep Numba alive

@@ -33,7 +33,6 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine import candidates, only
 from numba_kcache.engine.arrival import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
@@ -181,7 +180,7 @@ def manifests(bases: Bases, chance: random.Random) -> None:
     session = bases.cache.session
     session.forget()
     for request in bases.requests:
-        for candidate in candidates(session, only(request)):
+        for candidate in session.candidates(request):
             assert all(
                 entry_format.is_key(key) for key, _variant in session.keys(candidate._replace(any_compiler=True))
             )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from numba_kcache import KernelCache
 from tests.support import stand_in_programs as programs
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -21,21 +25,21 @@ def said(program: str, cache: Path, *, log: Path | None = None, cwd: Path | None
     return found
 
 
-def test_second_process_hits_without_numba(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_second_process_hits_without_numba(tmp_path: Path, kind: str) -> None:
     """A stored kernel is launched with the same parameters, and neither Numba, llvmlite nor NumPy is imported."""
     log = tmp_path / "log"
-    cold = said(programs.COMMON, tmp_path / "cache", log=log)
+    cold = said(programs.COMMON, tmp_path / "cache", log=log, KIND=kind)
     assert (cold["hits"], cold["misses"]) == (0, 1)
 
-    warm = said(programs.COMMON, tmp_path / "cache", log=log)
+    warm = said(programs.COMMON, tmp_path / "cache", log=log, KIND=kind)
 
     assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
     assert warm["keys"] == cold["keys"]
     launches = [each["parameters"] for each in read_log(log, "launch")]
     assert len(launches) == 6
-    assert [[each[at] for at in (2, 3, 5, 6, 7)] for each in launches] == [
-        [launches[0][at] for at in (2, 3, 5, 6, 7)]
-    ] * 6
+    sizes = (2, 3, 5, 6, 7) if kind == "numba" else (2, 3, 4, 5)  # all but addresses
+    assert [[each[at] for at in sizes] for each in launches] == [[launches[0][at] for at in sizes]] * 6
 
 
 def test_program_that_imports_numba_hits_the_same_entry(tmp_path: Path) -> None:
@@ -65,3 +69,83 @@ def test_changed_global_is_compiled_with_its_new_value(tmp_path: Path) -> None:
     assert changed["keys"] != first["keys"]
     assert said(programs.COMMON, tmp_path, SCALE="3.0", REAL="1")["keys"] == changed["keys"]
     assert said(programs.COMMON, tmp_path)["loaded"] == []
+
+
+@pytest.mark.parametrize("use", programs.USES)
+def test_each_program_hits_what_it_stored_by_either_import(tmp_path: Path, use: str) -> None:
+    """Whatever a program does to Numba: it hits in its second process and with the real import, with one key."""
+    program, why = programs.DIFFERENT[use], programs.USES[use][1]
+    said(programs.COMMON, tmp_path)
+
+    cold, warm, real = (said(program, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+    assert cold["keys"] == warm["keys"] == real["keys"]
+    assert (warm["loaded"] == []) is (why is None)
+    assert re.search(why or "^$", warm["why"])
+
+
+def test_kernel_launched_before_and_after_numba_is_imported_counts_once(tmp_path: Path) -> None:
+    """A kernel that was found without Numba is the same kernel with it: each signature is one hit."""
+    cold = said(programs.BOTH_WAYS, tmp_path)
+    warm = said(programs.BOTH_WAYS, tmp_path)
+
+    assert (cold["hits"], cold["misses"]) == (0, 2)
+    assert (warm["hits"], warm["misses"], warm["why"]) == (2, 0, "")
+    assert warm["keys"] == cold["keys"] == said(programs.BOTH_WAYS, tmp_path, REAL="1")["keys"]
+
+
+@pytest.mark.parametrize(
+    "variable", ["NUMBA_OPT", "NUMBA_CUDA_DEBUGINFO", "NUMBA_LOOP_VECTORIZE", "NUMBA_CUDA_ENABLE_NRT"]
+)
+def test_variable_of_numba_counts_without_numba(tmp_path: Path, variable: str) -> None:
+    """A changed NUMBA_* variable that changes code is a miss, whose entry both imports hit."""
+    first, value = said(programs.COMMON, tmp_path), "0" if variable in ("NUMBA_OPT", "NUMBA_LOOP_VECTORIZE") else "1"
+
+    cold, warm, real = (said(programs.COMMON, tmp_path, **env, **{variable: value}) for env in ({}, {}, {"REAL": "1"}))
+
+    assert cold["misses"] == 1
+    assert cold["keys"] == warm["keys"] == real["keys"] != first["keys"]
+    assert (warm["hits"], real["hits"]) == (1, 1)
+
+
+def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
+    """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
+    (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")
+    said(programs.COMMON, tmp_path / "cache")
+
+    found = [said(programs.COMMON, tmp_path / "cache", cwd=tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
+
+    assert "numba" in found[1]["loaded"]
+    assert found[0]["keys"] == found[1]["keys"] == found[2]["keys"]
+    assert found[1]["hits"] == found[2]["hits"] == 1
+
+
+def test_checkout_in_front_of_the_installed_numba_is_imported(tmp_path: Path) -> None:
+    """A package that an import would take from another folder than its metadata is keyed by content, by Numba's way."""
+    spec = importlib.util.find_spec("numba_cuda")
+    assert spec is not None
+    (tmp_path / "checkout").mkdir()
+    shutil.copytree(Path(str(spec.origin)).parent, tmp_path / "checkout" / "numba_cuda")
+    path = {"PYTHONPATH": f"{tmp_path / 'checkout'}:{environment(build())['PYTHONPATH']}"}
+    stored = said(programs.COMMON, tmp_path / "cache")
+
+    cold, warm, real = (said(programs.COMMON, tmp_path / "cache", **env, **path) for env in ({}, {}, {"REAL": "1"}))
+
+    assert "numba" in warm["loaded"]
+    assert cold["keys"] == warm["keys"] == real["keys"] != stored["keys"]
+    assert (cold["misses"], warm["hits"], real["hits"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
+    """A kernel in a mounted bundle is launched without Numba, in an empty cache and in a frozen one."""
+    stored = said(programs.COMMON, tmp_path / "cache", KIND=kind)
+    cache = KernelCache(tmp_path / "cache")
+    cache.export_bundle(tmp_path / "all.kcache")
+
+    for mode in ("readwrite", "frozen"):
+        env = {"NUMBA_KCACHE_TIERS": str(tmp_path / "all.kcache"), "NUMBA_KCACHE_MODE": mode, "KIND": kind}
+        found = said(programs.COMMON, tmp_path / mode, **env)
+
+        assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])

@@ -152,3 +152,166 @@ print(json.dumps([found, sorted({"numba", "numba_cuda", "numba_cuda_mlir"} & sys
 """
 )
 """Print the key of a kernel for each value of an argument; or why there is none."""
+
+_BODY = """
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = helper(x[i])
+
+KERNELS = [kernel]
+kernel[1, 64](Memory(), Memory())
+"""
+
+USES = {
+    "attribute of the stand-in replaced": (
+        """
+@cuda.jit(device=True)
+def twice(x):
+    return x + x
+cuda.own = twice
+
+@cuda.jit(device=True)
+def helper(x):
+    return cuda.own(x)
+""",
+        "uses .* on the host",
+    ),
+    "attribute of Numba replaced": (
+        """
+import numba.cuda
+@numba.cuda.jit(device=True)
+def twice(x):
+    return x + x
+numba.cuda.own = twice
+
+@cuda.jit(device=True)
+def helper(x):
+    return cuda.own(x)
+""",
+        "",
+    ),
+    "overload": (
+        """
+from numba.cuda.extending import overload
+def helper(x):
+    raise NotImplementedError
+@overload(helper)
+def of_helper(x):
+    return lambda x: x * 3 + cuda.threadIdx.x
+""",
+        "",
+    ),
+    "setting of the program": (
+        """
+from numba.cuda.core import config
+config.LOOP_VECTORIZE = 1 - config.LOOP_VECTORIZE
+@cuda.jit(device=True)
+def helper(x):
+    return x * 3
+""",
+        "",
+    ),
+    "another user of Numba": (
+        """
+@cuda.jit(device=True)
+def helper(x):
+    return x * 3
+import numba
+""",
+        "",
+    ),
+    "device function of a module that imports Numba": (
+        """
+import types
+other = types.ModuleType("other")
+text = "from numba import cuda\\n@cuda.jit(device=True)\\ndef helper(x):\\n    return x + cuda.threadIdx.x"
+exec(text, other.__dict__)
+sys.modules["other"] = other
+@cuda.jit(device=True)
+def helper(x):
+    return other.helper(x) + 1
+""",
+        "",
+    ),
+    "device function of a module with the stand-in": (
+        """
+import types
+other = types.ModuleType("other")
+other.cuda = cuda
+exec("@cuda.jit(device=True)\\ndef helper(x):\\n    return x + cuda.threadIdx.x", other.__dict__)
+sys.modules["other"] = other
+@cuda.jit(device=True)
+def helper(x):
+    return other.helper(x) + 1
+""",
+        None,
+    ),
+    "closure, default and tuple of functions": (
+        """
+def made(factor):
+    @cuda.jit(device=True)
+    def inner(x):
+        return x * factor + cuda.threadIdx.x
+    @cuda.jit(device=True, fastmath=True)
+    def helper(x, more=2):
+        return inner(x) + more
+    return helper
+helper = made(3.0)
+""",
+        None,
+    ),
+    "imported names, math and a type": (
+        """
+import math
+grid, float32 = cuda.grid, cuda.float32
+@cuda.jit(device=True)
+def helper(x):
+    part = cuda.local.array(4, float32)
+    part[0] = math.sqrt(x)
+    return part[0] + grid(1)
+""",
+        None,
+    ),
+    "library device functions": (
+        """
+@cuda.jit(device=True, inline="always")
+def helper(x):
+    v = cuda.float32x2(x, x)
+    h = cuda.fp16.hsin(cuda.types.float16(x))
+    cuda.threadfence()
+    return v.x + cuda.libdevice.fast_sinf(v.y) + cuda.shfl_xor_sync(-1, x, 1) + h
+""",
+        None,
+    ),
+}  # fmt: skip
+"""Ways in which a program may define `helper`, and why Numba is imported: "" by the program, None: it is not."""
+
+DIFFERENT = {name: START + text + _BODY + END for name, (text, _why) in USES.items()}
+"""A program for each of `USES`."""
+
+BOTH_WAYS = (
+    START
+    + """
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] * 2
+
+KERNELS, own, other = [kernel], Memory(), Memory(typestr="<f8")
+kernel[1, 64](own, own)
+import numba
+for _ in range(2):
+    kernel[1, 64](own, own)
+    kernel[1, 64](own, other)
+    kernel[2, 32](own, own)
+    kernel.forall(64)(own, own)
+import numpy
+kernel[1, 64](numpy.ones(64, "f4"), own)
+assert len(kernel.overloads) == len(kernel.signatures) == 2, kernel.overloads
+"""
+    + END
+)
+"""Launches before and after Numba is imported, with two signatures, and one by Numba's dispatcher."""

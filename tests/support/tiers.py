@@ -52,6 +52,9 @@ class MemoryTier:
         self.manifests[family] = encode_manifest(family, list(variants))
         return self
 
+    def targets(self) -> tuple[str, ...]:
+        return ()
+
     def get(self, kind: int, key: str) -> bytes | None:
         self._operation("get", key)
         if kind > SIGNATURE:

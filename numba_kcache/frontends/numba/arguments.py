@@ -67,10 +67,10 @@ class LightType:
         ndim, layout, mutable: As in Numba's type of an array; no axes and no layout for a number.
     """
 
-    __slots__ = ("code", "form", "layout", "mutable", "ndim")
+    __slots__ = ("code", "described", "form", "layout", "mutable", "ndim")
 
     def __init__(self, form: Any, code: str, ndim: int = -1, layout: str = "", *, mutable: bool = True) -> None:
-        self.code, self.ndim, self.layout, self.mutable = code, ndim, layout, mutable
+        self.described = self.code, self.ndim, self.layout, self.mutable = code, ndim, layout, mutable
         self.form = (
             ("array", "Array", form, (ndim, layout, mutable, True)) if layout else form
         )  # as Flavour.form_of_type
@@ -79,7 +79,7 @@ class LightType:
         return type(other) is LightType and self.form == other.form
 
     def __hash__(self) -> int:
-        return hash((self.code, self.ndim, self.layout, self.mutable))
+        return hash(self.described)
 
     def __str__(self) -> str:
         name = NUMPY_NAMES[self.code]
@@ -265,7 +265,10 @@ def slot_of(flavour: Flavour, kind: Any, launcher: Any = None, is_cast: bool = F
     """
     if type(kind) is LightType and not kind.layout:
         return number_slot(kind.code)
-    if type(kind) is LightType and flavour.array_slot is None:
+    if type(kind) is LightType and flavour.array_slot is not None:
+        of_numba: Slot = flavour.array_slot(kind, launcher)
+        return of_numba
+    if type(kind) is LightType:
         size = SCALAR_SIZES[kind.code]
         return ArraySlot(kind, _Unmade, element=kind.code, item_bytes=size, passed_as=flavour.array_letters)
     parts, cls = surface(flavour), type(kind)

@@ -18,7 +18,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, RunsUncached, Session, Wanted, declared
+from ...engine import Request, Resolution, RunsUncached, Session, declared
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
 from ...model import Artifact, Choice, Target
@@ -323,20 +323,20 @@ class PythonResolutions(Resolutions):
         unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
         return [functools.partial(self.resolve, choice, each) for each in unknown]
 
-    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
+    def request_for(self, choice: Choice, variant: Variant) -> Request:
         """Make the requests of a choice from one reading of the function."""
         make = functools.partial(kernel_request, self.definition, read_function(self.definition), variant)
-        return Wanted(make(choice.target, choice.ptx_target), choice, make)
+        return make(choice.target, choice.ptx_target)._replace(choice=choice, make=make)
 
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
         with self.definition.compiler_lock():
-            wanted = self.wanted(choice, variant)
-        request, is_counted = wanted.request, False
+            request = self.request_for(choice, variant)
+        is_counted = False
         if not request.uncacheable or self.compiles_uncached():
             try:
-                return self._warned(session.resolve(wanted))
+                return self._warned(session.resolve(request))
             except UncacheableError as error:
                 request, is_counted = request._replace(uncacheable=error.why), True
         session.refuse(request, is_counted=is_counted)

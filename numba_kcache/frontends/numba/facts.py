@@ -16,7 +16,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, candidates, only
+from ...engine import Request
 from ...keys import component, derive
 from ...model import NO_TARGET
 from ...model.json_values import read_json
@@ -54,7 +54,7 @@ def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] |
     name = derive(request.components)
     known = found_in.setdefault(session, {})
     if name not in known:
-        found = session.first(candidates(session, only(request)), is_counted=False)
+        found = session.first(session.candidates(request), is_counted=False)
         is_usable = found is not None and _is_importable(session.components(request)[-1].value)
         known[name] = _read(found.artifact.cubin) if found is not None and is_usable else None
     facts: dict[str, Any] | None = known[name]
@@ -65,7 +65,9 @@ def _read(stored: bytes) -> dict[str, Any] | None:
     """The facts, if they have the form of facts: stored bytes may be anything's."""
     try:
         found = read_json(stored)
-        is_sound = all(type(found[name]) is dict for name in ("names", "forms", "modules", "added", "scalars"))
+        is_sound = all(
+            type(found[name]) is dict for name in ("names", "forms", "modules", "added", "scalars", "options")
+        )
         is_sound = is_sound and found["scalars"].keys() >= set(CODES) and len(found["environment"]) == 2
         return found if is_sound and {"debug", "opt"} <= found.keys() else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

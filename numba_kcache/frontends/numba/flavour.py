@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ToolchainMissingError
 from ...keys import Component, Plain
+from ...launch import is_c_contiguous
 from ...model import NamedTuple
 from .configuration import Place, Registration, Registries, loaded
 from .value import AlwaysRefused, Refused, Trust, value_form
@@ -224,17 +225,26 @@ class Flavour(Registries):
         has_lines = bool(options.get("debug") or options.get("lineinfo"))
         return Jitted(options, opaque, links, has_lines, pysig)
 
-    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The options of a function as `cuda.jit` fills them in, without asking the Numba.
 
         Args:
             given: The options of the user.
             debug, opt: The settings that are their defaults.
+            known: The options without given ones, as a process with the Numba observed them (`observed_options`).
 
         Raises:
             Refused: Only the Numba can tell.
         """
-        raise Refused("only Numba fills in its options")
+        raise NotImplementedError
+
+    def observed_options(self) -> dict[str, Any]:
+        """The options of a kernel that is given none, if only the Numba can tell them."""
+        return {}
+
+    def layout_of(self, memory: Any) -> str:
+        """The layout of an array of another library."""
+        return "C" if is_c_contiguous(memory) else "A"
 
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool

@@ -35,6 +35,7 @@ from .value import (
     RefusedByName,
     Unread,
     name_of,
+    real_of,
     shown,
     state_of,
     value_form,
@@ -342,6 +343,8 @@ class Reader:
                 value = vars(builtins).get(where, ABSENT)
                 if getattr(function, "__builtins__", None) is not vars(builtins):
                     raise RefusedByName("its __builtins__ are not those of Python", name)
+        standing = self.trust.standing
+        value = real_of(value) if type(value) in standing else value
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self.is_added(value, attribute)):
                 break
@@ -350,6 +353,7 @@ class Reader:
             scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
             owner = self.trust.homes.get(id(value), owner)
             home, value = owner, self.trust.attribute(value, attribute)
+            value = real_of(value) if type(value) in standing else value
         if value is ABSENT:
             return "undefined"
         goal = self.values.get((at, where))
@@ -433,6 +437,8 @@ class Reader:
 
             return extension_form(self, kind, edges)
 
+        if type(value) in self.trust.standing:
+            return self.other_form(real_of(value), edges)
         pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
             if state := state_of(pinned, self.flavour.stateful):

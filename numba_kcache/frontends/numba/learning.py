@@ -37,7 +37,7 @@ def learn(home: Home) -> None:
     """Observe the facts of a Numba that this package has just imported."""
     flavour = front_end(home.kind).flavour
     try:
-        if not (os.path.exists(CONFIG_FILE) or import_module(flavour.config).ENABLE_CUDASIM):
+        if not (os.path.exists(CONFIG_FILE) or flavour.setting("ENABLE_CUDASIM")):
             _observed[home.kind] = request_of(home, flavour), json.dumps(_observe(home, flavour)).encode()
     except Exception:  # another version of Numba, or a broken one: what fails here fails later with its own error
         _observed.pop(home.kind, None)
@@ -89,7 +89,8 @@ def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:
     return {
         "names": names, "forms": forms, "modules": modules, "added": added,
         "scalars": {code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in CODES},
-        "environment": environment, "debug": config.CUDA_DEBUGINFO_DEFAULT, "opt": config.OPT != 0,
+        "environment": environment,
+        "options": flavour.observed_options(), "debug": config.CUDA_DEBUGINFO_DEFAULT, "opt": config.OPT != 0,
     }  # fmt: skip
 
 

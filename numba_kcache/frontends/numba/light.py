@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-from ...engine import LOOKING, Resolution, Session, Wanted, candidates, process_session
+from ...engine import LOOKING, Request, Resolution, Session, process_session
 from ...keys import components
-from ...launch import CODES, Unfit, is_c_contiguous, memory_of
+from ...launch import CODES, Unfit, memory_of
 from ...model import Choice, Target
 from .. import Variant
 from .arguments import LightType, Signature
@@ -29,7 +29,7 @@ from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definit
 from .facts import facts_of
 from .flavour import Declared, Flavour, surface
 from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
-from .value import Refused, Trust
+from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
 
@@ -43,7 +43,7 @@ class LightTrust(Trust):
         packages: As for `Trust`.
     """
 
-    stand_in = StandIn
+    stand_in, standing = StandIn, ()
 
     def __init__(self, facts: Mapping[str, Any], home: Home, packages: frozenset[str]) -> None:
         super().__init__(packages)
@@ -103,7 +103,7 @@ class LightFlavour(Flavour):
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a function, as `cuda.jit` fills them in."""
         facts = self.facts
-        found = self.row.default_options(given, debug=facts["debug"], opt=facts["opt"])
+        found = self.row.default_options(given, debug=facts["debug"], opt=facts["opt"], known=facts["options"])
         if found["link"] or found["extensions"] or found["shared_memory_carveout"] is not None:
             raise Refused("only Numba reads its options")
         return found
@@ -181,7 +181,7 @@ class LightFlavour(Flavour):
         element = None if memory is None else memory.element
         if memory is None or element is None or element not in self.facts["scalars"]:
             return None
-        layout = "C" if is_c_contiguous(memory) else "A"
+        layout = self.row.layout_of(memory)
         return LightType(
             self.facts["scalars"][element], element, len(memory.shape), layout, mutable=not memory.readonly
         )
@@ -334,7 +334,7 @@ class StandInResolutions(PythonResolutions):
         if definition.is_light and (not variant or has_light_types(variant)):
             wanted = self._without_numba(choice, variant)
             if wanted is not None and session.settings.mode in LOOKING:
-                found = session.first(candidates(session, wanted))
+                found = session.first(session.candidates(wanted))
                 if found is not None:
                     return self._warned(found)
             if wanted is not None and find_spec(definition.home.marks[0]) is None:
@@ -345,16 +345,16 @@ class StandInResolutions(PythonResolutions):
         definition.need("its types are Numba's")
         return super()._new_resolution(session, choice, variant)
 
-    def _without_numba(self, choice: Choice, variant: Variant) -> Wanted | None:
+    def _without_numba(self, choice: Choice, variant: Variant) -> Request | None:
         """Make the requests of a choice from the facts; None if Numba is needed, or was loaded meanwhile."""
         definition = self.definition
         try:
-            found = self.wanted(choice, variant)
+            found = self.request_for(choice, variant)
         except Exception as error:  # another thread has just loaded Numba, or the stored facts are of another form
             definition.need(f"looking it up without Numba raised {error!r}")
             return None
-        if found.request.uncacheable:
-            definition.need(found.request.uncacheable)
+        if found.uncacheable:
+            definition.need(found.uncacheable)
         return None if definition.is_real else found
 
     def _warned(self, found: Resolution) -> Resolution:
@@ -407,6 +407,7 @@ def stand_in(name: str, kind: str, make_kernel: Callable[..., Any]) -> None:
         make_kernel: `cached_kernel`.
     """
     home, modules[kind] = HOMES[kind], name
+    standing.update((StandIn, StandInModule, DeviceFunction))
     HOST["jit"] = functools.partial(jit, make_kernel)
     sys.modules[name].__class__ = StandInModule
     for path in ("", *home.modules):

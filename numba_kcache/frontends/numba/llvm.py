@@ -114,7 +114,7 @@ class LlvmFlavour(Flavour):
         """Make Numba fill its registries, as its first compile does."""
         parts.cuda_target.target_context.refresh()
 
-    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool) -> dict[str, Any]:
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The options of a kernel or device function, as `cuda.jit` fills them in."""
         given = {name: value for name, value in given.items() if value is not None}
         is_device = bool(given.get("device"))

@@ -159,6 +159,23 @@ class MlirFlavour(Flavour):
         """Make numba-cuda-mlir fill its registries, as its first compile does."""
         parts.mlir_target.ensure_initialized()
 
+    def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
+        """The observed options of a kernel or device function, with given ones that change nothing else."""
+        if given.keys() - _PLAIN_OPTIONS:
+            raise Refused("only numba-cuda-mlir fills in its options")
+        return {**known, **given}
+
+    def observed_options(self) -> dict[str, Any]:
+        """The options of a kernel that is given none."""
+        found = _declare(_default, {}).targetoptions
+        return found | {"inline": f"{found['inline'].__module__}.{found['inline'].__qualname__}"}
+
+    def layout_of(self, memory: Any) -> str:
+        """The layout of an array of another library: numba-cuda-mlir knows `"F"` too."""
+        from .mlir_arguments import layout_of
+
+        return layout_of(memory.shape, memory.strides, memory.item_bytes)
+
     def read_options(
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
     ) -> Iterable[Any]:
@@ -336,6 +353,14 @@ DECORATOR_OPTIONS = (
 VARARGS = 0x04  # in `co_flags`, as named by `inspect`
 
 
+_PLAIN_OPTIONS = {"device", "fastmath", "forceinline", "lineinfo", "max_registers"}
+"""Options that `cuda.jit` takes over as they are given."""
+
+
+def _default() -> None:
+    """A function to which `cuda.jit` gives no options."""
+
+
 class MlirDefinition(PythonDefinition):
     """A Python function or a dispatcher of numba-cuda-mlir's `cuda.jit` as a kernel.
 
@@ -430,7 +455,7 @@ class MlirDefinition(PythonDefinition):
     def launcher(self, loaded: LoadedKernel, variant: Variant, **more: Any) -> TypedLauncher | None:
         """Make the launcher for arguments of these types; None if the dispatcher's launch is needed."""
         made = super().launcher(loaded, variant, **more)
-        if made is not None:
+        if made is not None and PACKAGE in sys.modules:
             watch_context(loaded)
         return made
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...launch import Call, Memory, Slot, Unfit, is_exported, memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
-from .arguments import SettledSlot, codes_of, slot_of
+from .arguments import LightType, SettledSlot, codes_of, slot_of
 from .flavour import Flavour, surface
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
 
 
 def _type_of_memory(flavour: Flavour, memory: Memory) -> Any:
-    layout = _layout_of(memory.shape, memory.strides, memory.item_bytes)
+    layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
     return _array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
 
 
@@ -74,7 +74,8 @@ def _array_type(flavour: Flavour, element: str, ndim: int, layout: str, readonly
     return None if dtype is None else types.Array(dtype, ndim, layout, readonly=readonly)
 
 
-def _layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
+def layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
+    """The layout of an array of another library."""
     if strides is None or not shape or tuple(strides) == _packed(shape, item_bytes):
         return "C"
     return "F" if tuple(strides) == _packed(shape[::-1], item_bytes)[::-1] else "A"
@@ -104,9 +105,10 @@ class MlirArraySlot(ArraySlot):
 
     def __init__(self, kind: Any, launcher: TypedLauncher) -> None:
         flavour = launcher.flavour
-        element = _element_of(flavour, kind.dtype)
+        is_light = type(kind) is LightType
+        element = kind.code if is_light else _element_of(flavour, kind.dtype)
         item_bytes = SCALAR_SIZES[element] if element else _unit_of(flavour, kind)
-        own, letters = surface(flavour).DeviceNDArray, flavour.array_letters
+        own, letters = LightType if is_light else surface(flavour).DeviceNDArray, flavour.array_letters
         super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
         self.launcher: TypedLauncher = launcher
 
@@ -121,6 +123,8 @@ class MlirArraySlot(ArraySlot):
             if call is None:
                 raise OtherTypes
             found = _memory_of(value, call)
+            if found is None and type(self.kind) is LightType:
+                raise OtherTypes
             if found is None:
                 return _host_values(self.launcher.flavour, value, self.kind, self.item_bytes, call)
             memory = self._of_this_type(*found, call)
@@ -129,7 +133,12 @@ class MlirArraySlot(ArraySlot):
     def _of_this_type(self, memory: Memory, keeper: object, call: Call) -> Memory:
         """The memory of an array of another library."""
         module = self.launcher.module
-        if _type_of_memory(self.launcher.flavour, memory) != self.kind:
+        if type(self.kind) is LightType:
+            own = layout_of(memory.shape, memory.strides, memory.item_bytes), not memory.readonly
+            is_same = (memory.element, len(memory.shape), *own) == self.kind.described
+        else:
+            is_same = _type_of_memory(self.launcher.flavour, memory) == self.kind
+        if not is_same:
             raise OtherTypes
         if module.device_of is not None and memory.address:
             device = module.device_of(memory.address) if memory.device is None else memory.device

@@ -18,6 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ...model import NamedTuple
+from .value import real_of
 
 _DEVICE = """
     activemask all_sync any_sync atomic ballot_sync blockDim blockIdx brev cbrt clz const eq_sync ffs fma grid gridDim
@@ -48,6 +49,7 @@ class Home(NamedTuple):
     Args:
         kind: The kind of its kernels.
         cuda: The module that it stands for.
+        target: The module and name of its target, which has the typing context.
         marks: Top-level modules by which this Numba is recognised as loaded.
         modules: Modules of device code in it; all their names are device code's.
         names: The names of its device code.
@@ -55,6 +57,7 @@ class Home(NamedTuple):
 
     kind: str
     cuda: str
+    target: tuple[str, str]
     marks: tuple[str, ...]
     modules: frozenset[str]
     names: frozenset[str]
@@ -65,9 +68,12 @@ class Home(NamedTuple):
 
 
 HOMES = {
-    "numba": Home("numba", "numba.cuda", ("numba", "numba_cuda"), frozenset(_MODULES.split()), DEVICE),
+    "numba": Home(
+        "numba", "numba.cuda", ("numba.cuda.descriptor", "cuda_target"), ("numba", "numba_cuda"),
+        frozenset(_MODULES.split()), DEVICE,
+    ),
     "mlir": Home(
-        "mlir", "numba_cuda_mlir.cuda", ("numba_cuda_mlir",),
+        "mlir", "numba_cuda_mlir.cuda", ("numba_cuda_mlir.descriptor", "mlir_target"), ("numba_cuda_mlir",),
         frozenset(f"{_MODULES} const local shared vector vector_types".split()),
         DEVICE | {"inline_ptx", "local_array", "shared_array"},
     ),
@@ -97,32 +103,49 @@ def real(home: Home, why: str) -> Any:
     return module
 
 
-class StandIn:
+class Standing:
+    """The base of stand-ins: a Numba that finds one in code that was not copied asks for its type."""
+
+    _home: Home
+
+    def _stands_for(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type of the object that it stands for."""
+        module, name = self._home.target
+        if module not in sys.modules:
+            raise AttributeError("Numba is not loaded")
+        return getattr(sys.modules[module], name).typing_context.resolve_value_type(self._stands_for())
+
+
+class StandIn(Standing):
     """An object of a Numba that only device code uses; by any use on the host it is Numba's own."""
 
     def __init__(self, home: Home, path: str) -> None:
         self._home, self._path = home, path
         self.__module__ = modules[home.kind]
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # Python and its tools probe such names on any object
             raise AttributeError(f"cuda.{self._path} has no attribute {name!r}")
-        return getattr(self._numba_object(), name)
+        return getattr(self._stands_for(), name)
 
     def __getitem__(self, item: Any) -> Any:
-        return self._numba_object()[item]
+        return self._stands_for()[item]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._numba_object()(*args, **named)
+        return self._stands_for()(*args, **named)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or bool(self._numba_object() == real_of(other))
+        return self is other or bool(self._stands_for() == real_of(other))
 
     def __hash__(self) -> int:
-        return hash(self._numba_object())
+        return hash(self._stands_for())
 
     def __repr__(self) -> str:
         return f"<stand-in for {self._home.cuda}.{self._path}>"
@@ -131,10 +154,9 @@ class StandIn:
         return _made, (self._home.kind, self._path)
 
 
-class StandInModule(ModuleType):
+class StandInModule(Standing, ModuleType):
     """A module of a Numba until that is loaded: its `cuda`, or a module in that."""
 
-    _home: Home
     _path: str
 
     def __getattr__(self, name: str) -> Any:
@@ -145,10 +167,9 @@ class StandInModule(ModuleType):
             return functools.partial(found, home)
         if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
             return _made(home.kind, f"{self._path}.{name}".lstrip("."))
-        found = getattr(self._numba_object(), name)
-        return functools.partial(_with_real, home, found) if is_top and name in _TAKE_FUNCTIONS else found
+        return getattr(self._stands_for(), name)
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         path = self._path
         found = real(self._home, f"the program uses {self.__name__} on the host")
         return functools.reduce(getattr, path.split("."), found) if path else found
@@ -157,13 +178,13 @@ class StandInModule(ModuleType):
         if name.startswith("_"):
             super().__setattr__(name, value)
         else:
-            setattr(self._numba_object(), name, real_of(value))
+            setattr(self._stands_for(), name, real_of(value))
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._numba_object(), name)
+        delattr(self._stands_for(), name)
 
     def __dir__(self) -> list[str]:
-        return dir(self._numba_object())
+        return dir(self._stands_for())
 
 
 @functools.cache
@@ -176,7 +197,7 @@ def _made(kind: str, path: str) -> Any:
 # -- decorators ------------------------------------------------------------------------------------------------------
 
 
-class DeviceFunction:
+class DeviceFunction(Standing):
     """A device function under a stand-in's `jit`, of which Numba makes nothing yet.
 
     Args:
@@ -192,25 +213,23 @@ class DeviceFunction:
         self._defaults = [*map(id, function.__defaults__ or ())]
         self._dispatcher: Any = None
 
-    def _numba_object(self) -> Any:
+    def _stands_for(self) -> Any:
         from .copies import copied
 
-        if self._dispatcher is None:
-            jit = real(self._home, f"{self.__qualname__} is used on the host").jit
-            function = copied(self.py_func)
-            given = (function,) if self._signatures is None else (self._signatures,)
-            made = jit(*given, device=True, **self._given)
-            self._dispatcher = made if self._signatures is None else made(function)
-        copied(self.py_func)
+        jit = real(self._home, f"{self.__qualname__} is used on the host").jit
+        function = copied(self.py_func)
+        if self._dispatcher is None:  # a function that calls itself has made it meanwhile
+            decorate = jit(self._signatures, device=True, **self._given)
+            self._dispatcher = decorate(function)
         return self._dispatcher
 
     def __call__(self, *args: Any) -> Any:
-        return self._numba_object()(*args)
+        return self._stands_for()(*args)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{self.py_func.__name__} has no attribute {name!r}")
-        return getattr(self._numba_object(), name)
+        return getattr(self._stands_for(), name)
 
     def __reduce__(self) -> Any:
         return self.__qualname__
@@ -219,38 +238,15 @@ class DeviceFunction:
 def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: bool = False, **given: Any) -> Any:
     """Make a cached kernel or a device function; the options are those of Numba's `cuda.jit`."""
     signatures = None if type(thing) is FunctionType else thing
-    given = {name: value for name, value in given.items() if name != "cache"}
+    given = {name: value for name, value in given.items() if name != "cache" or type(value) is not bool}
 
     def decorate(function: FunctionType) -> Any:
         if device:
             return DeviceFunction(home, function, given, signatures)
-        return make_kernel(function, kind=home.kind, **given)
+        return make_kernel(function, kind=home.kind, signature=signatures, **given)
 
     return decorate(thing) if type(thing) is FunctionType else decorate
 
 
 HOST: dict[str, Any] = {}
 """Names of the host that do not import Numba; each is called with the row first."""
-
-_TAKE_FUNCTIONS = frozenset(
-    ("compile", "compile_all", "compile_for_current_device", "compile_ptx", "compile_ptx_for_current_device",
-     "guvectorize", "reduce", "Reduce", "vectorize")
-)  # fmt: skip
-"""Numba's functions and decorators that compile functions of the program."""
-
-
-def _with_real(home: Home, made: Any, *args: Any, **named: Any) -> Any:
-    """Call a function of Numba with real objects in place of stand-ins, also in the functions that it is given."""
-    from .copies import copied
-
-    given = [copied(each) if type(each) is FunctionType else real_of(each) for each in args]
-    found = made(*given, **{name: real_of(each) for name, each in named.items()})
-    is_decorator = type(found) is FunctionType and not any(type(each) is FunctionType for each in args)
-    return functools.partial(_with_real, home, found) if is_decorator else found
-
-
-def real_of(value: Any) -> Any:
-    """Numba's object in place of a stand-in; others unchanged."""
-    from .copies import stands_in
-
-    return value._numba_object() if stands_in(value) else value

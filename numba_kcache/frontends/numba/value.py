@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from _frozen_importlib import BuiltinImporter, FrozenImporter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cached_property
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -82,6 +82,15 @@ class Unread(RefusedByName):
     """A registration cannot be read that any code may use, or none: raised with what `RefusedByName` has, and it."""
 
 
+standing: set[type] = set()
+"""Classes of stand-ins for a compiler's objects, once the program has imported one."""
+
+
+def real_of(value: Any) -> Any:
+    """The compiler's object in place of a stand-in; others unchanged."""
+    return value._stands_for() if type(value) in standing else value
+
+
 class Trust(dict[str, bool]):
     """A record of which loaded modules, by name, belong to the interpreter or to packages whose version is in the key.
 
@@ -93,10 +102,12 @@ class Trust(dict[str, bool]):
         packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.
 
     Attributes:
+        standing: Classes of stand-ins, in whose place the objects that they stand for are read.
         homes: The names of modules in the key, by id, of those that stand in for others (light).
         stand_in: The class of objects that stand in for others.
     """
 
+    standing: Container[type] = standing
     homes: Mapping[int, str] = {}
     stand_in: type | None = None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, Session, only
+from ...engine import Request, Resolution, Session
 from ...errors import (
     FrozenCacheError,
     KCacheError,
@@ -132,7 +132,7 @@ class LinkedResolutions(Resolutions):
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         whole = self._whole.resolve(choice, variant)
         try:
-            return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
+            return session.resolve(self.definition.link_request(whole.artifact, whole.key))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
         except Exception as error:
@@ -142,7 +142,7 @@ class LinkedResolutions(Resolutions):
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))
             self._whole.give_up(whole, known)
         whole = self._whole.resolve(choice, variant)
-        return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
+        return session.resolve(self.definition.link_request(whole.artifact, whole.key))
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request for keys and look-ups, assuming LTO-IR of the present compilers and headers."""
@@ -157,7 +157,7 @@ class LinkedResolutions(Resolutions):
         if not module.is_hit:
             return module
         linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
-        request = only(self.definition.link_request(linked_from, module.key))
+        request = self.definition.link_request(linked_from, module.key)
         return self.session().explain(request, asks_why=asks_why)
 
     def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
