@@ -367,6 +367,7 @@ class _ProcessCache(KernelCache):
         """
         return process_events.subscribe(callback)
 
+    @shortening
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """Do the same as `KernelCache.register_bundle`; the bundle stays registered after `configure`."""
         report = super().register_bundle(path_or_package_resource)

@@ -31,7 +31,7 @@ from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..keys import Plain
 from ..model import NO_TARGET, Event, EventKind, trouble
-from ..toolchain.build_id import build_of
+from ..toolchain.locating import build_of
 from ..toolchain.packages import imported_digest
 from .compute_arguments import Unkeyed, argument_forms
 

@@ -4,8 +4,9 @@ Promise     The interface of cuda.core's `ProgramCacheResource`: bytes or code u
             the last writer wins. Stored bytes are verified; a failure to store is reported, and the program still gets
             its code. Code of another build of NVRTC or nvJitLink is a miss; cuda.core's own key has only a version.
 Method      An entry is made by `get_or_build`: its components are cuda.core's key and the compilers of this process. A
-            miss is counted when the code is stored, with the time since the look-up. Between the two, what NVRTC asks
-            the file system on that thread is recorded: code that depends on files is stored under the transcript.
+            miss is counted when the code is stored, with the time since the look-up. From the first of them on, what
+            NVRTC asks the file system on a thread is recorded: each code is stored under all that was asked since its
+            own look-up.
 Not here    The contents of cuda.core's key.
 Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
 """
@@ -13,7 +14,6 @@ Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract 
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from ..engine import Session, process_session
 from ..engine.built import ALONE, find_built, keep_built, remove_built
 from ..errors import OptionError, ToolchainMissingError
 from ..headers import HeadersRead
-from ..headers.observer import begin_observing, end_observing, unobservable
+from ..headers.observer import Event, Mark, begin_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
 from ..toolchain.loaded import load_compilers, mapped_handle
 
 _LABEL = "cuda.core program"
 _LIBRARIES = ("nvrtc", "nvJitLink")
-_MISSED_LIMIT = 256
+MISSED_LIMIT = 256
 
 
 class Programs:
@@ -46,8 +46,8 @@ class Programs:
         if cache is not None and not isinstance(getattr(cache, "session", None), Session):
             raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache", "give a KernelCache(...)")
         self._cache = cache
-        self._missed: dict[bytes, float] = {}
-        self._pending = threading.local()
+        self._missed: dict[bytes, tuple[float, int, Mark | None]] = {}
+        self._has_forgotten = False
 
     def __getitem__(self, key: bytes | str) -> bytes:
         """The code of a key.
@@ -59,23 +59,22 @@ class Programs:
         name = _key_bytes(key)
         found = find_built(self._session(), self._components(name), _LABEL, _search())
         if found is None:
-            if len(self._missed) >= _MISSED_LIMIT:
-                self._missed.clear()
-            self._missed[name] = time.perf_counter()
-            self._begin_recording(name)
+            self._begin(name)
             raise KeyError(key)
         return found.payloads[ALONE]
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
         """Store code under a key: bytes, or an `ObjectCode`; if that holds a path, the file is read."""
         name, code = _key_bytes(key), _code_bytes(value)
-        headers = self._recorded(name)
-        now = time.perf_counter()
-        seconds = now - self._missed.pop(name, now)
+        now_s = time.perf_counter()
+        began_s, since_ns, mark = self._missed.pop(name, (now_s, 0, None))
+        headers = self._read(since_ns, mark)
         label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
         meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
         components = self._components(name)
-        keep_built(self._session(), components, code, label=label[:1024], meta=meta, seconds=seconds, headers=headers)
+        keep_built(
+            self._session(), components, code, label=label[:1024], meta=meta, seconds=now_s - began_s, headers=headers
+        )
 
     def __delitem__(self, key: bytes | str) -> None:
         """Remove the code of a key from this machine; tiers keep it.
@@ -86,22 +85,26 @@ class Programs:
         if not remove_built(self._session(), self._components(_key_bytes(key)), _search()):
             raise KeyError(key)
 
-    def _begin_recording(self, name: bytes) -> None:
-        """Record what NVRTC asks the file system on this thread, until the code is stored or another is looked up."""
+    def _begin(self, name: bytes) -> None:
+        """Remember a look-up that failed, and record what NVRTC asks on this thread until the code is stored."""
+        forgotten = [name] if name in self._missed else [*self._missed][: len(self._missed) + 1 - MISSED_LIMIT]
+        for each in forgotten:
+            *_, mark = self._missed.pop(each, (0, 0, None))
+            self._has_forgotten |= each != name
+            if mark is not None:
+                mark.end()
         unobservable(self._session().toolchain, is_probed=True)
-        self._recorded(b"")
-        begin_observing()
-        self._pending.of = name, time.time_ns()
+        self._missed[name] = time.perf_counter(), time.time_ns(), begin_observing()
 
-    def _recorded(self, name: bytes) -> HeadersRead:
-        """End the recording of this thread, and return the headers that were read since the look-up of `name`."""
-        of, since_ns = getattr(self._pending, "of", None) or (None, 0)
-        if of != name and name in self._missed:  # it was looked up on another thread, or another one was since
-            return HeadersRead(untracked="what its compile asked for is not known: store it before the next look-up")
-        self._pending.of = None
-        events = [] if of is None else end_observing()
-        if of != name or not events:
-            return HeadersRead()
+    def _read(self, since_ns: int, mark: Mark | None) -> HeadersRead:
+        """The headers that NVRTC read on this thread since a look-up; without a mark it is not known when that was."""
+        events: list[Event] | None = None if self._has_forgotten else []
+        if mark is not None:
+            events = mark.end()
+        if events is None:
+            return HeadersRead(untracked="what its compile asked for is not known")
+        if mark is None or not mapped_handle("nvrtc"):
+            return HeadersRead()  # nobody compiled it here
         return read_elsewhere(events, _search(), self._session().toolchain, since_ns)
 
     def __len__(self) -> int:

@@ -27,7 +27,6 @@ from ..engine.built import ALONE, Built
 from ..errors import FrozenCacheError, KCacheWarning
 from ..headers import HeadersRead
 from ..headers.roots import HeaderSearch
-from ..launch import native
 from ..model import NO_TARGET, Event, EventKind
 from ..model.cubin import read_cubin
 from .turn import Turn, find_or_begin, without_trouble
@@ -167,8 +166,7 @@ class Backend:
                     found.give_up()
                     return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
                 wanted.begin(found)
-                observer.begin_observing()
-                self._pending.of = wanted
+                self._pending.of = wanted, observer.begin_observing()
         return None
 
     def save(self, name: str, cubin: bytes, source: str) -> None:
@@ -191,8 +189,8 @@ class Backend:
 
     def _ended(self) -> tuple[_Compile | None, list[Any]]:
         """End what this thread looked up last, and return it with what NVRTC has asked since."""
-        wanted, self._pending.of = getattr(self._pending, "of", None), None
-        return wanted, [] if wanted is None else native.unwatch()
+        (wanted, mark), self._pending.of = getattr(self._pending, "of", None) or (None, None), None
+        return wanted, (mark.end() if mark else None) or []
 
 
 def replace(compiler: Any, _every_kernel: bool) -> None:

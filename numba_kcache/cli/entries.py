@@ -151,11 +151,12 @@ def _kernel(text: str) -> Any:
         return reduce(getattr, name.split("."), found)
     named = {id(value): name for name, value in vars(found).items()}  # others are in a class, a list, a dict
     with suppress(EntryError):  # there are none
-        kernels = {named.get(id(each), each.__name__): each for each in kernels_of(found)}
+        kernels = {named.get(id(each), each.__name__.rpartition(".")[2]): each for each in kernels_of(found)}
     if name in kernels or (len(kernels) == 1 and not name):
         return kernels[name] if name else next(iter(kernels.values()))
     why = f"{module} has no {name}" if name else f"{module} has {len(kernels)} kernels"
-    raise EntryError(f"cannot explain {text!r}", why, f"write {module}:{' or '.join(kernels) or 'KERNEL'}")
+    names = " or ".join(f"{module}:{each}" for each in kernels or ["KERNEL"])
+    raise EntryError(f"cannot explain {text!r}", why, f"write {names}")
 
 
 @verb()

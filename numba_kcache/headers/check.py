@@ -232,7 +232,9 @@ def toolkit_now(
     """
     within = [*(folder.rstrip("/") + "/" for folder in roots.folders), os.getcwd() + "/", ""]  # by root
     places = [(place, within[place.root] + place.rest) for place in known.places]
-    folders = [(folder, within[folder.root] + folder.rest) for folder in known.absent]
+    folders = [
+        (folder, within[folder.root] + folder.rest) for folder in sorted(known.absent)
+    ]  # stored in another order
     rows, newest_ns = list[tuple[int, ...]](), 0
     for place, path in places + folders:
         try:

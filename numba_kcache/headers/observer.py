@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from ..keys import digest_of
 from ..launch import native
-from ..model import Artifact
+from ..model import Artifact, NamedTuple
 from ..toolchain import Toolchain
 from ..toolchain.loaded import called_library
 from ..toolchain.nvrtc import run_nvrtc
@@ -29,29 +30,93 @@ read."""
 own_files = set[str]()
 """Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
 
+_MOST_KEPT = 64 << 20
+"""Bytes of headers above which those of older marks are forgotten."""
+
 _probed: dict[str, str] = {}
+
+
+class Seen:
+    """What NVRTC has asked on one thread since it is watched, for any number of readers.
+
+    Args:
+        is_edited: As for `observed`.
+
+    Attributes:
+        events: What was asked, as far as it was collected.
+        readers: Number of marks that have not ended.
+        is_lost: Whether it was too much to keep.
+    """
+
+    def __init__(self, *, is_edited: bool = False) -> None:
+        self.events, self.is_edited, self.readers, self.is_lost = list[Event](), is_edited, 0, False
+        _thread.watches.append(self)
+        native.watch(is_edited)
+
+    def collect(self) -> None:
+        """Add what was asked since the last call; it is the innermost watch of this thread."""
+        self.events += native.unwatch()
+        native.watch(self.is_edited)
+
+    def end(self) -> None:
+        """End the watch, which is the innermost of this thread."""
+        _thread.watches.remove(self)
+        self.events += native.unwatch()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.watches = list[Seen]()  # the innermost last
+
+
+_thread = _Thread()
+
+
+class Mark(NamedTuple):
+    """A moment in the compiles of a thread: the watch, and the number of events before it."""
+
+    seen: Seen
+    start: int
+    thread: int
+
+    def end(self) -> list[Event] | None:
+        """Return what was asked since; None if that is not known, as for a compile of another thread."""
+        seen, watches = self.seen, _thread.watches
+        seen.readers -= 1
+        if self.thread != threading.get_ident() or seen.is_lost or seen in watches[:-1]:
+            return None
+        if seen in watches:
+            seen.collect()
+        found = seen.events[self.start :]
+        if watches == [seen] and not seen.readers:
+            seen.end()
+        return found
 
 
 @contextmanager
 def observed(*, is_edited: bool = False) -> Iterator[list[Event]]:
-    """Collect what NVRTC asks on this thread; with `is_edited`, headers are handed over without `__DATE__` and the
-    like."""
-    events: list[Event] = []
-    native.watch(is_edited)
+    """Collect what NVRTC asks on this thread, which no other reader sees; with `is_edited`, headers are handed over
+    without `__DATE__` and the like."""
+    seen = Seen(is_edited=is_edited)
     try:
-        yield events
+        yield seen.events
     finally:
-        events += native.unwatch()
+        seen.end()
 
 
-def begin_observing() -> None:
-    """Begin to record on this thread, for a compile that another library makes; `end_observing` ends it."""
-    native.watch(False)
+def begin_observing() -> Mark:
+    """Mark the moment before a compile that another library makes on this thread.
 
-
-def end_observing() -> list[Event]:
-    """Return what was recorded since `begin_observing`."""
-    return native.unwatch()
+    Marks end in any order: each sees all that was asked since it began.
+    """
+    for seen in _thread.watches[-1:]:
+        seen.collect()
+        if _thread.watches == [seen] and sum(len(each[5]) for each in seen.events) > _MOST_KEPT:
+            seen.end()
+            seen.is_lost, seen.events = True, []  # of marks that nobody ends, since their compiles failed
+    seen = _thread.watches[-1] if _thread.watches else Seen()
+    seen.readers += 1
+    return Mark(seen, len(seen.events), threading.get_ident())
 
 
 def compile_alone(

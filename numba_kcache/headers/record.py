@@ -15,22 +15,26 @@ import os
 import stat as modes
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ..errors import KCacheError
-from ..keys import Plain
+from ..keys import Plain, sha256
 from ..model import Artifact
 from ..settings import working_directory
 from ..toolchain import Toolchain
 from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
-from .file_identity import SETTLED_AFTER_NS, FileStat, digest, is_settled, is_settled_without, stat_of
+from .file_identity import SETTLED_AFTER_NS, FileStat, is_settled, is_settled_without, stat_of
 from .observer import Event, observed, own_files, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
 _NVRTCS_OWN = ("__nv_nvrtc_builtin_header.h", "__nv_name_map")
 """Names of texts within NVRTC, which it looks up in the working directory first."""
+
+_FOR_OPENSSL_BYTES = 1 << 20
+"""Bytes of headers whose digests by CPython's own code take longer than loading OpenSSL."""
 
 _NOT_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 _REASONS = {
@@ -43,18 +47,6 @@ _REASONS = {
 def _forced_paths(search: HeaderSearch) -> dict[str, str]:
     """The path in the working directory of each name given to `-include`, with the name."""
     return {os.path.join(working_directory(), name): name for name in search.forced if not name.startswith("/")}
-
-
-def _require_one_working_directory(events: Iterable[Event]) -> None:
-    """Require that the working directory now is the one in which NVRTC looked its own texts up.
-
-    Raises:
-        Untracked: Another thread changed it.
-    """
-    for each in events:
-        folder, name = os.path.split(os.fsdecode(each[1]))
-        if name in _NVRTCS_OWN and folder not in ("", working_directory()):
-            raise Untracked("the working directory changed while it was compiled")
 
 
 class Untracked(Exception):
@@ -83,10 +75,10 @@ def compile_observed(
             raise Untracked(f"this NVRTC cannot be observed: {why}")
         if not (search.texts or events):  # its texts are another library's: it called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
-        _require_one_working_directory(events)
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
-        texts = b"\n".join([*search.texts, *(each[5] for each in events)]) if forced else b""
-        is_named = search.has_lines or words.has_location(texts) or b"assert" in texts or b"include_next" in texts
+        texts = [*search.texts, *(each[5] for each in events)] if forced else []
+        is_named = search.has_lines or words.has_location(*texts)
+        is_named = is_named or any(b"assert" in each or b"include_next" in each for each in texts)
         is_beside = any(each[0] == "r" and os.fsdecode(each[1]) in forced for each in events)
         if is_beside and not roots.working:
             roots, forced = roots.with_working(), {}  # what it includes is searched for beside it
@@ -112,14 +104,13 @@ def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Too
     why = unobservable(toolchain, is_probed=True)
     try:
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
+        if why:
+            raise Untracked(f"this NVRTC cannot be observed: {why}")
         is_alone = not recording.texts and not recording.others and all(each[0] == "l" for each in recording.seen)
         if is_alone and search.read is None:
             return HeadersRead()  # it asked for no file
-        if why:
-            raise Untracked(f"this NVRTC cannot be observed: {why}")
-        _require_one_working_directory(recording.seen)
-        texts = b"\n".join([*search.texts, *recording.texts.values()])
-        if words.has_clock(texts) or words.hides_clock(texts):
+        texts = [*search.texts, *recording.texts.values()]
+        if any(map(words.has_clock, texts)) or words.hides_clock(*texts):
             return HeadersRead(untracked="it uses __DATE__ or __TIME__")
         transcript = recording.transcript()
     except Untracked as untracked:
@@ -156,10 +147,17 @@ class Recording:
         self._roots, self._since_ns, self._now_ns = roots, since_ns, now_ns
         self._writers: dict[Place, bool | None] = {}
         self.seen = [*events]
-        working, known = working_directory(), dict[str, Place]()
+        working, known = roots.working or working_directory(), dict[str, Place]()
+        hashed: Callable[[bytes], Any] = sha256
+        if sum(len(each[5]) for each in self.seen) > _FOR_OPENSSL_BYTES:
+            from hashlib import sha256 as hashed
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
-            if path in (".", working) or path in own_files or os.path.basename(path) in _NVRTCS_OWN:
+            if path in (".", working) or path in own_files:
+                continue
+            if path.endswith(_NVRTCS_OWN) and os.path.basename(path) in _NVRTCS_OWN:
+                if os.path.dirname(path) not in ("", working):
+                    raise Untracked("the working directory changed while it was compiled")
                 continue
             if kind == "o":
                 raise Untracked(_REASONS.get(error, os.strerror(error) if error else "NVRTC calls"), path)
@@ -181,7 +179,7 @@ class Recording:
             texts = self.others if place.root >= len(roots.own) else self.texts
             if kind == "r" and before and texts.get(path) == data:
                 continue  # the same bytes once more
-            content = digest(data) if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
+            content = hashed(data).hexdigest() if kind == "r" else FOLDER if modes.S_ISDIR(mode) else ""
             if not is_new and (before is None or bool(before[1] and content and before[1] != content)):
                 raise Untracked("it was modified", path)
             if is_new or content:
@@ -255,14 +253,13 @@ def _clock_of(
     build: Callable[[], Artifact], made: list[Mapping[str, bytes]], search: HeaderSearch, recording: Recording
 ) -> str:
     """Return the reason why the code may depend on the time of the compile; "" if it does not."""
-    texts = b"\n".join([*search.texts, *recording.texts.values()])
+    texts = [*search.texts, *recording.texts.values()]
+    is_hidden, is_named = words.hides_clock(*texts), any(map(words.has_clock, texts))
+    if not is_hidden and not is_named:
+        return ""
     mentions = [path for path, text in recording.texts.items() if words.has_clock(text) or words.hides_clock(text)]
     why = f"it uses __DATE__ or __TIME__{f' in {mentions[0]}' if mentions else ''}"
-    if words.hides_clock(texts):
-        return why
-    if not words.has_clock(texts):
-        return ""
-    if not search.is_edited:
+    if is_hidden or not search.is_edited:
         return why
     try:
         with collected(words.without_clock) as others, observed(is_edited=True):
@@ -275,13 +272,13 @@ def _clock_of(
 def _paths(artifact: Artifact, search: HeaderSearch, recording: Recording) -> list[Plain]:
     """List the folders whose paths the code may contain, each with its number among the user's (`located`)."""
     texts = [*search.texts, *recording.texts.values()]
-    is_hidden = words.has_location(b"\n".join(texts))
+    is_hidden = words.has_location(*texts)
     codes = [artifact.cubin, artifact.extras.get("ptx", b"")]
     if "ltoir" in artifact.extras:  # it cannot be searched
         spelled = [*texts, *recording.others.values()]
         is_hidden = is_hidden or any(words.has_location(text) or b"assert" in text for text in spelled)
     found: list[Plain] = []
-    names = words.joined(b"\n".join([*texts, *map(os.fsencode, search.forced)]))
+    names = [*texts, *map(os.fsencode, search.forced)]
     for number, folder in located(recording._roots):
         name = os.fsencode(folder)
         numbers = ", ".join(map(str, name)).encode()  # in PTX, text is written as numbers

@@ -7,7 +7,11 @@ Source      C++17, 5.2 "Phases of translation" (lines are joined before words ar
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterable
+
+from ..model import NamedTuple
 
 CLOCK = (b"__DATE__", b"__TIME__", b"__TIMESTAMP__")
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # `__LINE__` depends on the text alone
@@ -17,7 +21,38 @@ _BLANKS = rb"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*"
 _INCLUDE = re.compile(_BLANKS + rb"include|__has_include", re.DOTALL)
 _LINE = re.compile(_BLANKS + rb"(?:line\b|\d)", re.DOTALL)
 _NO_CODE = rb"""(?s)/\*.*?\*/|//[^\n]*|R"(?:[^"\\]|\\.)*"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
-_FIRST = re.compile(rb"\b_(?:_(?:h|ha|has\w*|[A-Zb]\w*)?)?\b")
+_HAS_INCLUDE = b"__has_include"
+
+
+class _Text(NamedTuple):
+    """A text as it was searched.
+
+    Args:
+        joined: The text with its lines joined.
+        pieces: Its words that are a part of one of the names in this module.
+        splits_clock: Whether a line ends within one of the words that expand to the time.
+        has_location: Whether it contains one of the words that expand to the name of its file.
+    """
+
+    joined: bytes
+    pieces: frozenset[bytes]
+    splits_clock: bool
+    has_location: bool
+
+
+@functools.lru_cache(maxsize=1024)  # most headers are compiled with many kernels
+def _searched(data: bytes) -> _Text:
+    whole = joined(data)
+    pieces = _parts().intersection(re.findall(rb"\w+", whole))
+    splits_clock = whole is not data and any(data.count(word) != whole.count(word) for word in CLOCK)
+    return _Text(whole, pieces, splits_clock, any(word in whole for word in _LOCATION))
+
+
+@functools.cache
+def _parts() -> frozenset[bytes]:
+    """All parts of the names that may be joined."""
+    names = (_HAS_INCLUDE, *CLOCK, *_PASTED_LOCATION)
+    return frozenset(name[at:end] for name in names for at in range(len(name)) for end in range(at + 1, len(name) + 1))
 
 
 def joined(data: bytes) -> bytes:
@@ -29,7 +64,8 @@ def may_ask(data: bytes) -> bool:
     """Check whether a text may include files or test for them, or may use the time."""
     data = joined(data)
     joins = b"##" in data or b"%:%:" in data or b"??=" in data
-    return bool(_INCLUDE.search(data)) or has_clock(data) or (joins and is_pasted(data, b"__has_include", *CLOCK))
+    others = (re.sub(rb"#[ \t]*include\b", b"", data),) if joins else ()
+    return bool(_INCLUDE.search(data)) or has_clock(data) or (joins and _are_joined(others, _HAS_INCLUDE, *CLOCK))
 
 
 def has_clock(data: bytes) -> bool:
@@ -47,10 +83,9 @@ def certainly_has_clock(data: bytes) -> bool:
     return has_clock(code) or not set(macros).isdisjoint(re.findall(rb"\w+", code))
 
 
-def hides_clock(data: bytes) -> bool:
+def hides_clock(*texts: bytes) -> bool:
     """Check whether texts may use the time without containing one of the words in one piece."""
-    whole = joined(data)
-    return is_pasted(whole, *CLOCK) or any(data.count(word) != whole.count(word) for word in CLOCK)
+    return _are_joined(texts, *CLOCK) or any(_searched(each).splits_clock for each in texts)
 
 
 def without_clock(data: bytes) -> bytes:
@@ -60,15 +95,16 @@ def without_clock(data: bytes) -> bytes:
     return data
 
 
-def has_location(data: bytes) -> bool:
-    """Check whether a text may put the name of its file into the code in a form that a search does not find."""
-    data = joined(data)
-    return any(word in data for word in _LOCATION) or is_pasted(data, *_PASTED_LOCATION)
+def has_location(*texts: bytes) -> bool:
+    """Check whether texts may put the name of a file into the code in a form that a search does not find."""
+    return any(_searched(each).has_location for each in texts) or _are_joined(texts, *_PASTED_LOCATION)
 
 
-def may_name(data: bytes, folder: bytes) -> bool:
-    """Check whether joined texts may name a folder by its absolute path, also if macros add all but its first part."""
-    return re.search(rb"(?<![\w./])/" + re.escape(folder.lstrip(b"/").split(b"/")[0]) + rb"(?!\w)", data) is not None
+def may_name(texts: Iterable[bytes], folder: bytes) -> bool:
+    """Check whether texts may name a folder by its absolute path, also if macros add all but its first part."""
+    first = b"/" + folder.lstrip(b"/").split(b"/")[0]
+    named = (whole for each in texts if first in (whole := _searched(each).joined))
+    return any(re.search(rb"(?<![\w./])" + re.escape(first) + rb"(?!\w)", whole) for whole in named)
 
 
 def has_line_directive(data: bytes) -> bool:
@@ -76,11 +112,9 @@ def has_line_directive(data: bytes) -> bool:
     return _LINE.search(joined(data)) is not None
 
 
-def is_pasted(data: bytes, *names: bytes) -> bool:
-    """Check whether words of a text can be joined to one of these names, by a macro of this text or of another."""
-    if not _FIRST.search(data):
-        return False
-    words = set(re.findall(rb"\w+", re.sub(rb"#[ \t]*include\b", b"", data))).difference(names)
+def _are_joined(texts: Iterable[bytes], *names: bytes) -> bool:
+    """Check whether words of texts can be joined to one of these names, by a macro of these texts or of another."""
+    words = frozenset[bytes]().union(*(_searched(each).pieces for each in texts)).difference(names)
     for name in names:
         reached = {0}
         for at in range(len(name)):

@@ -285,6 +285,7 @@ _PATTERNS = {
     "cuPointerGetAttribute": "nii",
     "cuThreadExchangeStreamCaptureMode": "x",
     "cuStreamIsCapturing": "in",
+    "cuCtxSynchronize": "",
     "cuStreamSynchronize": "i",
     "cuStreamWaitEvent": "iii",
     "cuEventCreate": "wi",

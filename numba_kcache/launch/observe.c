@@ -31,11 +31,13 @@
 #include <unistd.h>
 
 #define MOST_BYTES (256l << 20)  /* of a file that is copied */
+#define MOST_KEPT (1l << 30)     /* of all files that one watch copies */
 #define MOST_EVENTS (1 << 18)
 #define MOST_TRIES 3             /* to read a file that changes meanwhile */
+#define BUCKETS 1024             /* of paths, since NVRTC asks for each of them several times */
 
 typedef struct Event {
-    struct Event *next;
+    struct Event *next, *in_bucket;
     char kind;        /* 'r' read, 'm' missing when it was opened, 'l' looked up, 'o' a call that cannot be recorded */
     int error;        /* errno of a call that failed */
     signed char has_writer;  /* whether some process had the file open for writing; -1: unknown */
@@ -47,19 +49,47 @@ typedef struct Event {
 
 typedef struct Watch {
     struct Watch *outer;
-    Event *first, **end;
+    Event *first, **end, *buckets[BUCKETS];
     int count;
+    size_t kept;
     bool is_edited, is_lost;
 } Watch;
 
 static _Thread_local Watch *watch;
 
+static bool is_same(const struct stat *a, const struct stat *b) {
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec && a->st_dev == b->st_dev &&
+           a->st_ino == b->st_ino && a->st_mode == b->st_mode;
+}
+
+static Event **bucket_of(const char *path) {
+    unsigned number = 0;
+    while (*path)
+        number = number * 31 + (unsigned char)*path++;
+    return &watch->buckets[number % BUCKETS];
+}
+
+/* The same question with the same answer, if it is in the list already. */
+static Event *known(char kind, const char *path, int error, const struct stat *stat) {
+    static const struct stat none;
+    for (Event *each = *bucket_of(path); each; each = each->in_bucket)
+        if (each->kind == kind && each->error == error && is_same(&each->stat, stat ? stat : &none) && !strcmp(each->path, path))
+            return each;
+    return NULL;
+}
+
+/* Add a question to the list, once for each answer. */
 static Event *note(char kind, const char *path, int error, const struct stat *stat) {
+    path = path ? path : "";
+    Event *same = known(kind, path, error, stat), **bucket = bucket_of(path);
+    if (same)
+        return same;
     if (watch->count > MOST_EVENTS)  /* of a watch that nobody ended: what it has cannot be used */
         return NULL;
     if (++watch->count > MOST_EVENTS)
         kind = 'o', error = EOVERFLOW;
-    size_t length = path ? strlen(path) : 0;
+    size_t length = strlen(path);
     Event *event = calloc(1, sizeof *event + length + 1);
     if (!event) {
         watch->is_lost = true;
@@ -68,8 +98,9 @@ static Event *note(char kind, const char *path, int error, const struct stat *st
     event->kind = kind, event->error = error;
     if (stat)
         event->stat = *stat;
-    memcpy(event->path, path ? path : "", length);
+    memcpy(event->path, path, length);
     *watch->end = event, watch->end = &event->next;
+    event->in_bucket = *bucket, *bucket = event;
     return event;
 }
 
@@ -89,11 +120,6 @@ static signed char has_writer(int file) {
         return 0;
     }
     return errno == EAGAIN ? 1 : -1;
-}
-
-static bool is_same(const struct stat *a, const struct stat *b) {
-    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
-           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
 static char *content(int file, size_t size) {
@@ -128,9 +154,10 @@ static int copied(int file, const char *path) {
         return note('l', path, 0, &before), -1;
     if (!S_ISREG(before.st_mode))
         return note('o', path, ENXIO, &before), -1;
-    signed char writer = has_writer(file);
-    char *data = NULL;
-    for (int try = 0; try < MOST_TRIES; try++, before = after) {
+    Event *read = known('r', path, 0, &before);
+    signed char writer = read ? 0 : has_writer(file);
+    char *data = read ? read->data : NULL;  /* it reads the bytes that are in the list once more */
+    for (int try = 0; !read && try < MOST_TRIES; try++, before = after) {
         data = content(file, before.st_size);
         if (fstat(file, &after) == 0 && data && is_same(&before, &after))
             break;
@@ -140,16 +167,19 @@ static int copied(int file, const char *path) {
         return note('o', path, EBUSY, &before), -1;
     int copy = (int)syscall(SYS_memfd_create, "header", 1u);  /* MFD_CLOEXEC; glibc has a function from 2.27 on */
     size_t size = before.st_size;
-    if (watch->is_edited)
+    if (watch->is_edited && !read)
         without_clock(data, size);
     if (copy < 0 || !write_all(copy, data, size)) {
-        note('o', path, errno ? errno : EIO, &before), free(data);
+        note('o', path, errno ? errno : EIO, &before), free(read ? NULL : data);
         if (copy >= 0)
             close(copy);
         return -1;
     }
-    Event *event = note('r', path, 0, &before);
-    if (!event)
+    if (read)
+        return copy;
+    bool is_kept = (watch->kept += size) <= MOST_KEPT;
+    Event *event = note(is_kept ? 'r' : 'o', path, is_kept ? 0 : EFBIG, &before);
+    if (!event || !is_kept)
         return free(data), close(copy), -1;
     event->has_writer = writer, event->data = data, event->size = size;
     return copy;

@@ -7,7 +7,7 @@ Promise     A library is identified by its GNU build-id (its content's digest if
 Method      `Record` holds each library's identity as long as the device, inode, size, mtime and ctime of its file, and
             the folders of installed packages, are unchanged; each call checks that by a few stats, and loads nothing.
             Where the record is outdated, cuda.pathfinder finds the library, and its ELF notes identify the build.
-Not here    Storing the record: the caller passes `load` and `save`. Files (locating), builds (build_id), called
+Not here    Storing the record: the caller passes `load` and `save`. Files and builds (locating), called
             libraries (loaded), versions and contents of packages (packages).
 Source      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
@@ -149,7 +149,7 @@ class Toolchain:
                 self._is_identifying = before
 
     def _library(self, name: str, row: list[Any] | None) -> Library | None:
-        from .build_id import build_of
+        from .locating import build_of, locate
 
         if name in called:
             from .loaded import loaded_library
@@ -168,8 +168,6 @@ class Toolchain:
                     if nvrtc and identity and (loaded_library("nvrtc") or ran)[0] == os.path.realpath(nvrtc[0]):
                         self._keep("libraries", name, [ran[0], build_of(ran[0]), *identity])
                 return Library(name, *ran)
-        from .locating import locate
-
         path = row[0] if row is not None and os.path.exists(row[0]) else locate(name, self.library)
         (identity,) = file_identities([path])
         if not path or not identity:

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..keys import sha256
 from . import called
-from .build_id import build_at, build_of
-from .locating import builtins_of
+from .locating import build_at, build_of, builtins_of
 
 if TYPE_CHECKING:
     from . import Library
@@ -85,7 +84,7 @@ def load_compilers(names: Iterable[str]) -> None:
         _mapping.pop().join()
     for name in names:
         if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped_handle(name):
-            called.add(name)  # it is called without the bindings (nvrtc_calls)
+            called.add(name)  # it is called without the bindings (nvrtc)
         elif name in _LOAD:
             with contextlib.suppress(Exception):  # its type depends on the bindings' version; a use reports the error
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()

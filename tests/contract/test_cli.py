@@ -282,6 +282,21 @@ def test_explain_knows_names_as_remove_does(tmp_path: Path, capsys: pytest.Captu
         assert (code, printed["outcome"]) == (0, "hit" if arch else "stored")
 
 
+def test_kernels_of_text_in_a_dict_go_by_their_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that none of them has is answered with the words to write."""
+    path = tmp_path / "kernels_in_a_dict.py"
+    path.write_text(
+        f"from numba_kcache import cached_kernel\nK = {{1: cached_kernel({SAXPY!r}), 2: cached_kernel({EMPTY!r})}}\n"
+    )
+    words = ("--arch", "sm_90", "--directory", str(tmp_path / "cache"))
+    assert main(["warm", str(path), *words]) == 0
+    capsys.readouterr()
+
+    assert [said(capsys, "explain", f"{path}:{name}", *words)[1]["outcome"] for name in ("saxpy", "k")] == ["hit"] * 2
+    hint = said(capsys, "explain", f"{path}:nothing", *words)[1]["error"]["hint"]
+    assert hint == f"write {path}:saxpy or {path}:k"
+
+
 @pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
 def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the missing kernel or entry."""

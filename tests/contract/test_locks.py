@@ -52,7 +52,7 @@ COVERED = {
     "tiers/redis.py Thread": "asks name servers for the parent's connection: a child makes its own",
     "bundles.py Thread": "belongs to one listing, which a child does not continue",
     "toolchain/nvrtc.py local": "of each thread its own",
-    "adapters/cuda_core.py local": "the program that a thread compiles; the recording is that thread's, too",
+    "headers/observer.py local": "of each thread its own, like the recording",
     "toolchain/loaded.py Thread": "maps NVRTC for the parent; a child treats it as finished",
     "waiting.py Thread": "imports for the parent; a child waits only for its own",
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",

@@ -174,7 +174,7 @@ def test_first_compile_imports_nothing_for_what_did_not_happen(tmp_path: Path) -
         "explanation.history", "headers.observer",
         "store.disk", "store.encoding", "store.entry", "store.eviction", "store.folders", "store.locks",
         "store.writing",
-        "toolchain.build_id", "toolchain.loaded", "toolchain.locating", "toolchain.nvrtc", "toolchain.nvrtc_calls",
+        "toolchain.loaded", "toolchain.locating", "toolchain.nvrtc",
         "toolchain.packages",
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.toolchain.loaded import load_compilers, mapped_handle
-from numba_kcache.toolchain.nvrtc_calls import NvrtcCalls
+from numba_kcache.toolchain.nvrtc import NvrtcCalls
 from tests.support.compiling import in_python
 
 PROGRAM = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from numba_kcache import KernelCache
 from tests.support import stand_in_programs as programs
-from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support.fake_driver import ROOT, build, environment, needs_fake_driver, read_log, run
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -149,3 +150,27 @@ def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
         found = said(programs.COMMON, tmp_path / mode, **env)
 
         assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
+
+
+def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
+    """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, and a miss says what is missing."""
+    stored = said(programs.COMMON, tmp_path / "cache")
+    KernelCache(tmp_path / "cache").export_bundle(tmp_path / "all.kcache")
+    site, packages = tmp_path / "site", Path(str(importlib.util.find_spec("xxhash").origin)).parents[1]  # type: ignore[union-attr]
+    (site / "cuda").mkdir(parents=True)
+    for pattern in ("cuda_bindings*", "cuda_pathfinder*", "platformdirs*", "zstandard*", "xxhash*", "cuda/bindings",
+                    "cuda/pathfinder"):  # fmt: skip
+        for each in packages.glob(pattern):
+            (site / each.relative_to(packages)).symlink_to(each)
+    env = {
+        **environment(build()), "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "NUMBA_KCACHE_DIR": str(tmp_path / "empty"),
+        "NUMBA_KCACHE_TIERS": str(tmp_path / "all.kcache"), "NUMBA_KCACHE_MODE": "frozen",
+    }  # fmt: skip
+
+    found = json.loads(run(["-S", "-c", programs.COMMON], env=env).stdout.splitlines()[-1])
+    missed = run(["-S", "-c", programs.COMMON], env={**env, "SCALE": "9.0"}, check=False)
+    unfrozen = {**env, "SCALE": "9.0", "NUMBA_KCACHE_MODE": "readwrite"}
+
+    assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
+    assert "FrozenCacheError: cannot compile __main__.kernel" in missed.stderr
+    assert "ToolchainMissingError" in run(["-S", "-c", programs.COMMON], env=unfrozen, check=False).stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -272,33 +273,94 @@ def test_program_that_asks_for_files_follows_them(
     assert codes[0] == codes[1] == codes[4] == codes[5] != codes[2] == codes[3]
 
 
-@pytest.mark.parametrize("order", ["both looked up first", "another thread"])
-def test_code_whose_compile_was_not_observed_is_no_hit_after_an_edit(
-    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
-    """A program that was looked up and missed, but was compiled where its questions are not known to be its own."""
-    monkeypatch.chdir(tmp_path)
+def made_of_header() -> bytes:
+    """Compile a program that includes a header of the working directory, without a cache."""
     source = '#include "value.h"\nextern "C" __global__ void saxpy(int *x) { *x = VALUE; }'
+    return bytes(core.Program(source, "c++", core.ProgramOptions(arch="sm_90")).compile("cubin").code)
 
-    def make() -> bytes:
-        return bytes(core.Program(source, "c++", core.ProgramOptions(arch="sm_90")).compile("cubin").code)
 
-    def ask() -> list[bytes]:
-        programs, keys = programs_in(open_cache()), [b"one", b"other"]
-        if order == "both looked up first":
-            found = {key: programs.get(key) for key in keys}
-            for key in keys:
-                if found[key] is None:
-                    found[key] = programs[key] = make()
-            return [*found.values()]
-        for key in keys:
-            if programs.get(key) is None:
-                thread = threading.Thread(target=lambda key=key: programs.__setitem__(key, make()))
-                thread.start()
-                thread.join()
-        return [programs.get(key) or make() for key in keys]
+@pytest.mark.parametrize("order", ["one by one", "all looked up first", "stored in reverse", "failed in between"])
+def test_program_is_stored_under_what_was_asked_since_its_own_look_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """Two caches over one program, and two programs of one cache, on one thread: each is a hit until the edit."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def ask() -> None:
+        caches = [programs_in(KernelCache(tmp_path / name, durability="none")) for name in ("first", "second")]
+        places = [(programs, key) for programs in caches for key in (b"one", b"other")]
+        missed = [] if order == "one by one" else [place for place in places if place[0].get(place[1]) is None]
+        code = made_of_header() if missed else b""
+        if order == "failed in between":
+            places[0][0].get(b"of a compile that fails")
+        for programs, key in reversed(missed) if order == "stored in reverse" else missed:
+            programs[key] = code
+        if order == "one by one":
+            for programs, key in places:
+                if programs.get(key) is None:
+                    programs[key] = made_of_header()
+                    missed.append((programs, key))
+        assert [programs[key] for programs, key in places] == [made_of_header()] * 4
+        seen.append(len(missed))
 
     for value in (1, 2):
         (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
         for _ in range(2):
-            assert ask() == [make()] * 2
+            ask()
+    assert seen == [4, 0, 4, 0]
+
+
+def test_code_that_another_thread_compiled_is_no_hit_after_an_edit(
+    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was looked up and missed, but was compiled where its questions are not known to be its own."""
+    monkeypatch.chdir(tmp_path)
+    for value in (1, 2):
+        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        for _ in range(2):
+            programs = programs_in(open_cache())
+            if programs.get(b"one") is None:
+                thread = threading.Thread(target=lambda cache=programs: cache.__setitem__(b"one", made_of_header()))
+                thread.start()
+                thread.join()
+            assert (programs.get(b"one") or made_of_header()) == made_of_header()
+
+
+def test_first_look_up_of_a_process_sees_the_compile_that_follows(tmp_path: Path) -> None:
+    """NVRTC need not be loaded before the first look-up."""
+    text = f"""
+        from cuda.core import Program, ProgramOptions
+        from numba_kcache import KernelCache
+        from numba_kcache.adapters import ProgramCache
+
+        programs = ProgramCache(KernelCache({str(tmp_path / "cache")!r}, durability="none"))
+        code = programs.get(b"one")
+        print("miss" if code is None else "hit")
+        source = '#include "value.h"\\nextern "C" __global__ void saxpy(int *x) {{ *x = VALUE; }}'
+        made = bytes(Program(source, "c++", ProgramOptions(arch="sm_90")).compile("cubin").code)
+        if code is None:
+            programs[b"one"] = made
+        assert code in (None, made)
+    """
+    found = []
+    for value in (1, 2):
+        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        found += [in_python(textwrap.dedent(text), cwd=str(tmp_path)).split() for _ in range(2)]
+    assert found == [["miss"], ["hit"], ["miss"], ["hit"]]
+
+
+def test_more_look_ups_than_are_remembered_store_no_stale_code(
+    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of many look-ups without a compile are forgotten; what is stored for them is no hit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("numba_kcache.adapters.cuda_core.MISSED_LIMIT", 2)
+    programs = programs_in(open_cache())
+    keys = [b"one", b"two", b"three"]
+    for value in (1, 2):
+        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        missed = [key for key in keys if programs.get(key) is None]
+        for key in missed:
+            programs[key] = made_of_header()
+        assert {programs.get(key) or made_of_header() for key in keys} == {made_of_header()}

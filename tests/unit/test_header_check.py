@@ -18,7 +18,7 @@ from numba_kcache.headers import check as header_check
 from numba_kcache.headers.check import Change, Match, Mismatch, check_transcript
 from numba_kcache.headers.file_identity import FileStat, is_settled, read_steady, stat_of
 from numba_kcache.headers.roots import Place, Roots
-from numba_kcache.headers.transcript import Transcript, transcript_from_json, transcript_to_json
+from numba_kcache.headers.transcript import Toolkit, Transcript, transcript_from_json, transcript_to_json
 from tests.support.header_projects import SCENARIOS, Project, in_tree, one_header
 
 COMPARISONS = {
@@ -204,6 +204,26 @@ def test_unchanged_toolkit_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(header_check, "read_steady", None)
 
     assert project.check(outcome.refreshed) == Match()
+
+
+def test_unchanged_toolkit_is_not_read_in_the_order_in_which_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders that lack the same names are stored side by side, whichever folder is between them."""
+    lacking = {Place(0, "a"): ("x",), Place(0, "b"): ("y",), Place(0, "c"): ("x",)}
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "h").write_text("")
+    roots, later_ns = Roots((), (str(tmp_path),)), time.time_ns() + 10**10
+    part = header_check.toolkit_now(Toolkit("", (Place(0, "h"),), lacking), roots, later_ns, {})
+    stored = transcript_from_json(
+        json.loads(json.dumps(transcript_to_json(Transcript(0, roots.layout(), {}, {}, (), part))))
+    )
+    assert stored.toolkit
+    assert [*stored.toolkit.absent] != [*lacking]
+    monkeypatch.setattr(header_check, "read_steady", None)
+
+    assert header_check.toolkit_now(stored.toolkit, roots, later_ns, {}) == part
 
 
 def test_file_of_many_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 from numba_kcache import KernelCache, cached_module
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Toolchain, build_id, installed_include_dirs, loaded, locating
+from numba_kcache.toolchain import Library, Toolchain, installed_include_dirs, loaded, locating
 from numba_kcache.toolchain.locating import loaded_path
 from tests.support.compiling import EMPTY, in_python
 from tests.support.programs import program
@@ -67,7 +67,7 @@ def test_record_answers_without_a_look_at_the_libraries(
     records = Records()
     found = [records.toolchain().library(name) for name in NAMES]
     monkeypatch.setattr(locating, "locate", never)
-    monkeypatch.setattr(build_id, "build_of", never)
+    monkeypatch.setattr(locating, "build_of", never)
     again = records.toolchain()
 
     assert again.identify(NAMES, (), looks=False)
@@ -224,7 +224,7 @@ def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> N
     loaded.load_compilers(NAMES)
 
     path = os.path.realpath(real[name].path)
-    assert loaded.loaded_library(name) == (path, build_id.build_of(path))
+    assert loaded.loaded_library(name) == (path, locating.build_of(path))
 
 
 def test_library_that_is_called_is_found_each_time() -> None:
@@ -306,7 +306,7 @@ def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None
         path = tmp_path / f"{number}.so"
         path.write_bytes(content)
 
-        assert build_id.build_of(str(path)) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+        assert locating.build_of(str(path)) == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")
@@ -322,13 +322,13 @@ def test_build_id_that_only_a_section_has_is_found_in_file_and_memory(tmp_path: 
     path.write_bytes(content)
     code = """
 import ctypes, sys
-from numba_kcache.toolchain.build_id import build_at
+from numba_kcache.toolchain.locating import build_at
 base = ctypes.c_void_p.from_address(ctypes.CDLL(sys.argv[1])._handle).value  # the first of its struct link_map
 print(build_at(base, sys.argv[1]))
 """
 
     assert notes
-    assert build_id.build_of(str(path)) == real["nvrtc-builtins"].build
+    assert locating.build_of(str(path)) == real["nvrtc-builtins"].build
     assert in_python(code, str(path)).strip() == real["nvrtc-builtins"].build
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import CompileError, KernelCache, cached_kernel
-from numba_kcache.toolchain.missing_headers import hint_of
+from numba_kcache.frontends.source.refusals import hint_of
 
 KERNEL = 'extern "C" __global__ void k(int *x) { *x = 1; }'
 CU13, CU12 = "/env/nvidia/cu13/include", "/env/nvidia/cuda_runtime/include"

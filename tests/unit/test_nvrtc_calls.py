@@ -9,7 +9,7 @@ import pytest
 
 from numba_kcache.toolchain import nvrtc
 from numba_kcache.toolchain.loaded import mapped_handle
-from numba_kcache.toolchain.nvrtc_calls import NvrtcCalls
+from numba_kcache.toolchain.nvrtc import NvrtcCalls
 from tests.support.compiling import in_python
 
 PROGRAMS = {

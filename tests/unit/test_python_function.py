@@ -1029,3 +1029,26 @@ def test_memory_of_a_function_goes_with_it() -> None:
     gc.collect()
 
     assert len(python_code.readings) <= before
+
+
+def test_module_that_is_imported_lazily_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name under Python 3.15's `lazy import` counts as the module that it resolves to."""
+
+    class Lazy:
+        def resolve(self) -> Any:
+            import math
+
+            return math
+
+    import math
+
+    from numba_kcache.frontends.numba import function as module
+
+    monkeypatch.setattr(module, "_LAZY", Lazy)
+    code = compile("def f(x):\n    return math.sqrt(x)\n", "<test>", "exec")
+    made = []
+    for value in (math, Lazy()):
+        exec(code, space := {"math": value, "__builtins__": __builtins__})
+        made.append(fingerprint(space["f"], numba_dialect, with_lines=False))
+
+    assert made[0].digest == made[1].digest  # type: ignore[union-attr]

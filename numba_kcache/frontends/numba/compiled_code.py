@@ -30,7 +30,7 @@ from ...errors import CompileError, UncacheableError
 from ...keys import Plain
 from ...model import Entry, Parameter
 from ...model.cubin import read_cubin
-from .configuration import Registration, loaded
+from .configuration import Registration
 from .flavour import Flavour, gathered, surface
 from .value import Trust
 
@@ -156,8 +156,6 @@ def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]]) 
         if before is not None:
             before(frame, event, argument)
 
-    manager = getattr(getattr(loaded(*flavour.target), "_targetctx", None), "data_model_manager", None)
-    getattr(manager, "_cache", {}).clear()  # models of types that an earlier compile made
     sys.setprofile(note)
     try:
         yield

@@ -107,7 +107,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 _READABLE = FunctionType, classmethod, staticmethod, property
 
-_OTHERS = sys.stdlib_module_names - {"unittest"} | {"cuda", "nanobind"}
+_OTHERS = sys.stdlib_module_names - {"unittest"} | {"cuda"}
 """Top-level modules, beside the compiler's own packages, whose objects are in its modules."""
 
 _sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}

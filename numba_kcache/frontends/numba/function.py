@@ -18,6 +18,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,9 @@ class Graph:
             nodes.append((self.components[index].encoded, edges))
         return digest_of((sys.implementation.cache_tag, nodes))
 
+
+_LAZY = getattr(types, "LazyImportType", ())
+"""The class of a name that `lazy import` has not resolved yet (Python 3.15, PEP 810)."""
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
@@ -344,6 +348,8 @@ class Reader:
                 if getattr(function, "__builtins__", None) is not vars(builtins):
                     raise RefusedByName("its __builtins__ are not those of Python", name)
         standing = self.trust.standing
+        if type(value) is _LAZY:
+            value = value.resolve()
         value = real_of(value) if type(value) in standing else value
         for attribute in read.attributes:
             if not (isinstance(value, ModuleType) or self.is_added(value, attribute)):

@@ -287,7 +287,7 @@ def _without_callbacks(item: Any) -> Any:
 
 
 def _build_of(path: str) -> str:
-    from ...toolchain.build_id import build_of
+    from ...toolchain.locating import build_of
 
     try:
         return build_of(path)

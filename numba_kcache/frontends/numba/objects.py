@@ -300,10 +300,14 @@ def _add_unless_unread(reader: Reader, registration: Registration, label: str) -
     try:
         return add_registration(reader, registration, label)
     except Exception as error:  # a refusal, or what a program's object raised
-        if isinstance(error, Unread) or not registration.code or not all(map(_is_seen, registration.code)):
+        if (
+            isinstance(error, Unread)
+            or registration.what == "model"
+            or not all(map(_is_seen, registration.code or "-"))
+        ):
             raise
-        reason, name = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
-        raise Unread(reason, name, registration) from None
+        why = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
+        raise Unread(*why, registration) from None
 
 
 def _is_seen(code: Any) -> bool:
@@ -317,10 +321,10 @@ def _is_seen(code: Any) -> bool:
 def _named(reader: Reader, value: Any) -> Plain:
     """The names of the types and values that a registration is for, without their content."""
     if isinstance(value, dict):
-        return [_named(reader, each) for each in value.items()]
+        value = [*value.items()]
     if isinstance(value, (tuple, list)):
         return [_named(reader, each) for each in value]
-    return reader.trust.name_of(value) or getattr(value, "__qualname__", None) or str(value or "")
+    return reader.trust.name_of(value) or getattr(value, "__qualname__", str(value))
 
 
 def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:

@@ -17,6 +17,7 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
+from ...launch import bindings, current_device, done
 from ...model import NamedTuple
 from .value import real_of
 
@@ -248,5 +249,11 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
     return decorate(thing) if type(thing) is FunctionType else decorate
 
 
-HOST: dict[str, Any] = {}
+def synchronize(_home: Home) -> None:
+    """Wait for all work of the current device."""
+    current_device()  # makes its context current
+    done(bindings().cuCtxSynchronize(), "wait for the device")
+
+
+HOST: dict[str, Any] = {"synchronize": synchronize}
 """Names of the host that do not import Numba; each is called with the row first."""

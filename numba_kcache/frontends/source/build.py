@@ -17,10 +17,11 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...errors import EntryError, LinkError, UnknownTargetError
+from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
 from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceRequest, Target
 from ...model.cubin import is_relocatable, read_cubin
-from ...model.text import decoded
+from ...model.fatbin import cubin_in_fatbin
+from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations, named_in_code
@@ -63,8 +64,6 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
         check_target(request.target)
         wanted, compiled = _compile(request, toolkit_dirs)
     else:
-        from .made_code import given_code  # here: not needed for CUDA C++
-
         compiled = Compiled(given_code(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result
     cubin, link_log = linked(request, result, toolkit_dirs)
@@ -393,3 +392,39 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
 
         raise no_signature(request, result.log)
     return probe.types(result.lowered)
+
+
+def given_code(request: SourceRequest) -> NvrtcResult:
+    """Take the request's compiled code as if NVRTC had returned it.
+
+    Raises:
+        OptionError: It is a cubin for another target, or not a cubin.
+    """
+    if request.kind == "cubin":
+        check_cubin(request.code, request)
+    if request.kind == "fatbin" and not request.target.virtual:
+        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink ignores linked code in a fatbin
+        if cubin is not None:
+            check_cubin(cubin, request)
+            return NvrtcResult(True, "", {"cubin": cubin})
+    return NvrtcResult(True, "", {request.kind: request.code or encoded(request.source)})
+
+
+def check_cubin(code: bytes, request: SourceRequest) -> None:
+    """Check that code is a cubin that devices of the target can load.
+
+    Raises:
+        OptionError: It is not.
+    """
+    try:
+        made_for = read_cubin(code).sm
+    except ValueError as error:
+        hint = "give all the bytes that nvcc -cubin or .cubin() made"
+        raise OptionError(f"cannot use {request.label} as a cubin", str(error), hint) from None
+    target = request.target
+    if target.virtual or not Target(*divmod(made_for, 10)).runs_on(target.cc):
+        raise OptionError(
+            f"cannot use {request.label} for {target}",
+            f"it is a cubin for sm_{made_for}",
+            f"give the cubin for {target}, or PTX or LTO-IR, which is linked for any",
+        )

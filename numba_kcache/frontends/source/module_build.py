@@ -26,6 +26,7 @@ from .build import (
     check_target,
     compile_asking,
     extras_of,
+    given_code,
     link_flags,
     linked,
     symbols_wanted,
@@ -76,8 +77,6 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
         check_target(request.target)
         compiled = _compile(request, module, toolkit_dirs)
     else:
-        from .made_code import given_code  # here: not needed for CUDA C++
-
         compiled = Compiled(given_code(request))
     if module.lazy:
         made = _lazy(request, module, compiled, toolkit_dirs)

@@ -30,7 +30,7 @@ def header_search(
     it."""
     forced, definitions = (given.forced, given.definitions) if given else ((), ())
     macros = [encoded(value) for _, value in (*options.defines, *definitions) if value]
-    if any(map(words.has_clock, macros)) or words.is_pasted(b"##".join([b"", *macros]), *words.CLOCK):
+    if any(map(words.has_clock, macros)) or words.hides_clock(*macros):
         return "its macros use __DATE__ or __TIME__", None
     inputs = [each for each in link if each.kind == "cu"]
     texts = [encoded(text)] if kind == "cuda" else []
