@@ -586,7 +586,7 @@ class Lookup:
 
     def _header_folder(self) -> str:
         """The folder for the headers that NVRTC holds itself; "" if nothing is stored, or others may write there."""
-        return self.local.private_folder("headers") if self.settings.mode in STORING else ""
+        return self.local.header_folder() if self.settings.mode in STORING else ""
 
     def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
         """Emit an event about a request."""

@@ -84,6 +84,9 @@ RECENCY_NS = 3600 * 10**9
 
 READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not block the reader
 FOLDERS = {ENTRY: "entries", MANIFEST: "manifests", RECORD: "records"}
+HEADERS = "headers"
+"""Folder of the root with the headers that NVRTC holds itself, as extracted."""
+
 SIGNED = "signed"
 """Folder of the root with the tree for sessions that demand signatures."""
 
@@ -416,13 +419,13 @@ class DiskStore:
         """Replace the lock that another thread of the parent may have held."""
         self.opening = threading.RLock()
 
-    def private_folder(self, name: str) -> str:
-        """Make a folder beside the tree; "" if other users may write there, or nothing is written."""
+    def header_folder(self) -> str:
+        """Make the folder for extracted headers; "" if other users may write there, or nothing is written."""
         if self.readonly or self.tree.shared:
             return ""
         try:
             os.close(self.tree.open_root(makes=True))
-            path = os.path.join(self.tree.root, name) if self.tree.is_private else ""
+            path = os.path.join(self.tree.root, HEADERS) if self.tree.is_private else ""
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
         except OSError:
@@ -608,11 +611,12 @@ class DiskStore:
         return listed(self.files(ENTRY), by=by, limit=limit, hits=hits)
 
     def size(self) -> Usage:
-        """Number and bytes of the files, counted file by file."""
+        """Number and bytes of the files, counted file by file, and of extracted headers."""
         from .listing import Usage
 
         files = list(self.files(*FOLDERS))
-        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
+        headers = sum(header_folders(self.directory).values())
+        return Usage(headers + sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))
 
     def damage(self, key: str) -> str:
         """The reason why the file of the entry of `key` is damaged; "" if it is not, or if there is no file."""
@@ -699,7 +703,8 @@ class DiskStore:
         return self.writer.removed(lambda limits: limits.prune(max_size_bytes, older_than))
 
     def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
-        """Remove every entry, manifest and damaged file, and call `tell` for each; statistics stay."""
+        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the tree;
+        statistics stay."""
         return self.writer.removed(lambda limits: limits.clear(tell))
 
     def remove(self, key: str) -> bool:
@@ -732,6 +737,18 @@ class DiskStore:
         self.emit(trouble(where, error))
 
 
+def header_folders(directory: str) -> dict[str, int]:
+    """The folders beside a tree with headers that NVRTC holds itself; the name of a complete one ends with its bytes,
+    that of another begins with `new-`."""
+    try:
+        names = os.listdir(f"{directory}/{HEADERS}") if directory else []
+    except OSError:
+        return {}
+    sizes = {each: each.rpartition("-")[2] for each in names if "-" in each}
+    whole = {each: int(size) for each, size in sizes.items() if size.isascii() and size.isdigit()}
+    return whole | {each: 0 for each in names if each.startswith("new-")}
+
+
 def _damage(key: str, reason: str) -> Event:
     return Event(EventKind.DAMAGED, {"key": key, "reason": reason})
 
@@ -744,17 +761,14 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         directory: Directory of the store; None if no home directory is known.
         emit: Takes the events of the store.
     """
-    left_bytes = settings.max_size_bytes
-    with suppress(OSError, ValueError):  # the headers beside the tree, whose folders' names tell their sizes
-        names = os.listdir(f"{directory or ''}/headers")
-        left_bytes -= sum(int(each.rpartition("-")[2]) for each in names if not each.startswith("new-"))
+    limit = settings.max_size_bytes
     if directory is None and settings.mode != "off":
         why = "no home directory is known (set NUMBA_KCACHE_DIR)"
         where = "new kernels are kept in memory only, and compiled again by the next process"
         emit(trouble("directory", f"{why}: {where}"))
     return DiskStore(
         "" if settings.mode == "off" else directory or "",
-        max_size_bytes=max(left_bytes, 0),
+        max_size_bytes=max(limit - sum(header_folders(directory or "").values()), limit // 2),
         max_entries=settings.max_entries,
         readonly=settings.mode in ("readonly", "frozen"),
         durability=settings.durability,

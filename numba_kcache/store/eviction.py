@@ -5,7 +5,8 @@ Promise     A pass runs in its own thread, at most one per process; no caller wa
             entry is removed last; no file that changed since the walk is removed. A reader that has opened a file can
             read it to the end. Readers, writers and other passes may run at the same time.
             Where little space is free on the filesystem, nothing is stored. Only regular files whose names match the
-            pattern of their folder are removed, and no folder: links, devices, pipes and files of other programs stay.
+            pattern of their folder are removed, and no folder but those of extracted headers: links, devices, pipes and
+            files of other programs stay.
 Method      The size of the tree is not recorded. Keys are digests, so each of the 256 folders of a kind holds about a
             256th of the tree. A put looks at the folder that it has just written to; if that holds more than a 256th
             of a limit, the put starts a pass. Folders are of unequal size, so passes also start early:
@@ -24,6 +25,7 @@ import errno
 import math
 import os
 import re
+import stat
 import threading
 import time
 from collections import Counter
@@ -32,8 +34,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import reached, renewed_in_children, stat_in
-from .disk import FOLDERS, RECENCY_NS, Found, Tree
+from . import FOLDER, open_in, reached, rename_in, renewed_in_children, stat_in
+from .disk import FOLDERS, HEADERS, RECENCY_NS, Found, Tree, header_folders
 from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile
@@ -197,7 +199,8 @@ class Limits:
         return removed
 
     def clear(self, tell: Callable[[], object]) -> Removed:
-        """Remove every entry, manifest and damaged file, and call `tell` for each."""
+        """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the
+        tree."""
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
             for name in named(folder, _QUARANTINED):
                 unlink(folder, name)
@@ -206,7 +209,8 @@ class Limits:
             tell()
             if remove(file):
                 removed.append(file)
-        return sum_of(removed)
+        gone = sum_of(removed)
+        return gone._replace(size_bytes=gone.size_bytes + remove_headers(self._tree))
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
@@ -268,6 +272,33 @@ def remove(file: Found, *, unchanged: bool = False) -> bool:
         if not unchanged or (status.st_mtime_ns, status.st_size) == (file.used_ns, file.size_bytes):
             return unlink(folder, file.key[2:])
     return False
+
+
+def remove_headers(tree: Tree) -> int:
+    """Remove the extracted headers beside a tree; returns their bytes. A compile that needs them extracts them again.
+
+    A folder loses its name first: under that, no process may find a part of the headers.
+    """
+    import shutil
+
+    size_bytes = 0
+    with suppress(OSError):
+        root = tree.open_root()
+        try:
+            above = open_in(root, HEADERS, FOLDER)
+        finally:
+            os.close(root)
+        try:
+            for name, held_bytes in header_folders(tree.root).items() if tree.is_private else ():
+                doomed = name if name.startswith("new-") else f"new-{name}"
+                with suppress(OSError):
+                    if stat.S_ISDIR(stat_in(above, name).st_mode):
+                        rename_in(above, name, above, doomed)
+                    shutil.rmtree(doomed, dir_fd=above)
+                    size_bytes += held_bytes
+        finally:
+            os.close(above)
+    return size_bytes
 
 
 def sum_of(files: Iterable[Found]) -> Removed:

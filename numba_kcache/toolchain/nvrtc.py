@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
@@ -28,7 +29,9 @@ from ..model.text import encoded
 from ..waiting import imported
 from .loaded import mapped_handle
 
-_ABANDONED_S = 3600
+_ABANDONED_S, _OTHERS_S = 3600, 24 * 3600
+"""Ages from which an extraction removes an incomplete folder of headers, and that of another build."""
+
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
 
@@ -123,9 +126,14 @@ def extract_headers(parent: str, build: str) -> list[str]:
     name = build.rpartition(":")[2][:32]
     found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
     if not found:
-        for each in os.listdir(parent):  # what killed processes left
-            if each.startswith("new-") and time.time() - os.lstat(os.path.join(parent, each)).st_mtime > _ABANDONED_S:
-                shutil.rmtree(os.path.join(parent, each), ignore_errors=True)
+        for each in os.listdir(parent):  # what killed processes left, and the headers of other builds
+            path, is_whole = os.path.join(parent, each), each.rpartition("-")[2].isdigit()
+            doomed = path if each.startswith("new-") else os.path.join(parent, f"new-{each}")
+            with suppress(OSError):
+                age_s = time.time() - os.lstat(path).st_mtime
+                if age_s > (_ABANDONED_S if path == doomed else _OTHERS_S if is_whole else math.inf):
+                    os.rename(path, doomed)  # no process may find a part of them under their name
+                    shutil.rmtree(doomed)
         private = mkdtemp(prefix="new-", dir=parent)
         try:
             handle = mapped_handle("nvrtc")
