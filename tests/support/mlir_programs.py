@@ -120,7 +120,10 @@ class Foreign:
         self.__cuda_array_interface__ = array.__cuda_array_interface__
 
 waited = []
-cuda.cudadrv.driver.Stream.synchronize = lambda stream: waited.append(int(stream.handle))
+from numba_kcache.launch import bindings
+driver = bindings()
+synchronize = driver.cuStreamSynchronize
+driver.cuStreamSynchronize = lambda handle: (waited.append(int(handle)), synchronize(handle))[1]
 
 @decorate
 def kernel(x, y):

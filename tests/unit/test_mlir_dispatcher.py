@@ -41,7 +41,7 @@ def test_dispatcher_is_of_the_kernel_s_function(dispatcher: Any) -> None:
 def test_signature_that_is_served_is_not_compiled(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`compile` returns the served code."""
     served = object()
-    monkeypatch.setattr(mlir_dispatcher, "served", lambda *wanted: served)
+    monkeypatch.setattr(mlir_dispatcher, "served", lambda *wanted, **more: served)
 
     assert dispatcher.compile(SIGNATURE) is served
 

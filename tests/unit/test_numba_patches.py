@@ -1,90 +1,153 @@
-"""A function of the compiler that a program replaced is in the key, or refused by its name."""
+"""A function of either Numba's compiler that a program replaced is in the key, or refused by its name."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from importlib import import_module
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
-from numba import cuda
-from numba.cuda import cgutils, target
-from numba.cuda.codegen import CUDACodeLibrary
-from numba.cuda.core.base import BaseContext
 
 from numba_kcache.frontends.numba.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.frontends.numba.llvm import NUMBA as dialect
 
 VALUE: Any = 1
 
-
-@cuda.jit(device=True)
-def _callee(x):  # type: ignore[no-untyped-def]
-    return x + 1
+HOMES = {"numba": "numba.cuda", "numba_cuda_mlir": "numba_cuda_mlir.numba_cuda"}
 
 
-@cuda.jit
-def _kernel(x):  # type: ignore[no-untyped-def]
-    x[0] = _callee(x[1])
+class Program(NamedTuple):
+    """A kernel that calls a device function, and the Numba that compiles it."""
+
+    package: str
+    kernel: Any
+    flavour: Any
+
+    def home(self, name: str) -> Any:
+        """An object of the compiler, by its module and name."""
+        module, _, attribute = f"{HOMES[self.package]}.{name}".rpartition(".")
+        return getattr(import_module(module), attribute)
+
+    def read(self) -> Fingerprint | Uncapturable:
+        return fingerprint(self.kernel, self.flavour, with_lines=False)
+
+    def digests(self) -> tuple[str, list[str]]:
+        """Of the kernel, and of its device functions."""
+        found = self.read()
+        assert isinstance(found, Fingerprint), found
+        return found.digest, [each for _value, each in found.device_functions()]
 
 
-def read() -> Fingerprint | Uncapturable:
-    return fingerprint(_kernel, dialect, with_lines=False)
+@pytest.fixture(params=HOMES)
+def program(request: pytest.FixtureRequest) -> Program:
+    pytest.importorskip(request.param)
+    name, flavour = ("llvm", "NUMBA") if request.param == "numba" else ("mlir", "MLIR")
+    cuda = import_module(f"{request.param}.cuda")
 
+    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
+    def callee(x: Any) -> Any:
+        return x + 1
 
-def digest() -> str:
-    found = read()
-    assert isinstance(found, Fingerprint), found
-    return found.digest
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def kernel(x: Any) -> None:
+        x[0] = callee(x[1])
+
+    import_module(f"{HOMES[request.param]}.core.base")
+    found = getattr(import_module(f"numba_kcache.frontends.numba.{name}"), flavour)
+    return Program(request.param, kernel, found)
 
 
 def _replacement(self, *arguments):  # type: ignore[no-untyped-def]
     return VALUE
 
 
+class Replacement:
+    """An object in place of a function, or of a class."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return VALUE
+
+
 PLACES = {
-    "a method": (target.CUDATargetContext, "get_constant_generic", _replacement),
-    "an inherited method": (BaseContext, "get_constant", _replacement),
-    "a property": (target.CUDATargetContext, "enable_boundscheck", property(_replacement)),
-    "a class method": (CUDACodeLibrary, "get_cubin", classmethod(_replacement)),
-    "a function": (cgutils, "alloca_once", _replacement),
+    "a method": ("core.base.BaseContext", "get_constant", _replacement),
+    "a method more": ("typing.context.BaseContext", "resolve_value_type", _replacement),
+    "a property": ("core.base.BaseContext", "enable_boundscheck", property(_replacement)),
+    "a class method": ("core.base.BaseContext", "get_data_type", classmethod(_replacement)),
+    "a static method": ("core.base.BaseContext", "get_value_type", staticmethod(_replacement)),
+    "a function": ("cgutils", "alloca_once", _replacement),
 }
 
 
-@pytest.mark.parametrize("what", PLACES)
-def test_replaced_function_of_the_compiler_invalidates_key(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """By its code and by what it reads, for the kernel and for the device functions that it calls."""
-    owner, name, replacement = PLACES[what]
-    before, of_callee = digest(), [each for _value, each in read().device_functions()]  # type: ignore[union-attr]
+def replace(monkeypatch: pytest.MonkeyPatch, program: Program, place: str, name: str, value: Any) -> None:
+    owner = import_module(f"{HOMES[program.package]}.{place}") if "." not in place else program.home(place)
+    monkeypatch.setattr(owner, name, value, raising=False)
 
-    monkeypatch.setattr(owner, name, replacement, raising=False)
-    patched = digest()
-    callee = [each for _value, each in read().device_functions()]  # type: ignore[union-attr]
+
+@pytest.mark.parametrize("what", PLACES)
+def test_replaced_function_of_the_compiler_invalidates_key(
+    monkeypatch: pytest.MonkeyPatch, program: Program, what: str
+) -> None:
+    """By its code and by what it reads, for the kernel and for the device functions that it calls."""
+    before, of_callees = program.digests()
+
+    replace(monkeypatch, program, *PLACES[what])
+    patched, callees = program.digests()
     monkeypatch.setitem(globals(), "VALUE", 2)
 
-    assert len({before, patched, digest()}) == 3
-    assert of_callee != callee
+    assert len({before, patched, program.digests()[0]}) == 3
+    assert of_callees != callees
     monkeypatch.undo()
-    assert digest() == before
+    assert program.digests() == (before, of_callees)
 
 
-def test_replacement_that_cannot_be_read_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_that_reads_what_has_no_content_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
     """Both the place and the object are named."""
     monkeypatch.setitem(globals(), "VALUE", object())
-    monkeypatch.setattr(target.CUDATargetContext, "get_constant_generic", _replacement, raising=False)
+    replace(monkeypatch, program, *PLACES["a method"])
 
-    found = read()
+    found = program.read()
 
     assert isinstance(found, Uncapturable)
     assert found.name == f"global VALUE of {__name__}"
-    assert found.reason.startswith("in place of numba.cuda.target.CUDATargetContext.get_constant_generic: ")
+    assert found.reason.startswith(f"in place of {HOMES[program.package]}.core.base.BaseContext.get_constant: ")
 
 
-def test_wrapper_around_the_compilers_function_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+OBJECTS = {
+    "an object": Replacement(),
+    "a class": Replacement,
+    "a partial function": functools.partial(_replacement, 1),
+    "a method of an object": functools.partialmethod(_replacement, 1),
+    "a bound method": Replacement().__call__,
+    "a function with a memo": functools.lru_cache(_replacement),
+    "a mock": MagicMock(),
+}
+
+
+@pytest.mark.parametrize("what", OBJECTS)
+@pytest.mark.parametrize("place", ["a method", "a function"])
+def test_replacement_that_is_no_function_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, program: Program, place: str, what: str
+) -> None:
+    """Its state is not in its code."""
+    home, name, _function = PLACES[place]
+    replace(monkeypatch, program, home, name, OBJECTS[what])
+
+    found = program.read()
+
+    assert isinstance(found, Uncapturable)
+    assert found.reason.startswith(f"in place of {HOMES[program.package]}.{home}.{name}: it is a ")
+
+
+def test_wrapper_around_the_compilers_function_is_read(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     """As libraries patch Numba: their function calls the one that it replaced, and kernels stay cached."""
-    before, real = digest(), CUDACodeLibrary.get_cubin
+    before, owner = program.digests(), program.home("core.base.BaseContext")
+    real = owner.get_constant
 
-    def wrapped(self, cc=None):  # type: ignore[no-untyped-def]
-        return real(self, cc)
+    def wrapped(self, *given):  # type: ignore[no-untyped-def]
+        return real(self, *given)
 
-    monkeypatch.setattr(CUDACodeLibrary, "get_cubin", wrapped)
+    monkeypatch.setattr(owner, "get_constant", wrapped)
 
-    assert digest() != before
+    assert program.digests() != before

@@ -32,6 +32,7 @@ from ...model import Entry, Parameter
 from ...model.cubin import read_cubin
 from .configuration import Registration
 from .flavour import Flavour, gathered, surface
+from .value import Trust
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
 """For each device function: the digest and target of its last compile, and the number of its overloads then."""
@@ -116,7 +117,8 @@ def fresh_functions(
             is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
             if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
                 compile_again(found)
-    all_code = bool(flavour.registrations().of_all)
+    _of_value, of_attribute, of_all = flavour.registrations()
+    all_code = bool(of_attribute or of_all)
     forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)
     yield
     for function, digest in functions:
@@ -126,25 +128,31 @@ def fresh_functions(
 
 
 @contextmanager
-def observed(unread: Iterable[tuple[str, str, Registration]], label: str) -> Iterator[None]:
+def observed(flavour: Flavour, unread: Iterable[tuple[str, str, Registration]]) -> Iterator[None]:
     """Compile, and refuse the result if this thread called a function of a registration that is not in the key.
 
     Args:
+        flavour: The flavour.
         unread: As in `Fingerprint`.
-        label: The kernel's, for the error.
 
     Raises:
         UncacheableError: A function was called; the error has the reason for which it cannot be read.
     """
-    reasons = {id(code.__code__): f"{name}: {reason}" for reason, name, each in unread for code in each.code}
-    if not reasons:
+    watched: dict[int, list[tuple[Any, str]]] = {}
+    for reason, name, registration in unread:
+        for each in registration.code:
+            for function, kind in _functions_of(each, flavour):
+                watched.setdefault(id(function.__code__), []).append((kind, f"{name}: {reason}"))
+    if not watched:
         yield
         return
     called, before = list[str](), sys.getprofile()
 
     def note(frame: Any, event: Any, argument: Any) -> None:
-        if id(frame.f_code) in reasons:
-            called.append(reasons[id(frame.f_code)])
+        for kind, reason in watched.get(id(frame.f_code), ()):
+            first = None if kind is None else frame.f_locals.get(frame.f_code.co_varnames[0], kind)
+            if first is kind or kind in type(first).__mro__:
+                called.append(reason)
         if before is not None:
             before(frame, event, argument)
 
@@ -154,7 +162,26 @@ def observed(unread: Iterable[tuple[str, str, Registration]], label: str) -> Ite
     finally:
         sys.setprofile(before)
     if called:
-        raise UncacheableError(f"cannot cache {label}", called[0])
+        raise UncacheableError("cannot cache it", called[0])
+
+
+def _functions_of(code: Any, flavour: Flavour) -> list[tuple[FunctionType, type | None]]:
+    """List the functions that a compile calls if it uses a function or class; each with the class of its first
+    argument, or None for any.
+
+    A template of a function is made when it is used. One of attributes is made once in a process, and Numba's part of
+    it is called for other attributes, too; only its own functions count.
+    """
+    if not isinstance(code, type):
+        return [(code, None)]
+    trust, found = Trust(flavour.packages), list[tuple[FunctionType, type | None]]()
+    is_of_attributes = hasattr(code, "generic_resolve")
+    for base in code.__mro__[:-1]:
+        for name, value in () if is_of_attributes and trust.name_of(base) else vars(base).items():
+            function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+            if isinstance(function, FunctionType) and not (is_of_attributes and name == "__init__"):
+                found.append((function, code if function is value and function.__code__.co_argcount else None))
+    return found
 
 
 def entry_of(cubin: bytes, symbol: str, name: str) -> Entry:

@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ...keys import Plain
@@ -105,13 +105,28 @@ CODE_MODULES = (
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
+_READABLE = FunctionType, classmethod, staticmethod, property
+
+_OTHERS = sys.stdlib_module_names - {"unittest"} | {"cuda"}
+"""Top-level modules, beside the compiler's own packages, whose objects are in its modules."""
+
 _sound: dict[str, list[tuple[Mapping[str, Any], list[Any]]]] = {}
 """The namespaces of each module and of the classes defined in it, with their values when no function was replaced."""
 
 
-def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionType]]:
-    """List the replaced functions in those of these modules that are loaded, with their full names."""
-    found, files = list[tuple[str, FunctionType]](), dict[str, bool]()
+_PARTS = {
+    classmethod: "__func__", staticmethod: "__func__", property: "fget", MethodType: "__func__",
+    functools.partial: "func", functools.partialmethod: "func", functools.cached_property: "func",
+    functools._lru_cache_wrapper: "__wrapped__",
+}  # fmt: skip
+"""The attribute with the function inside an object that a module or class may have in its place."""
+
+
+def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, Any]]:
+    """List what replaces a function or class in those of these modules that are loaded, with its full name: a Python
+    function, or an object that cannot be read."""
+    found, files = list[tuple[str, Any]](), dict[str, bool]()
+    tops = {each.partition(".")[0] for each in trust.packages} | _OTHERS
     own_folders = (*trust.folders, "<frozen ", _OWN)
     for own in modules:
         module = sys.modules.get(own)
@@ -120,20 +135,23 @@ def replaced(modules: Iterable[str], trust: Trust) -> list[tuple[str, FunctionTy
             continue
         types = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == own]
         spaces = [(own, vars(module)), *((f"{own}.{each.__qualname__}", vars(each)) for each in types)]
-        here = list[tuple[str, FunctionType]]()
+        here = list[tuple[str, Any]]()
         for place, space in spaces:
             for name, value in space.items():  # over a thousand: no call of a function of this package for each
-                if isinstance(value, (classmethod, staticmethod)):
-                    value = value.__func__
-                elif isinstance(value, property):
-                    value = value.fget
-                if type(value) is not FunctionType or (path := value.__code__.co_filename).startswith(own_folders):
+                part = _PARTS.get(type(value))
+                function = value if part is None else getattr(value, part)
+                if type(function) is not FunctionType:
+                    owner = value if isinstance(value, type) else type(value)
+                    if str(owner.__module__).partition(".")[0] not in tops and type(value).__name__[:6] != "cython":
+                        here.append((f"{place}.{name}", value))
                     continue
-                home = str(value.__globals__.get("__name__")) if path[:1] == "<" else ""
+                if (path := function.__code__.co_filename).startswith(own_folders):
+                    continue
+                home = str(function.__globals__.get("__name__")) if path[:1] == "<" else ""
                 if files.get(path) or home.startswith("namedtuple_"):
                     continue
-                if not _is_trusted(value, trust):
-                    here.append((f"{place}.{name}", value))
+                if not _is_trusted(function, trust):
+                    here.append((f"{place}.{name}", function if type(value) in _READABLE else value))
                 elif not path.startswith("<"):  # generated code is in no file
                     files[path] = True
         found += here
@@ -247,12 +265,8 @@ def registries_among(modules: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def _holders(flavour: Registries, version: str, _modules_loaded: int) -> tuple[Place, ...]:
-    rows = [each.strip().split(": ") for each in flavour.registry_modules.strip().split("\n")]
-    known = [f"{flavour.owned}.{package}{name}" for package, names in rows for name in names.split()]
-    if not version.startswith(flavour.versions):
-        known += [each for each in sys.modules.copy() if each.startswith(flavour.searched)]
-    return registries_among(dict.fromkeys(known))
+def _holders(searched: tuple[str, ...], _modules_loaded: int) -> tuple[Place, ...]:
+    return registries_among(each for each in sys.modules.copy() if each.startswith(searched))
 
 
 class Registries:
@@ -261,11 +275,9 @@ class Registries:
     Attributes:
         packages: Dotted names of packages whose versions are in the key, so that their objects count by name.
         home: The package with its `cuda`: `numba.cuda`.
-        version, versions: Its version, and the starts of those for which `registry_modules` is complete.
-        searched: Prefix of names of modules, which are searched for registries in other versions.
+        searched: Starts of the names of modules that are searched for registries.
         target: The object with the typing context and the target context.
         owned: Top-level name of its own modules, in which its types are defined.
-        registry_modules: Modules with registries: lines of a package in `owned` and names in it.
         models: Managers of data models.
         making: Prefixes of `__module__` of the classes that it registers itself.
         generated: Prefix of names of modules; a function in them that is in no file was generated by this Numba.
@@ -273,19 +285,16 @@ class Registries:
 
     packages: frozenset[str]
     home: str
-    version: Place
-    versions: tuple[str, ...]
-    searched: str
+    searched: tuple[str, ...]
     target: Place
     owned: str
-    registry_modules: str
     models: tuple[Place, ...]
     making: tuple[str, ...]
     generated: str
 
     def holders(self) -> Iterable[Place]:
         """List the registries in loaded modules."""
-        return _holders(self, str(loaded(*self.version)), len(sys.modules))
+        return _holders(self.searched, len(sys.modules))
 
     def registrations(self) -> Registrations:
         """Collect the registrations of programs so far; those for a value are described only when a kernel uses it."""
@@ -345,7 +354,7 @@ class Registries:
         if users:
             found = describe(users)
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
-        users_of: dict[int, list[_Item]] = {}
+        described: dict[int, Sequence[Registration]] = {}  # always the same objects of a value
 
         def of_value(value: Any) -> Sequence[Registration]:
             nonlocal subjects
@@ -354,7 +363,7 @@ class Registries:
             )
             if id(value) not in subjects:
                 return ()
-            if id(value) not in users_of:
+            if id(value) not in described:
                 is_programs = self._is_programs(value)
                 pairs = (
                     (kind, zip(_subjects(kind, items), items, strict=False))
@@ -362,10 +371,10 @@ class Registries:
                     if is_programs or kind in _OF_VALUE
                 )
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                users_of[id(value)] = [*filter(_is_given, found)] if is_programs else self._of_users(found)
-            if not users_of[id(value)]:
-                return ()
-            return describe_for(users_of[id(value)])
+                described[id(value)] = describe_for(
+                    [*filter(_is_given, found)] if is_programs else self._of_users(found)
+                )
+            return described[id(value)]
 
         return found._replace(of_value=of_value)
 

@@ -166,12 +166,32 @@ class PythonDefinition(Definition):
         ptx_target: Target | None,
         runtime_build: str | None,
     ) -> Artifact:
-        """Compile the artifact of a request; `runtime_build` is that of `Flavour.runtime` in its key, or None."""
+        """Compile the artifact of a request.
+
+        Args:
+            found: The kernel's fingerprint, or the reason why it has none.
+            types, target, ptx_target: As for `kernel_request`.
+            runtime_build: Build of `Flavour.runtime` in its key; None for none.
+
+        Raises:
+            UncacheableError: The result is only valid in this process, or is not that of its key.
+        """
         from .compiled_code import observed
 
-        with observed(() if isinstance(found, Uncapturable) else found.unread, self.label):
-            made: Artifact = self.part("compile").build(self, found, types, target, ptx_target, runtime_build)
-        return made
+        known = None if isinstance(found, Uncapturable) else found
+        try:
+            with self.compiler_lock(), observed(self.flavour, known.unread if known else ()):
+                made: Artifact = self.part("compile").compile_kernel(
+                    self.declared, types, target, ptx_target=ptx_target, keep_ptx=self.keep_ptx,
+                    device_functions=known.device_functions() if known else (), links=known.links if known else (),
+                    runtime_build=runtime_build,
+                )  # fmt: skip
+            return made
+        except UncacheableError as error:
+            raise UncacheableError(f"cannot cache {self.label}", error.why) from error
+        except Exception as error:  # mostly the compiler's own, whose message is kept
+            error.add_note(f"while compiling the Numba kernel {self.label} for ({', '.join(map(str, types))})")
+            raise
 
     def part(self, name: str) -> Any:
         """A module of this compiler alone."""

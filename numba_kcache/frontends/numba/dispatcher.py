@@ -47,6 +47,23 @@ def attribute_of(resolutions: Any, name: str, make: Callable[[Any], Any], specia
     return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
 
 
+def specialized(flavour: Flavour, dispatcher: Any, key: Any, prepare: Callable[[Any], None]) -> Any:
+    """Make what `dispatcher.specialize` makes for a compute capability and types; `prepare` compiles it."""
+    found = dispatcher.specializations.get(key)
+    if found is None:
+        found = surface(flavour).Dispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+        prepare(found)
+        dispatcher.specializations[key] = bound(found)
+    return found
+
+
+def bound(dispatcher: Any) -> Any:
+    """Restrict a dispatcher to the types that it was compiled for."""
+    dispatcher.disable_compile()
+    dispatcher._specialized = True
+    return dispatcher
+
+
 def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
     """Read the argument types of a signature as `cuda.jit` takes it, or of a list of these.
 

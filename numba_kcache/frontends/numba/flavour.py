@@ -396,16 +396,6 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     return found
 
 
-@cache
-def linker(flavour: Flavour) -> SimpleNamespace:
-    """Import the names that find the headers of CUDA C++ link inputs.
-
-    Raises:
-        ToolchainMissingError: The Numba is of an unsupported version.
-    """
-    return gathered(flavour, flavour.linker_parts)
-
-
 def home_folder(flavour: Flavour) -> str:
     """The folder of `Flavour.home`."""
     return os.path.dirname(str(import_module(flavour.home).__file__))
@@ -416,7 +406,7 @@ def toolkit_dirs(flavour: Flavour) -> tuple[str, ...]:
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 
-    parts = linker(flavour)
+    parts = gathered(flavour, flavour.linker_parts)
     _status, major, _minor = nvrtc.nvrtcVersion()
     cccl = locate_nvidia_header_directory("cccl")
     folders = parts.get_cuda_paths()["include_dir"].info, *([cccl.abs_path] if cccl else ()), parts.get_include()

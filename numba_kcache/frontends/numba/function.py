@@ -196,7 +196,7 @@ def type_digest(kind: Any, flavour: Flavour, *, with_lines: bool, depends: Depen
         reader.edge(reader.add(label, "argument", None), "type", reader.add_value(kind, label))
 
     try:
-        return _read(read, flavour, with_lines, depends, is_observed=True).graph.digest(0)
+        return _read(read, flavour, with_lines, depends, is_observed=False).graph.digest(0)
     except RefusedByName as refusal:
         raise Refused(f"{refusal.args[1]}: {refusal.args[0]}") from None
     except Exception as error:  # a program's class may raise anything; a launch must not fail by it

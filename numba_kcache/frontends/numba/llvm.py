@@ -68,26 +68,13 @@ class LlvmFlavour(Flavour):
     }
     home = HOME
     config = f"{HOME}.core.config"
-    version, versions = ("numba_cuda", "__version__"), ("0.30.",)
-    searched = f"{HOME}."
+    searched = f"{HOME}.", "numba.core.imputils", "numba.core.typing.templates"
     dispatchers = ((f"{HOME}.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
     types = (("numba.core.types", "Type"), (f"{HOME}.types", "Type"))
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic"))
     signatures = ((f"{HOME}.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature"))
     target = f"{HOME}.descriptor", "cuda_target"
     owned = "numba"
-    registry_modules = """
-        core.: imputils
-        core.typing.: templates
-        cuda.: bf16 cudadecl cudaimpl cudamath fp16 fp8 libdevicedecl libdeviceimpl mathimpl printimpl
-        cuda.: vector_types
-        cuda.core.: imputils optional
-        cuda.cpython.: builtins charseq cmathimpl enumimpl iterators listobj mathimpl numbers rangeobj slicing
-        cuda.cpython.: tupleobj unicode
-        cuda.misc.: cffiimpl
-        cuda.np.: arraymath arrayobj npdatetime npyimpl polynomial.polynomial_core
-        cuda.typing.: arraydecl builtins cffi_utils cmathdecl collections enumdecl npdatetime npydecl templates
-    """
     models = (f"{HOME}.datamodel", "default_manager"), (f"{HOME}.models", "cuda_data_manager")
     making = ("numba.", "numpy", "abc", "builtins", "numbers", "enum")
     generated = "numba."

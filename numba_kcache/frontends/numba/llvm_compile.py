@@ -32,8 +32,7 @@ from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import run_nvrtc
 from .compiled_code import assumed_device, attributes_of, compiler, entry_of, fresh_functions, recorded, rows_of
 from .flavour import home_folder, toolkit_dirs
-from .function import Fingerprint, Uncapturable
-from .llvm import DECORATOR_OPTIONS, NUMBA, NumbaDefinition
+from .llvm import DECORATOR_OPTIONS, NUMBA
 from .objects import read_link
 from .value import Refused, Trust
 
@@ -58,46 +57,34 @@ class NumbaBuild(NamedTuple):
     linked: tuple[LinkInput, ...] = ()
 
 
-def build(
-    definition: NumbaDefinition,
-    fingerprint: Fingerprint | Uncapturable,
+def compile_kernel(
+    declared: Any,
     types: tuple[Any, ...],
     target: Target,
-    ptx_target: Target | None,
+    *,
+    links: Iterable[LinkInput],
     runtime_build: str | None,
+    **more: Any,
 ) -> Artifact:
-    """Compile the artifact of a request.
+    """Compile one signature of a kernel, to be stored.
 
     Args:
-        definition, types, target, ptx_target: As for `definition.kernel_request`.
-        fingerprint: The kernel's fingerprint, or the reason why it has none.
+        declared, types, target, more: As for `compile_numba`.
+        links: Link inputs in the key.
         runtime_build: Build of the device runtime in the key; None for none.
 
     Raises:
         UncacheableError: The result is only valid in this process, or a link input changed since it was keyed.
     """
-    functions, links = (
-        ((), ()) if isinstance(fingerprint, Uncapturable) else (fingerprint.device_functions(), fingerprint.links)
-    )
-    try:
-        with definition.compiler_lock():
-            made = compile_numba(
-                definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-                keep_ptx=definition.keep_ptx,
-            )  # fmt: skip
-    except Exception as error:  # mostly Numba's own, whose message is kept
-        error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
-        raise
-    if made.uncacheable:
-        raise UncacheableError(f"cannot cache {definition.label}", made.uncacheable)
+    made = compile_numba(declared, types, target, **more)
     read = {(each.folder, each.name): each for each in made.linked if each.folder}
     changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
-    if changed:
-        raise UncacheableError(f"cannot cache {definition.label}", f"the link input {changed} changed meanwhile")
-    linked = [f"sha256:{sha256(each.data).hexdigest()}" for each in made.linked if each.name == DEVICE_RUNTIME]
-    if linked and linked != [runtime_build]:
+    runtime = [f"sha256:{sha256(each.data).hexdigest()}" for each in made.linked if each.name == DEVICE_RUNTIME]
+    why = made.uncacheable or (changed and f"the link input {changed} changed meanwhile")
+    if not why and runtime and runtime != [runtime_build]:
         why = "the build of CUDA's device runtime that was linked is not the one in the kernel's key"
-        raise UncacheableError(f"cannot cache {definition.label}", why)
+    if why:
+        raise UncacheableError("cannot cache it", why)
     return made.artifact
 
 
@@ -191,7 +178,8 @@ def _fresh(
         cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(NUMBA.packages)
         known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
         are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
-        if NUMBA.registrations().of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
+        _of_value, of_attribute, of_all = NUMBA.registrations()
+        if of_attribute or of_all or not are_numbas or known_flags != (_flags(cc, chosen), len(cached)):
             cached.clear()
         yield
     _internal_cache_state[0] = (_flags(cc, chosen), len(cached))

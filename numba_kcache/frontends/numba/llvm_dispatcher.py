@@ -36,7 +36,7 @@ from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
 from ...model import Artifact, Entry, choose_for_device
 from . import dispatcher
-from .dispatcher import CacheOfDispatcher, Patch, launch_watched, read_signature_list
+from .dispatcher import CacheOfDispatcher, Patch, launch_watched, read_signature_list, specialized
 from .flavour import surface
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
@@ -172,16 +172,13 @@ def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaReso
     if dispatcher.specialized:
         raise RuntimeError("Dispatcher already specialized")
     key = get_current_device().compute_capability, tuple(dispatcher.typeof_pyval(each) for each in arguments)
-    found = dispatcher.specializations.get(key)
-    if found is None:
-        found = surface(NUMBA).CUDADispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+
+    def prepare(made: Any) -> None:
         if resolutions is not None:
-            found._cache = DispatcherCache(resolutions, found)
-        found.compile(key[1])
-        found.disable_compile()
-        found._specialized = True
-        dispatcher.specializations[key] = found
-    return found
+            made._cache = DispatcherCache(resolutions, made)
+        made.compile(key[1])
+
+    return specialized(NUMBA, dispatcher, key, prepare)
 
 
 def apply_options(kernel: Any, options: LaunchOptions) -> None:
@@ -381,7 +378,7 @@ def replace(home: Any, every_kernel: bool) -> None:
             _attach(self)
         return original_compile(self, sig)
 
-    def specialized(self: Any, *args: Any) -> Any:
+    def specialize_cached(self: Any, *args: Any) -> Any:
         return specialize(self, args, getattr(self._cache, "resolutions", None))
 
     original_call: Callable[[Any, Any, Any], Any] = kind.call
@@ -393,7 +390,12 @@ def replace(home: Any, every_kernel: bool) -> None:
         else:
             original_call(self, args, launch_config)
 
-    methods = {"call": call, "enable_caching": enable_caching, "compile": compile_signature, "specialize": specialized}
+    methods = {
+        "call": call,
+        "enable_caching": enable_caching,
+        "compile": compile_signature,
+        "specialize": specialize_cached,
+    }
     _patch.replace(kind, methods)
 
 

@@ -80,30 +80,13 @@ class MlirFlavour(Flavour):
     }  # fmt: skip
     home = HOME
     config = f"{HOME}.core.config"
-    version, versions = (PACKAGE, "__version__"), ("0.5.4", "0.6.0")
-    searched = f"{PACKAGE}."
+    searched = (f"{PACKAGE}.",)
     dispatchers = ((DISPATCHERS, "MLIRDispatcher"),)
     types = ((f"{HOME}.types", "Type"),)
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"),)
     signatures = ((f"{HOME}.typing.templates", "Signature"),)
     target = DISPATCHERS, "mlir_target"
     owned = PACKAGE
-    registry_modules = """
-        : extending
-        lowering.: builtins cmath cpython ctypes cuda cuda_vector_types datetime enum exotic_float half_precision
-        lowering.: libdevice math nrt numpy print record struct unicode union vector
-        typing.: builtin cmath ctypes cuda cuda_vector_types exotic_float externals half_precision libdevice math
-        typing.: numpy struct unicode vector
-        numba_cuda.: bf16 cudadecl cudaimpl cudamath fp16 fp8 libdevicedecl mathimpl vector_types
-        numba_cuda._internal.: cuda_bf16 cuda_fp16 cuda_fp8
-        numba_cuda.core.: base imputils optional
-        numba_cuda.cpython.: builtins charseq cmathimpl enumimpl iterators mathimpl numbers rangeobj slicing
-        numba_cuda.cpython.: tupleobj unicode
-        numba_cuda.misc.: cffiimpl
-        numba_cuda.np.: arraymath arrayobj npdatetime npyimpl polynomial polynomial.polynomial_core
-        numba_cuda.typing.: arraydecl builtins cffi_utils cmathdecl collections dictdecl enumdecl listdecl
-        numba_cuda.typing.: mathdecl npdatetime npydecl setdecl templates
-    """
     models = (f"{PACKAGE}.models", "mlir_data_manager"), (f"{HOME}.datamodel", "default_manager")
     making = (f"{PACKAGE}.", "numpy", "abc", "builtins", "numbers", "enum")
     generated = f"{PACKAGE}."
@@ -162,7 +145,7 @@ class MlirFlavour(Flavour):
 
     def check_version(self) -> None:
         """Refuse versions before 0.5.4; a later one is supported if it has every part."""
-        version = str(loaded(*self.version))
+        version = str(loaded(PACKAGE, "__version__"))
         if tuple(int(each) for each in version.split(".")[:3] if each.isdecimal()) < (0, 5, 4):
             raise self.unsuitable(f"is of version {version}")
 
@@ -304,18 +287,12 @@ def _without_callbacks(item: Any) -> Any:
 
 
 def _build_of(path: str) -> str:
-    try:
-        status = os.stat(path)
-        return _build_as(path, (status.st_ino, status.st_size, status.st_mtime_ns))
-    except OSError as error:
-        raise Refused(f"LIBLLVM7={path}: {error.strerror}") from None
-
-
-@functools.lru_cache(maxsize=4)
-def _build_as(path: str, _status: tuple[int, ...]) -> str:
     from ...toolchain.locating import build_of
 
-    return build_of(path)
+    try:
+        return build_of(path)
+    except OSError as error:
+        raise Refused(f"LIBLLVM7={path}: {error.strerror}") from None
 
 
 def has_planners() -> bool:

@@ -17,48 +17,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import UncacheableError
-from ...model import Artifact, Target
+from ...model import Artifact, LinkInput, Target
 from ...model.linkable import callbacks_of
 from .compiled_code import assumed_device, attributes_of, compiler, entry_of, fresh_functions, recorded, rows_of
-from .function import Fingerprint, Uncapturable
-from .mlir import MLIR, PACKAGE, MlirDefinition
+from .mlir import MLIR, PACKAGE
 
 _alive: list[Any] = []
 """Device arrays whose addresses are in code of this process, kept alive."""
-
-
-def build(
-    definition: MlirDefinition,
-    found: Fingerprint | Uncapturable,
-    types: tuple[Any, ...],
-    target: Target,
-    ptx_target: Target | None,
-    runtime_build: str | None,
-) -> Artifact:
-    """Compile the artifact of a request.
-
-    Args:
-        definition: The kernel.
-        found: Its fingerprint, or the reason why it has none.
-        types: Types of its arguments.
-        target: The target to build for.
-        ptx_target: The virtual target to compile to first, if the user gave one.
-        runtime_build: Build of the device runtime in the key; None for none.
-
-    Raises:
-        UncacheableError: Its code depends on values of its arguments, or it links an input that is not in its key.
-    """
-    functions = () if isinstance(found, Uncapturable) else found.device_functions()
-    try:
-        return compile_kernel(
-            definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None,
-        )  # fmt: skip
-    except UncacheableError as error:
-        raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
-    except Exception as error:  # mostly the compiler's own, whose message is kept
-        error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
-        raise
 
 
 def compile_kernel(
@@ -69,7 +34,8 @@ def compile_kernel(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
-    has_runtime: bool = True,
+    links: Iterable[LinkInput] = (),
+    runtime_build: str | None = None,
 ) -> Artifact:
     """Compile one signature of a kernel.
 
@@ -81,7 +47,8 @@ def compile_kernel(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of everything that determines its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact contains the PTX, as it is before linking.
-        has_runtime: Whether the key has CUDA's device runtime, which kernels link that synchronise their grid.
+        links: Link inputs in the key, which are read again after the compile.
+        runtime_build: Build in the key of CUDA's device runtime, which kernels link that synchronise their grid.
 
     Raises:
         UncacheableError: Its code depends on values of its arguments, or a callee's link input has callbacks.
@@ -105,7 +72,7 @@ def compile_kernel(
     foreign = _foreign_callbacks(metadata, options["link"])
     if foreign:
         raise UncacheableError("cannot cache it", "what it links has callbacks to run when it is loaded")
-    if metadata.get("_cudadevrt_linked") and not has_runtime:
+    if metadata.get("_cudadevrt_linked") and runtime_build is None:
         raise UncacheableError("cannot cache it", "CUDA's device runtime was linked, which is not in its key")
     entry = entry_of(metadata["cubin"], metadata["func_name"], declared.py_func.__name__)
     ptx = metadata.get("ptx") or ""

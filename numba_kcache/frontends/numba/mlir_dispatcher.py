@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine import RunsUncached
@@ -39,7 +39,7 @@ from .. import Launches, Variant
 from . import dispatcher
 from .arguments import Signature, TypedLauncher, codes_of
 from .compiled_code import assumed_device, compiler
-from .dispatcher import CacheOfDispatcher, Patch, launch_watched
+from .dispatcher import CacheOfDispatcher, Patch, bound, launch_watched, specialized
 from .flavour import surface
 from .mlir import MLIR, VARARGS, MlirDefinition, MlirResolutions, has_another_compile, has_planners
 
@@ -200,31 +200,40 @@ def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequ
     return known["cubin"], known["func_name"], known["use_cooperative"]
 
 
-@functools.cache
-def _cached_class() -> Any:
-    """The class of dispatchers made here."""
+def _cached_methods(kind: Any, attached: Callable[[Any], MlirResolutions | None], *, is_numbas: bool) -> dict[str, Any]:
+    """The two methods of a dispatcher class that compile, with this cache in front.
 
-    class CachedDispatcher(surface(MLIR).MLIRDispatcher):  # type: ignore[misc]
-        """A dispatcher that looks kernels up in this cache before it compiles."""
+    Args:
+        kind: The class.
+        attached: Returns the resolutions of a dispatcher; None if it does not use this cache.
+        is_numbas: Whether the program uses numba-cuda-mlir's own decorator, which raises errors in link inputs itself.
+    """
+    compile_impl, compile_public = kind._compile_impl, kind._compile_public
 
-        resolutions: MlirResolutions
+    def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
+        resolutions = attached(self)
+        found = None if resolutions is None else served_launch(self, resolutions, args, is_numbas)
+        if found is not None or is_numbas:
+            return found or compile_impl(self, args, *rest)
+        with assumed_device(MLIR, current_device().target.cc):
+            return compile_impl(self, args, *rest)
 
-        def _compile_impl(self, args: Any, *rest: Any) -> Any:
-            found = served_launch(self, self.resolutions, args, False)
+    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
+        if abi_info is None and output is None and (resolutions := attached(self)) is not None:
+            types, _returned = surface(MLIR).normalize_signature(sig)
+            found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=is_numbas)
             if found is not None:
                 return found
-            with assumed_device(MLIR, current_device().target.cc):
-                return super()._compile_impl(args, *rest)
+        return compile_public(self, sig, abi_info=abi_info, output=output)
 
-        def _compile_public(self, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
-            types, _returned = surface(MLIR).normalize_signature(sig)
-            if abi_info is None and output is None and types not in self.overloads:
-                found = served(self, self.resolutions, types)
-                if found is not None:
-                    return found
-            return super()._compile_public(sig, abi_info=abi_info, output=output)
+    return {"_compile_impl": compile_for_launcher, "_compile_public": compile_signature}
 
-    return CachedDispatcher
+
+@functools.cache
+def _cached_class() -> Any:
+    """The class of dispatchers made here, which look kernels up in this cache before they compile."""
+    kind = surface(MLIR).MLIRDispatcher
+    return type("CachedDispatcher", (kind,), _cached_methods(kind, lambda made: made.resolutions, is_numbas=False))
 
 
 def _make(resolutions: MlirResolutions) -> Any:
@@ -256,9 +265,7 @@ def specialize(resolutions: MlirResolutions, *arguments: Any) -> Any:
     """Make a dispatcher for exactly the types of these arguments."""
     made = _make(resolutions)
     made.compile_for(*arguments)
-    made.disable_compile()
-    made._specialized = True
-    return made
+    return bound(made)
 
 
 def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
@@ -385,30 +392,22 @@ restore = _patch.restore
 
 
 class DispatcherCache(CacheOfDispatcher):
-    """The cache of a patched dispatcher; it always reports a miss.
+    """The cache of a patched dispatcher; it always reports a miss."""
 
-    Args:
-        launches: The launches of the dispatcher.
-    """
-
-    def __init__(self, launches: InstalledLaunches) -> None:
-        super().__init__(launches.resolutions)
-        self.resolutions: MlirResolutions = launches.resolutions
-        self.launches = launches
+    resolutions: MlirResolutions
 
     def load_overload(self, _sig: Any, _context: Any) -> None:
         """Return None: the replaced methods have looked into this cache already."""
 
     def flush(self) -> None:
         """Read the function again at the next launch."""
-        self.launches.forget()
+        self.resolutions.launches.forget()
 
 
 def replace(home: Any, every_kernel: bool) -> None:
     """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
     kind = home.MLIRDispatcher
-    compile_impl, compile_public, specialize_plain = kind._compile_impl, kind._compile_public, kind.specialize
-    get_item = kind.__getitem__
+    specialize_plain, get_item = kind.specialize, kind.__getitem__
 
     def attached(self: Any) -> MlirResolutions | None:
         if isinstance(self._cache, DispatcherCache):
@@ -426,25 +425,12 @@ def replace(home: Any, every_kernel: bool) -> None:
     def launch_of(self: Any, config: Any) -> Any:
         attached(self)
         cache = self._cache
-        if type(cache) is DispatcherCache and cache.launches.takes(config):
+        if type(cache) is DispatcherCache and cache.resolutions.launches.takes(config):
             try:
-                return cache.launches[config]
+                return cache.resolutions.launches[config]
             except KCacheError:  # numba-cuda-mlir reports the error itself
                 pass
         return get_item(self, config)
-
-    def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
-        resolutions = attached(self)
-        found = None if resolutions is None else served_launch(self, resolutions, args, True)
-        return compile_impl(self, args, *rest) if found is None else found
-
-    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
-        if abi_info is None and output is None and (resolutions := attached(self)) is not None:
-            types, _returned = surface(MLIR).normalize_signature(sig)
-            found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=True)
-            if found is not None:
-                return found
-        return compile_public(self, sig, abi_info=abi_info, output=output)
 
     def specialize(self: Any, *args: Any) -> Any:
         made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
@@ -453,9 +439,8 @@ def replace(home: Any, every_kernel: bool) -> None:
     methods = {
         "enable_caching": enable_caching,
         "__getitem__": launch_of,
-        "_compile_impl": compile_for_launcher,
-        "_compile_public": compile_signature,
         "specialize": specialize,
+        **_cached_methods(kind, attached, is_numbas=True),
     }
     _patch.replace(kind, methods)
 
@@ -464,16 +449,12 @@ def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
     """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
     parts = surface(MLIR)
     types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
-    key = parts.get_context().device.compute_capability, types
-    found = dispatcher.specializations.get(key)
-    if found is None:
-        found = parts.MLIRDispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
-        _attach(found, found._cache)
-        found.compile_for(*types)
-        found.disable_compile()
-        found._specialized = True
-        dispatcher.specializations[key] = found
-    return found
+
+    def prepare(made: Any) -> None:
+        _attach(made, made._cache)
+        made.compile_for(*types)
+
+    return specialized(MLIR, dispatcher, (parts.get_context().device.compute_capability, types), prepare)
 
 
 def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
@@ -483,5 +464,5 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
     except OptionError:  # a device function
         return None
     _patch.attached[dispatcher], launches = before, InstalledLaunches(definition)
-    dispatcher._cache = DispatcherCache(launches)
+    dispatcher._cache = DispatcherCache(launches.resolutions)
     return launches.resolutions

@@ -8,7 +8,6 @@ Promise     A registration is keyed completely: its subject, options, types and 
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import linecache
@@ -39,10 +38,11 @@ _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
 """Attributes in which functions and classes describe themselves as text."""
 
 _OF_PYTHON = frozenset(
-    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__hash__", "__module__",
      "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
 )  # fmt: skip
-"""Attributes of a class that its code does not read, or that repeat other attributes."""
+"""Attributes of a class that its code does not read, that repeat other attributes, or that decide nothing but the place
+of an object in a dict."""
 
 
 def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | str:
@@ -248,7 +248,7 @@ def add_overloads(
         return node
     node = reader.values[node_key] = reader.add(f"overload of {label}", pinned, None)
     for each in registered:
-        reader.edge(node, each.what, add_registration(reader, each, label))
+        reader.edge(node, each.what, _add_unless_unread(reader, each, label))
     return node
 
 
@@ -283,61 +283,54 @@ def add_implied(reader: Reader, index: int, code: CodeType) -> None:
     _of_value, of_attribute, of_all = reader.registrations
     for name in sorted(of_attribute.keys() & set(all_names(code))):
         for label, each in _in_order(reader, of_attribute[name]):
-            reader.edge(index, f".{name} {each.what}", add_registration(reader, each, f"{label}.{name}"))
+            reader.edge(index, f".{name} {each.what}", _add_unless_unread(reader, each, f"{label}.{name}"))
     for label, each in _in_order(reader, of_all) if index == 0 or index in reader.graph.kept else ():
-        reader.edge(index, f". {each.what}", _add_operator(reader, each, label, code))
+        reader.edge(index, f". {each.what}", _add_unless_unread(reader, each, label))
 
 
-def _add_operator(reader: Reader, registration: Registration, label: str, code: CodeType) -> int:
+def _add_unless_unread(reader: Reader, registration: Registration, label: str) -> int:
     """The node of a registration that any code may use; of what it is for alone, if it cannot be read.
 
     Raises:
-        Unread: It cannot be read, and a compile shows whether it is used: its code is in functions, and no instruction
-            of this code is its operator.
+        Unread: It cannot be read, and a compile shows whether it is used.
     """
     if id(registration) in reader.unread:
-        if uses(code, registration.subject):
-            raise RefusedByName(*reader.unread[id(registration)][:2])
-        return reader.add(f"overload of {label}", ("not read", registration.what, label), None)
+        form = "not read", registration.what, label, _named(reader, registration.options)
+        return reader.add(f"overload of {label}", form, None)
     try:
         return add_registration(reader, registration, label)
-    except RefusedByName as refusal:
-        is_seen = all(type(each) is FunctionType for each in registration.code) and bool(registration.code)
-        if isinstance(refusal, Unread) or not is_seen or uses(code, registration.subject):
+    except Exception as error:  # a refusal, or what a program's object raised
+        if (
+            isinstance(error, Unread)
+            or registration.what == "model"
+            or not all(map(_is_seen, registration.code or "-"))
+        ):
             raise
-        raise Unread(*refusal.args[:2], registration) from None
+        why = error.args[:2] if isinstance(error, RefusedByName) else (str(error), label)
+        raise Unread(*why, registration) from None
 
 
-_SYMBOLS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "&": "and_", "|": "or_", "^": "xor", "<<": "lshift", ">>": "rshift",
-    "<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge",
-}  # fmt: skip
-_OPERATIONS = {
-    "UNARY_NEGATIVE": "neg", "UNARY_INVERT": "invert", "UNARY_POSITIVE": "pos", "BINARY_SUBSCR": "getitem",
-    "STORE_SUBSCR": "setitem", "CONTAINS_OP": "contains",
-}  # fmt: skip
+def _is_seen(code: Any) -> bool:
+    """Check whether a compile that uses this calls a Python function of it (`compiled_code.observed`)."""
+    if not isinstance(code, type) or not hasattr(code, "generic_resolve"):
+        return isinstance(code, (FunctionType, type))
+    resolving = [value for each in code.__mro__ for name, value in vars(each).items() if "resolve" in name]
+    return all(type(part) is FunctionType for each in resolving if callable(each) for part in _parts(each))
 
 
-def uses(code: CodeType, operator: Any) -> bool:
-    """Check whether an instruction of this code is an operator, also with assignment (`+=`). If none is found, a
-    compile tells: this spares one."""
-    wanted = getattr(operator, "__name__", "")
-    for each in dis.get_instructions(code):
-        symbol = each.argrepr.rstrip("=") if each.opname == "BINARY_OP" else each.argrepr
-        if wanted in (found := _SYMBOLS.get(symbol) or _OPERATIONS.get(each.opname), f"i{found}".rstrip("_")):
-            return True
-    return any(type(each) is CodeType and uses(each, operator) for each in code.co_consts)
+def _named(reader: Reader, value: Any) -> Plain:
+    """The names of the types and values that a registration is for, without their content."""
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, (tuple, list)):
+        return [_named(reader, each) for each in value]
+    return reader.trust.name_of(value) or getattr(value, "__qualname__", str(value))
 
 
 def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:
     """Sort registrations by kind and subject; those of one subject keep their order."""
-
-    def label(each: Registration) -> str:
-        subject = each.subject
-        return reader.trust.name_of(subject) or getattr(subject, "__qualname__", None) or str(subject or "")
-
-    return sorted(((label(each), each) for each in group), key=lambda item: (item[1].what, item[0]))
+    labelled = [(str(_named(reader, each.subject)), each) for each in group]
+    return sorted(labelled, key=lambda item: (item[1].what, item[0]))
 
 
 def read_link(item: Any) -> LinkInput:

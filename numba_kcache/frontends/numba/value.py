@@ -112,13 +112,13 @@ class Trust(dict[str, bool]):
     stand_in: type | None = None
 
     def __init__(self, packages: frozenset[str] = frozenset()) -> None:
-        self._packages = packages
+        self.packages = packages
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
         """The folders of the packages."""
         found = []
-        for package in self._packages:
+        for package in self.packages:
             origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
             if isinstance(origin, str) and origin.endswith(os.path.join("", *package.split("."), "__init__.py")):
                 found.append(origin.removesuffix("__init__.py"))
