@@ -58,6 +58,7 @@ COVERED = {
     "store/locks.py Event": "ends the parent's signs of life for one turn; a child gives none",
     "store/locks.py Thread": "gives the parent's signs of life",
     "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
+    "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
     "adapters/turn.py Thread": "belongs to one look-up, which a child does not continue",
     "adapters/turn.py SimpleQueue": "belongs to one look-up, which a child does not continue",

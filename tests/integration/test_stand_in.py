@@ -110,6 +110,20 @@ def test_variable_of_numba_counts_without_numba(tmp_path: Path, variable: str) -
     assert (warm["hits"], real["hits"]) == (1, 1)
 
 
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> None:
+    """`cuda.jit("void(...)")` takes no other types, and passes and refuses the same values as the real one."""
+    found, launches = [], []
+    for name, env in (("cold", {}), ("warm", {}), ("real", {"REAL": "1"})):
+        log = tmp_path / name
+        found.append(said(programs.SIGNATURES, tmp_path / "cache", log=log, KIND=kind, **env)["found"])
+        launches.append([(each["parameters"][3], each["parameters"][5:]) for each in read_log(log, "launch")])
+
+    assert found[0] == found[1] == found[2] != {}
+    assert launches[0] == launches[1] == launches[2]
+    assert len(launches[0]) >= 9
+
+
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")

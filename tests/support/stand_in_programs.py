@@ -316,3 +316,32 @@ assert len(kernel.overloads) == len(kernel.signatures) == 2, kernel.overloads
     + END
 )
 """Launches before and after Numba is imported, with two signatures, and one by Numba's dispatcher."""
+
+SIGNATURES = (
+    START
+    + """
+def body(x, n):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = n
+
+found = {}
+TWO = ["void(float32[:], float32)", "void(float64[:], float64)"]
+for signature in ("void(float32[:], int32)", TWO, "int32(int32)"):
+    try:
+        kernel = cuda.jit(signature)(body)
+    except TypeError as error:
+        found[str(signature)] = str(error)
+        continue
+    assert len(kernel.overloads) == 1 + isinstance(signature, list)
+    for number in (3, 2.75, 2**40 + 5, -1):
+        try:
+            kernel[1, 64](Memory(), number)
+        except TypeError as error:
+            found[f"{signature} {number}"] = str(error)
+    kernel[1, 64](Memory(strides=(8,)), 7)
+KERNELS = []
+say(found=found)
+"""
+)
+"""Launches of kernels with signatures, and the errors of some."""

@@ -24,24 +24,24 @@ class _Namespace(dict[Any, Any]):
 
 _namespaces: weakref.WeakValueDictionary[int, _Namespace] = weakref.WeakValueDictionary()
 _copies: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKeyDictionary()
-
-
-_lock = threading.RLock()
-_updated: set[int] = set()
-"""Ids of the functions whose copies the present call has brought up to date: they may call each other."""
+_call = threading.local()
+"""By id, the functions whose copies the present call has brought up to date: they may call each other."""
 
 
 def copied(function: FunctionType) -> FunctionType:
-    """The copy of a function, brought up to date with the copies of the device functions that it reads."""
-    with _lock:
-        is_first, made = not _updated, _copy_of(function)
-        if id(function) not in _updated:
-            _updated.add(id(function))
-            try:
-                _update(function, made)
-            finally:
-                if is_first:
-                    _updated.clear()
+    """The copy of a function, brought up to date with the copies of the device functions that it reads.
+
+    Holds no lock: threads that update one copy at a time write the same values.
+    """
+    updated: Any = vars(_call)
+    is_first, made = not updated, _copy_of(function)
+    if id(function) not in updated:
+        updated[id(function)] = True
+        try:
+            _update(function, made)
+        finally:
+            if is_first:
+                updated.clear()
     return made
 
 
@@ -55,20 +55,23 @@ def _update(function: FunctionType, made: FunctionType) -> None:
             own.cell_contents = real_of(cell.cell_contents)
     space: Any = made.__globals__
     original, read = function.__globals__, {*all_names(function.__code__)}
-    for name in [each for each in space if each not in original and each is not ORIGINAL]:
-        del space[name]
+    for name in {*space} - {*original} - {ORIGINAL}:
+        space.pop(name, None)
     for name, value in list(original.items()):
-        if name in read or name not in space or type(value) not in standing:  # else another copy's, which updates it
+        if name in read or type(value) not in standing:
             space[name] = real_of(value) if name in read else value
+        else:
+            space.setdefault(name, value)  # another copy may have put the real object there
 
 
 def _copy_of(function: FunctionType) -> FunctionType:
-    made, cells, original = _copies.get(function), function.__closure__ or (), function.__globals__
-    if made is None or len(made.__closure__ or ()) != len(cells):
+    made = _copies.get(function)
+    if made is None:
+        original = function.__globals__
         space = _namespaces.get(id(original))
         if space is None:
             space = _namespaces[id(original)] = _Namespace(original)
             space[ORIGINAL] = original
-        closure = tuple([CellType() for _ in cells])
-        made = _copies[function] = FunctionType(function.__code__, space, function.__name__, None, closure)
+        closure = tuple([CellType() for _ in function.__closure__ or ()])
+        made = _copies.setdefault(function, FunctionType(function.__code__, space, function.__name__, None, closure))
     return made

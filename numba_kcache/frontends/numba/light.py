@@ -28,7 +28,7 @@ from .configuration import Registrations
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .facts import facts_of
 from .flavour import Declared, Flavour, surface
-from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, jit, modules
+from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, copy_of, jit, modules, real
 from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
@@ -237,8 +237,6 @@ class StandInDefinition(PythonDefinition):
         Raises:
             ToolchainMissingError: It is not installed.
         """
-        from .stand_in import real
-
         if self.is_real:
             return
         try:
@@ -260,9 +258,7 @@ class StandInDefinition(PythonDefinition):
                 return self._declared
             except Refused as refusal:
                 self.need(str(refusal))
-        from .copies import copied
-
-        self.subject = copied(self.thing)  # brings the copy's namespace up to date
+        self.subject = copy_of(self.thing)  # brings the copy's namespace up to date
         return super().declared
 
     def compiler_lock(self) -> Any:

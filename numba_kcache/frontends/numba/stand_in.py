@@ -19,6 +19,7 @@ from typing import Any
 
 from ...launch import bindings, current_device, done
 from ...model import NamedTuple
+from .definition import OWN_OPTIONS
 from .value import real_of
 
 _DEVICE = """
@@ -195,6 +196,13 @@ def _made(kind: str, path: str) -> Any:
     return sys.modules[f"{modules[kind]}.{path}"] if path in home.modules else StandIn(home, path)
 
 
+def copy_of(function: FunctionType) -> FunctionType:
+    """The copy of a function that has Numba's objects in place of stand-ins."""
+    from .copies import copied
+
+    return copied(function)
+
+
 # -- decorators ------------------------------------------------------------------------------------------------------
 
 
@@ -215,10 +223,8 @@ class DeviceFunction(Standing):
         self._dispatcher: Any = None
 
     def _stands_for(self) -> Any:
-        from .copies import copied
-
         jit = real(self._home, f"{self.__qualname__} is used on the host").jit
-        function = copied(self.py_func)
+        function = copy_of(self.py_func)
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
             decorate = jit(self._signatures, device=True, **self._given)
             self._dispatcher = decorate(function)
@@ -237,14 +243,22 @@ class DeviceFunction(Standing):
 
 
 def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: bool = False, **given: Any) -> Any:
-    """Make a cached kernel or a device function; the options are those of Numba's `cuda.jit`."""
+    """Make a cached kernel or a device function; the options are those of Numba's `cuda.jit`.
+
+    A kernel with signatures is Numba's, which compiles them at once, takes no others, and casts arguments to them.
+    """
     signatures = None if type(thing) is FunctionType else thing
     given = {name: value for name, value in given.items() if name != "cache" or type(value) is not bool}
 
     def decorate(function: FunctionType) -> Any:
         if device:
             return DeviceFunction(home, function, given, signatures)
-        return make_kernel(function, kind=home.kind, signature=signatures, **given)
+        if signatures is None:
+            return make_kernel(function, kind=home.kind, **given)
+        options = dict(given)
+        own = {name: options.pop(name) for name in given.keys() & OWN_OPTIONS}
+        numba = real(home, f"{function.__qualname__} has signatures")
+        return make_kernel(numba.jit(signatures, **options)(copy_of(function)), kind=home.kind, **own)
 
     return decorate(thing) if type(thing) is FunctionType else decorate
 
