@@ -612,6 +612,7 @@ class DiskStore:
 
     def size(self) -> Usage:
         """Number and bytes of the files, counted file by file, and of extracted headers."""
+        from .eviction import header_folders
         from .listing import Usage
 
         files = list(self.files(*FOLDERS))
@@ -737,18 +738,6 @@ class DiskStore:
         self.emit(trouble(where, error))
 
 
-def header_folders(directory: str) -> dict[str, int]:
-    """The folders beside a tree with headers that NVRTC holds itself; the name of a complete one ends with its bytes,
-    that of another begins with `new-`."""
-    try:
-        names = os.listdir(f"{directory}/{HEADERS}") if directory else []
-    except OSError:
-        return {}
-    sizes = {each: each.rpartition("-")[2] for each in names if "-" in each}
-    whole = {each: int(size) for each, size in sizes.items() if size.isascii() and size.isdigit()}
-    return whole | {each: 0 for each in names if each.startswith("new-")}
-
-
 def _damage(key: str, reason: str) -> Event:
     return Event(EventKind.DAMAGED, {"key": key, "reason": reason})
 
@@ -761,14 +750,13 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         directory: Directory of the store; None if no home directory is known.
         emit: Takes the events of the store.
     """
-    limit = settings.max_size_bytes
     if directory is None and settings.mode != "off":
         why = "no home directory is known (set NUMBA_KCACHE_DIR)"
         where = "new kernels are kept in memory only, and compiled again by the next process"
         emit(trouble("directory", f"{why}: {where}"))
     return DiskStore(
         "" if settings.mode == "off" else directory or "",
-        max_size_bytes=max(limit - sum(header_folders(directory or "").values()), limit // 2),
+        max_size_bytes=settings.max_size_bytes,
         max_entries=settings.max_entries,
         readonly=settings.mode in ("readonly", "frozen"),
         durability=settings.durability,

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
 from . import FOLDER, open_in, reached, rename_in, renewed_in_children, stat_in
-from .disk import FOLDERS, HEADERS, RECENCY_NS, Found, Tree, header_folders
+from .disk import FOLDERS, HEADERS, RECENCY_NS, Found, Tree
 from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile
@@ -97,7 +97,7 @@ class Limits:
         """Start a pass if the files of a folder are more than its share of a limit, or none ran for a day."""
         is_full = choose(
             files,
-            max_size_bytes=self._store.max_size_bytes / _SHARDS,
+            max_size_bytes=self.left_bytes() / _SHARDS,
             max_entries=self._store.max_entries / _SHARDS,
         )
         try:
@@ -109,6 +109,11 @@ class Limits:
                 self.start()
         except OSError as error:
             self._store.trouble("evict", error)
+
+    def left_bytes(self) -> int:
+        """The limit of the size, less extracted headers; half of it at least is left to entries."""
+        limit = self._store.max_size_bytes
+        return max(limit - sum(header_folders(self._store.directory).values()), limit // 2)
 
     def shortage(self, size_bytes: int) -> str:
         """The reason why `size_bytes` must not be added to the filesystem; "" if they may."""
@@ -183,7 +188,7 @@ class Limits:
         reached("eviction.walked")
         doomed = choose(
             files,
-            max_size_bytes=store.max_size_bytes if max_size_bytes is None else max_size_bytes,
+            max_size_bytes=self.left_bytes() if max_size_bytes is None else max_size_bytes,
             max_entries=store.max_entries,
             before_ns=0 if older_than_s is None else int((now_s - older_than_s) * 1e9),
             low_water=LOW_WATER if max_size_bytes is None else 1.0,
@@ -272,6 +277,16 @@ def remove(file: Found, *, unchanged: bool = False) -> bool:
         if not unchanged or (status.st_mtime_ns, status.st_size) == (file.used_ns, file.size_bytes):
             return unlink(folder, file.key[2:])
     return False
+
+
+def header_folders(directory: str) -> dict[str, int]:
+    """The folders beside a tree with headers that NVRTC holds itself; the name of a complete one ends with its bytes,
+    that of another begins with `new-`."""
+    with suppress(OSError):
+        names = os.listdir(f"{directory}/{HEADERS}") if directory else []
+        found = [re.fullmatch(r"(?a:new-.*|\w+-(\d{1,15}))", each, re.S) for each in names]
+        return {each[0]: int(each[1] or 0) for each in found if each}
+    return {}
 
 
 def remove_headers(tree: Tree) -> int:

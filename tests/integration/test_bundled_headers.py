@@ -72,13 +72,15 @@ def test_extracted_headers_count_in_the_size_limit(tmp_path: Path) -> None:
     """The folder's name has its size, by which less is left to entries."""
     from numba_kcache import KernelCache
 
-    whole = KernelCache(tmp_path).session.local.max_size_bytes
+    whole = KernelCache(tmp_path).session.local.writer.limits.left_bytes()
     run(tmp_path)
     (folder,) = extracted(tmp_path)
     size = sum(each.lstat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
 
-    assert KernelCache(tmp_path).session.local.max_size_bytes == whole - size < whole
-    assert KernelCache(tmp_path, 2000).session.local.max_size_bytes == 1000  # entries keep half of the limit
+    assert KernelCache(tmp_path).session.local.writer.limits.left_bytes() == whole - size < whole
+    assert (
+        KernelCache(tmp_path, 2000).session.local.writer.limits.left_bytes() == 1000
+    )  # entries keep half of the limit
     assert KernelCache(tmp_path).info().size_bytes > size
 
 
