@@ -253,7 +253,7 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
         numba = real(home, f"{function.__qualname__} has signatures")
         return make_kernel(numba.jit(signatures, **options)(copy_of(function)), kind=home.kind, **own)
 
-    return decorate(thing) if type(thing) is FunctionType else decorate
+    return decorate if thing is signatures else decorate(thing)
 
 
 def synchronize(_home: Home) -> None:
