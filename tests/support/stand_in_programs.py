@@ -345,3 +345,12 @@ say(found=found)
 """
 )
 """Launches of kernels with signatures, and the errors of some."""
+
+EXPLAINED = (
+    COMMON.removesuffix(END)
+    + """
+found = kernel.explain()
+say(told=str(found), imported=found.to_dict()["imported"])
+"""
+)
+"""As `COMMON`, with the kernel's explanation."""
