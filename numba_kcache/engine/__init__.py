@@ -180,11 +180,6 @@ class Resolution(NamedTuple):
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-_SAME_DEVICE = "code for the same device without its architecture-specific instructions"
-_ANY_COMPILER = "code of any compiler is accepted there"
-_OLDER_TARGET = "code for an earlier target runs on the device, and nothing is compiled for that store"
-
-
 class Candidate(NamedTuple):
     """One request to look up in one store.
 
@@ -194,7 +189,6 @@ class Candidate(NamedTuple):
         tier: The store; None for the local one.
         any_compiler: Whether code of any compiler is accepted.
         is_identified: Whether `components` name this process's compilers; if not, no key can be derived from them.
-        why: Reason why `request` is accepted in place of the wanted one; "" if it is the wanted one.
     """
 
     request: Request
@@ -202,7 +196,6 @@ class Candidate(NamedTuple):
     tier: CheckedTier | None
     any_compiler: bool
     is_identified: bool
-    why: str
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
@@ -334,10 +327,6 @@ class Lookup:
         """Identify the compilers again at the next call."""
         self._compilers.clear()
 
-    def unidentified(self, request: Request) -> tuple[Component, ...]:
-        """List the components of a request with placeholders for compilers that are not identified yet."""
-        return request.components + _NOT_IDENTIFIED
-
     def lacks_compilers(self, request: Request) -> bool:
         """Check whether one of the request's compilers is not installed, if that can be found quickly."""
         sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
@@ -382,21 +371,21 @@ class Lookup:
         for group in (local, tiers):
             for each in request.requests() if group else ():
                 for tier in group:
-                    yield self._identified(each, tier, "" if each is request else _SAME_DEVICE)
+                    yield self._identified(each, tier)
         for each in request.fallbacks() if fallback_stores else ():
             for tier in fallback_stores:
-                yield self._identified(each, tier, _OLDER_TARGET)
+                yield self._identified(each, tier)
 
-    def _identified(self, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
+    def _identified(self, request: Request, tier: CheckedTier | None) -> Candidate:
         components = request.components + (self.compilers(request) or ())
         any_compiler = (tier is not None and tier.readonly) or self.takes_any_compiler(components)
-        return Candidate(request, components, tier, any_compiler, True, why)
+        return Candidate(request, components, tier, any_compiler, True)
 
     def _unidentified(self, requests: Iterable[Request], stores: Sequence[CheckedTier | None]) -> Iterator[Candidate]:
         """Yield candidates without the compilers: their code may come from any."""
         for request in requests if stores else ():
             for tier in stores:
-                yield Candidate(request, self.unidentified(request), tier, True, False, _ANY_COMPILER)
+                yield Candidate(request, request.components + _NOT_IDENTIFIED, tier, True, False)
 
     def key(self, request: Request) -> str:
         """Derive the key of a request.
