@@ -351,13 +351,12 @@ class Lookup:
         """
         stores = (None, *self.tiers) if stores is None else stores
         local, tiers = [each for each in stores if each is None], [each for each in stores if each is not None]
-        settings = self.settings
-        frozen = settings.mode == "frozen"
+        frozen = self.settings.mode == "frozen"
         readonly = [each for each in tiers if each.readonly]
         fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
 
         if self.compilers(request, looks=False) is None:
-            if frozen or settings.toolchain == "any":
+            if frozen or self.settings.toolchain == "any":
                 yield from self._unidentified(request.requests(), local)
                 yield from self._unidentified(request.requests(), tiers)
                 yield from self._unidentified(request.fallbacks(), fallback_stores)
@@ -411,8 +410,9 @@ class Lookup:
         if self.settings.mode not in LOOKING:
             return None
         found = self.first(self.candidates(request))
-        is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
-        return None if is_evicted else found
+        if found is not None and found.source == "memory" and self.local.peek(found.key) is None:
+            return None
+        return found
 
     def first(self, tried: Iterable[Candidate], source: str = "disk", *, is_counted: bool = True) -> Resolution | None:
         """Return the first of these candidates that is stored, and count it as a hit.
@@ -504,9 +504,10 @@ class Lookup:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:
             self.toolchain.settle()
-        fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
-        times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
-        self.events.emit(Event(EventKind.HIT, {**fields, **times}))
+        self.events.emit(Event(EventKind.HIT, {
+            "kernel": request.label, "target": request.target.name, "key": key, "source": source,
+            "compile_time_s": artifact.compile_time_s, "load_time_s": seconds,
+        }))  # fmt: skip
         return Resolution(artifact, key, source, is_stored=source != "memory", row=row or {})
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:

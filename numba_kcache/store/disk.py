@@ -517,7 +517,9 @@ class DiskStore:
                 data = self.tree.read(kind, key, now_ns)
             return decode(data, key)
         except DamagedEntry as error:
-            self.set_aside(key, kind, str(error))
+            with suppress(OSError):
+                if self.tree.read(kind, key, None) == data:  # another process may have replaced it meanwhile
+                    self.set_aside(key, kind, str(error))
         except OSError as error:
             if error.errno in _IRREGULAR:  # the file stays until a put replaces it
                 self.emit(_damage(key, f"not a regular file: {error.strerror}"))

@@ -140,6 +140,16 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     assert len(launches[0]) >= 9
 
 
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_path: Path, kind: str) -> None:
+    """The kernel has the options of both, and the second process needs no Numba."""
+    cold, warm = (said(programs.WRAPPED, tmp_path / "cache", KIND=kind) for _ in range(2))
+
+    assert (cold["hits"], cold["misses"]) == (0, 1)
+    assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
+    assert cold["keys"] == warm["keys"]
+
+
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:
     """Where a `.numba_config.yaml` lies in the working directory, Numba reads it."""
     (tmp_path / ".numba_config.yaml").write_text("loop_vectorize: 1\n")
