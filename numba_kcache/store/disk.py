@@ -517,9 +517,7 @@ class DiskStore:
                 data = self.tree.read(kind, key, now_ns)
             return decode(data, key)
         except DamagedEntry as error:
-            with suppress(OSError):
-                if self.tree.read(kind, key, None) == data:  # another process may have replaced it meanwhile
-                    self.set_aside(key, kind, str(error))
+            self.set_aside(key, kind, str(error))
         except OSError as error:
             if error.errno in _IRREGULAR:  # the file stays until a put replaces it
                 self.emit(_damage(key, f"not a regular file: {error.strerror}"))
@@ -718,12 +716,12 @@ class DiskStore:
             kind: Its kind.
             damage: The damage, which is reported; "" for none.
         """
-        if damage:
-            self.emit(_damage(key, damage))
         if self.is_written():
             from .writing import set_aside
 
             set_aside(self.tree, kind, require_key(key))
+        if damage:  # last: a subscriber takes its time, and another process may replace the file meanwhile
+            self.emit(_damage(key, damage))
 
     def wait_for_eviction(self) -> None:
         """Return when the eviction pass that a put has started is over."""
