@@ -249,10 +249,10 @@ def test_eviction_pass_of_another_process(tmp_path: Path, state: str) -> None:
     """Nobody waits for it: a put goes on, and `prune` says that another process holds the lock."""
     store = open_store(tmp_path, emit=(events := Events()), max_entries=1)
     store.put(entry_of(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     with holder(state, lambda: begin_pass(Tree(str(tmp_path)), time.time())):
         assert store.put(entry_of(2))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
         assert store.prune(max_size_bytes=0).entries == (2 if state == "killed" else 0) or state == "killed"
     said = [str(each.fields["error"]) for each in events.of(EventKind.TROUBLE)]
     assert ["another process holds evict.lock" in each for each in said] == [True] * (state != "killed")
