@@ -66,7 +66,6 @@ WAITS = {
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
     "store/__init__.py fcntl.flock": BUILD,
     "store/disk.py self.locks.turn": BUILD,
-    "store/disk.py self.writer.limits.wait": PASS,
     "store/eviction.py thread.join": f"{PASS}_of_this_process",
     "store/eviction.py lock.try_lock": f"{PASS}_of_another_process",
     "store/locks.py ended.wait": "tests/unit/test_store_locks.py::test_builder_gives_signs_of_life_while_it_builds",
