@@ -59,7 +59,7 @@ def fill(directory: Path, entries: int) -> None:
         hits[f"hits/{key[:16]}"] = 1
     if hits:
         store.counters.add({"hits": entries, **hits})
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
 
 def seconds(*words: str) -> float:

@@ -385,7 +385,7 @@ def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
     ours = OursUnsynced(root)
     for number in range(count):
         ours.put(key_of(number), b"x" * 3000)
-    ours.store.wait_for_eviction()
+    ours.store.writer.limits.wait()
     for _ in range(128):
         DiskStore(str(root)).counters.add({"hits": 1, "misses": 1, "compile_time_s": 0.5})
     out = {}

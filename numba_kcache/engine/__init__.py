@@ -180,11 +180,6 @@ class Resolution(NamedTuple):
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-_SAME_DEVICE = "code for the same device without its architecture-specific instructions"
-_ANY_COMPILER = "code of any compiler is accepted there"
-_OLDER_TARGET = "code for an earlier target runs on the device, and nothing is compiled for that store"
-
-
 class Candidate(NamedTuple):
     """One request to look up in one store.
 
@@ -194,7 +189,6 @@ class Candidate(NamedTuple):
         tier: The store; None for the local one.
         any_compiler: Whether code of any compiler is accepted.
         is_identified: Whether `components` name this process's compilers; if not, no key can be derived from them.
-        why: Reason why `request` is accepted in place of the wanted one; "" if it is the wanted one.
     """
 
     request: Request
@@ -202,7 +196,6 @@ class Candidate(NamedTuple):
     tier: CheckedTier | None
     any_compiler: bool
     is_identified: bool
-    why: str
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
@@ -334,10 +327,6 @@ class Lookup:
         """Identify the compilers again at the next call."""
         self._compilers.clear()
 
-    def unidentified(self, request: Request) -> tuple[Component, ...]:
-        """List the components of a request with placeholders for compilers that are not identified yet."""
-        return request.components + _NOT_IDENTIFIED
-
     def lacks_compilers(self, request: Request) -> bool:
         """Check whether one of the request's compilers is not installed, if that can be found quickly."""
         sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
@@ -362,13 +351,12 @@ class Lookup:
         """
         stores = (None, *self.tiers) if stores is None else stores
         local, tiers = [each for each in stores if each is None], [each for each in stores if each is not None]
-        settings = self.settings
-        frozen = settings.mode == "frozen"
+        frozen = self.settings.mode == "frozen"
         readonly = [each for each in tiers if each.readonly]
         fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
 
         if self.compilers(request, looks=False) is None:
-            if frozen or settings.toolchain == "any":
+            if frozen or self.settings.toolchain == "any":
                 yield from self._unidentified(request.requests(), local)
                 yield from self._unidentified(request.requests(), tiers)
                 yield from self._unidentified(request.fallbacks(), fallback_stores)
@@ -382,21 +370,21 @@ class Lookup:
         for group in (local, tiers):
             for each in request.requests() if group else ():
                 for tier in group:
-                    yield self._identified(each, tier, "" if each is request else _SAME_DEVICE)
+                    yield self._identified(each, tier)
         for each in request.fallbacks() if fallback_stores else ():
             for tier in fallback_stores:
-                yield self._identified(each, tier, _OLDER_TARGET)
+                yield self._identified(each, tier)
 
-    def _identified(self, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
+    def _identified(self, request: Request, tier: CheckedTier | None) -> Candidate:
         components = request.components + (self.compilers(request) or ())
         any_compiler = (tier is not None and tier.readonly) or self.takes_any_compiler(components)
-        return Candidate(request, components, tier, any_compiler, True, why)
+        return Candidate(request, components, tier, any_compiler, True)
 
     def _unidentified(self, requests: Iterable[Request], stores: Sequence[CheckedTier | None]) -> Iterator[Candidate]:
         """Yield candidates without the compilers: their code may come from any."""
         for request in requests if stores else ():
             for tier in stores:
-                yield Candidate(request, self.unidentified(request), tier, True, False, _ANY_COMPILER)
+                yield Candidate(request, request.components + _NOT_IDENTIFIED, tier, True, False)
 
     def key(self, request: Request) -> str:
         """Derive the key of a request.
@@ -422,8 +410,9 @@ class Lookup:
         if self.settings.mode not in LOOKING:
             return None
         found = self.first(self.candidates(request))
-        is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
-        return None if is_evicted else found
+        if found is not None and found.source == "memory" and self.local.peek(found.key) is None:
+            return None
+        return found
 
     def first(self, tried: Iterable[Candidate], source: str = "disk", *, is_counted: bool = True) -> Resolution | None:
         """Return the first of these candidates that is stored, and count it as a hit.
@@ -515,9 +504,10 @@ class Lookup:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:
             self.toolchain.settle()
-        fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
-        times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
-        self.events.emit(Event(EventKind.HIT, {**fields, **times}))
+        self.events.emit(Event(EventKind.HIT, {
+            "kernel": request.label, "target": request.target.name, "key": key, "source": source,
+            "compile_time_s": artifact.compile_time_s, "load_time_s": seconds,
+        }))  # fmt: skip
         return Resolution(artifact, key, source, is_stored=source != "memory", row=row or {})
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:

@@ -128,7 +128,7 @@ def find_built(
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
         if headers is None or headers.read is None:
             # one candidate suffices: its key does not depend on this machine's compilers
-            local = Candidate(request, session.components(request), None, False, True, "")
+            local = Candidate(request, session.components(request), None, False, True)
             found = session.first((local,))
             if found is None and session.tiers:
                 found = session.first(session.candidates(request, session.tiers))

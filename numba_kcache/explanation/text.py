@@ -57,6 +57,7 @@ class Explanation(NamedTuple):
         others: Other stored entries of the same kernel, each with the differences from it to this one.
         covered: Names of the inputs that cannot be read, and that `depends=` represents.
         instead: For a miss of a named target, the target of a stored entry that a launch on such a device takes.
+        imported: For a kernel of `numba_kcache.cuda`, why this package imported Numba; "" if it did not.
     """
 
     kernel: str
@@ -71,6 +72,7 @@ class Explanation(NamedTuple):
     others: tuple[tuple[Stored, tuple[Reason, ...]], ...] = ()
     covered: tuple[str, ...] = ()
     instead: str = ""
+    imported: str = ""
 
     @property
     def is_hit(self) -> bool:
@@ -93,6 +95,8 @@ class Explanation(NamedTuple):
         lines = [f"{wanted}: {self.outcome}{f', from {self.source}' if self.source else ''}"]
         if self.key:
             lines.append(f"  key {self.key}")
+        if self.imported:
+            lines.append(f"  Numba was imported for {self.imported}")
         if self.covered:
             lines.append(f"  depends= represents: {', '.join(self.covered)}")
         if self.entry is not None:

@@ -197,6 +197,8 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     Raises:
         OptionError: No front end recognises it, there is no such kind, or it or an option cannot be used.
     """
+    if isinstance(thing, Launches) and thing._definition.has_variants:  # by the `cuda.jit` of a stand-in
+        thing, options = thing._definition.thing, {**thing._definition.options, **options}
     if (kind := options.get("kind")) is not None:
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:

@@ -62,21 +62,17 @@ else:
         def __new__(cls, /, *values: Any, **named: Any) -> Any:
             fields = cls._fields
             if named or len(values) != len(fields):
-                given = {**cls._field_defaults, **dict(zip(fields, values, strict=False)), **named}
+                given = cls._field_defaults | dict(zip(fields, values, strict=False)) | named
                 if len(values) + len(named) > len(fields) or given.keys() != {*fields}:
                     raise TypeError(f"{cls.__name__}.__new__() takes {', '.join(fields)}, not {values} and {named}")
                 values = map(given.__getitem__, fields)
             return tuple.__new__(cls, values)
 
-        @classmethod
-        def _make(cls, values: Iterable[Any]) -> Any:
-            return cls(*values)
-
         def _asdict(self) -> dict[str, Any]:
             return dict(zip(self._fields, self, strict=True))
 
         def _replace(self, /, **changed: Any) -> Any:
-            return self.__class__(**{**dict(zip(self._fields, self, strict=True)), **changed})
+            return self.__class__(**dict(zip(self._fields, self, strict=True)) | changed)
 
         __replace__ = _replace
 

@@ -42,8 +42,6 @@ def history_of(sums: Mapping[str, float]) -> History:
     hits: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for name, value in sums.items():
-        if name.startswith(("hits/", "reason/")) and value < 1:
-            continue  # a negative count can only be forged
         group, _, label = name.partition("/")
         if group == "hits" and re.fullmatch(_KEY, label):
             hits[label] = int(value)

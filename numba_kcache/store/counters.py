@@ -13,7 +13,6 @@ Faults      counters.appended (tests/crash kills here).
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import time
 from collections import Counter, defaultdict
@@ -72,11 +71,11 @@ class Counters:
 
     def read(self) -> Counts:
         """The sums of all that was added."""
-        total: defaultdict[str, float] = defaultdict(int)
-        for counts in itertools.chain(self._records(), [dict[str, float](self._unwritten)]):
+        total: defaultdict[str, float] = defaultdict(int, self._unwritten)
+        for counts in self._records():
             for label, value in counts.items():
                 total[label] = max(-_MAX_COUNT, min(total[label] + value, _MAX_COUNT))
-        return _bounded(dict(total))
+        return _bounded(total)
 
     def clear(self) -> bool:
         """Remove all counts. Returns True if none is left. Counts that others add meanwhile may be removed as well."""

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from .writing import Writer
 
     Durability = Literal["none", "data", "full"]
+    Decode = Callable[[bytes, str], object]
 
 Result = TypeVar("Result")
 
@@ -285,7 +286,7 @@ class Tree:
         elif names[1:]:
             fd = self.open(names, FOLDER)
         else:
-            fd = os.dup(self.base(*names))
+            fd = os.open(".", FOLDER, dir_fd=self.base(*names))  # a duplicate shares its place in a listing
         try:
             if names[1:] and not self.is_private:
                 self.require_trusted(os.fstat(fd), names[-1])
@@ -520,7 +521,7 @@ class DiskStore:
                 data = self.tree.read(kind, key, now_ns)
             return decode(data, key)
         except DamagedEntry as error:
-            self.set_aside(key, kind, str(error))
+            self.set_aside(key, kind, str(error), decode)
         except OSError as error:
             if error.errno in _IRREGULAR:  # the file stays until a put replaces it
                 self.emit(_damage(key, f"not a regular file: {error.strerror}"))
@@ -714,24 +715,21 @@ class DiskStore:
 
         return self.is_written() and remove(Found(ENTRY, require_key(key), self.tree, 0, 0))
 
-    def set_aside(self, key: str, kind: int = ENTRY, damage: str = "") -> None:
+    def set_aside(self, key: str, kind: int = ENTRY, damage: str = "", decode: Decode | None = None) -> None:
         """Move a file to the quarantine: it is damaged, or undamaged and cannot be used.
 
         Args:
             key: Its key.
             kind: Its kind.
             damage: The damage, which is reported; "" for none.
+            decode: What found the damage; a file in which it finds none was stored meanwhile, and stays.
         """
-        if damage:
-            self.emit(_damage(key, damage))
         if self.is_written():
             from .writing import set_aside
 
-            set_aside(self.tree, kind, require_key(key))
-
-    def wait_for_eviction(self) -> None:
-        """Return when the eviction pass that a put has started is over."""
-        self.writer.limits.wait()
+            set_aside(self.tree, kind, key, decode)
+        if damage:
+            self.emit(_damage(key, damage))
 
     def trouble(self, where: str, error: object) -> None:
         """Emit the event for a failure that the store continues after."""

@@ -29,13 +29,13 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
 from . import FOLDER, open_in, reached, rename_in, renewed_in_children, stat_in
-from .disk import FOLDERS, HEADERS, RECENCY_NS, Found, Tree
+from .disk import ABSENT, FOLDERS, HEADERS, RECENCY_NS, Found, Tree
 from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile
@@ -72,7 +72,7 @@ _LOCK = "evict.lock"
 _SHARDS = 256
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}"
 _LOCK_FILE = r"[0-9a-f]{64}|[0-9a-f]{16}\.down"
-_QUARANTINED = r"[0-9a-f]{62}\.[0-9a-f]{8}"
+QUARANTINED = r"[0-9a-f]{62}\.[0-9a-f]{8}"
 
 
 class Limits:
@@ -173,7 +173,7 @@ class Limits:
                 why = f"another process holds {_LOCK} in {self._tree.root}: it removes entries now, try again later"
                 self._store.trouble("evict", f"nothing was removed: {why}")
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno not in ABSENT:
                 self._store.trouble("evict", error)
         found = sum_of(removed)
         if found.size_bytes:
@@ -207,7 +207,7 @@ class Limits:
         """Remove every entry, manifest, damaged file and extracted header, and call `tell` for each file of the
         tree."""
         with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
-            for name in named(folder, _QUARANTINED):
+            for name in named(folder, QUARANTINED):
                 unlink(folder, name)
         removed = []
         for file in self._tree.walk(*FOLDERS):
@@ -316,12 +316,11 @@ def remove_headers(tree: Tree) -> int:
     return size_bytes
 
 
-def sum_of(files: Iterable[Found]) -> Removed:
+def sum_of(files: list[Found]) -> Removed:
     """Count these files and their bytes, as the result of removing them."""
     from .listing import Removed
 
-    gone = list(files)
-    return Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone))
+    return Removed(sum(file.kind == ENTRY for file in files), sum(file.size_bytes for file in files))
 
 
 def named(folder: int, pattern: str) -> Iterator[str]:

@@ -143,8 +143,8 @@ def make_folder(tree: Tree, names: Sequence[str]) -> int:
     if len(names) > 1:
         with tree.opened(*names[:-1], make=True) as above:
             return _made(tree, above, names[-1])
-    with suppress(FileNotFoundError), tree.opened(*names) as folder:
-        return os.dup(folder)
+    with suppress(FileNotFoundError):
+        return os.dup(tree.base(*names))
     tree.forget()  # it may have been removed while open: not all filesystems report that, but it has no folders
     at = _made_root(tree)
     for name in (*tree.names, *names):

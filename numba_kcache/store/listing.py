@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import NamedTuple
 from .disk import FOLDERS, READ, Found
 from .encoding import check_payloads
 from .entry import (
+    ENTRY,
     MANIFEST,
     RECORD,
     DamagedEntry,
@@ -32,6 +33,9 @@ from .entry import (
     head_bytes,
 )
 
+if TYPE_CHECKING:
+    from .disk import Decode
+
 Order = Literal["age", "size", "cost", "hits"]
 
 ORDERS: tuple[Order, ...] = ("age", "size", "cost", "hits")
@@ -41,6 +45,7 @@ HITS_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
 _FIRST_BYTES = 8192
+_DECODE: Mapping[int, Decode] = {ENTRY: decode_entry, MANIFEST: decode_manifest, RECORD: decode_record}
 
 
 class EntryInfo(NamedTuple):
@@ -90,15 +95,8 @@ class EntryInfo(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that a listing shows, as JSON values."""
-        return {
-            "key": self.key,
-            "kernels": list(self.kernels),
-            "target": self.target,
-            "size_bytes": self.size_bytes,
-            "used_s": self.used_s,
-            "compile_time_s": self.compile_time_s,
-            "hits": self.hits,
-        }
+        names = ("key", "target", "size_bytes", "used_s", "compile_time_s", "hits")
+        return {"kernels": list(self.kernels), **{each: getattr(self, each) for each in names}}
 
 
 class Problem(NamedTuple):
@@ -193,14 +191,10 @@ def damaged(
         tell()
         try:
             data = file.tree.read(file.kind, file.key)
-            if file.kind == MANIFEST:
-                decode_manifest(data, file.key)
-            elif file.kind == RECORD:
-                decode_record(data, file.key)
-            else:
-                entry = decode_entry(data, file.key)
-                check_payloads(entry)
-                if refusal := refusal_of(entry):
+            found = _DECODE[file.kind](data, file.key)
+            if isinstance(found, StoredEntry):
+                check_payloads(found)
+                if refusal := refusal_of(found):
                     yield file, refusal
         except FileNotFoundError:
             continue

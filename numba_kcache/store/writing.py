@@ -38,13 +38,13 @@ from ..model import Event, EventKind, tell_wait
 from . import link_in, open_in, reached, rename_in, stat_in, sync_data, try_flock, unlink_in, unlock
 from .disk import FOLDERS, READ, Tree, identity_of
 from .encoding import encode_manifest, merge
-from .entry import ENTRY, MANIFEST, Variant
-from .eviction import Limits
+from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, Variant
+from .eviction import QUARANTINED, Limits, named, sum_of
 from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, unlink, unwritable, words_of
 from .locks import KeyLocks
 
 if TYPE_CHECKING:  # disk imports this module
-    from .disk import DiskStore
+    from .disk import Decode, DiskStore
     from .listing import Removed
 
 FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "publish.synced", "publish.renamed")
@@ -188,10 +188,8 @@ class Writer:
 
     def removed(self, work: Callable[[Limits], Removed]) -> Removed:
         """Return what `work` removes from the tree; there may then be room for new entries."""
-        from .listing import Removed
-
         if not (self._store.is_written() and self._store.is_usable()):
-            return Removed(0, 0)
+            return sum_of([])
         self.limits.wait()
         try:
             return work(self.limits)
@@ -285,17 +283,21 @@ def private_name() -> str:
 def write_all(fd: int, view: memoryview) -> None:
     """Write all of `view`."""
     while view:  # on a full disk, or at a limit, write(2) may write a part without an error
-        written = os.write(fd, view)
-        view = view[written:]
+        view = view[os.write(fd, view) :]
 
 
-def set_aside(tree: Tree, kind: int, key: str) -> None:
-    """Move a file to the quarantine, or remove it if that is full."""
-    name = key[2:]
+def set_aside(tree: Tree, kind: int, key: str, decode: Decode | None = None) -> None:
+    """Move a file to the quarantine, which is bounded; one in which `decode` finds no damage goes back."""
+    name, moved = key[2:], f"{key[2:]}.{os.urandom(4).hex()}"
     with (
-        suppress(OSError),
+        suppress(OSError, DamagedEntry),
         tree.opened(FOLDERS[kind], key[:2]) as folder,
         tree.opened(QUARANTINE, make=True) as quarantine,
     ):
-        if len(os.listdir(quarantine)) < MAX_QUARANTINED or not unlink(folder, name):
-            rename_in(folder, name, quarantine, f"{name}.{os.urandom(4).hex()}")
+        for old in list(named(quarantine, QUARANTINED))[MAX_QUARANTINED - 1 :]:
+            unlink(quarantine, old)
+        rename_in(folder, name, quarantine, moved)
+        if decode is not None:  # another process may have replaced the damaged file since it was read
+            with open(open_in(quarantine, moved, READ), "rb") as file:
+                decode(file.read(MAX_FILE_BYTES), key)
+            rename_in(quarantine, moved, folder, name)

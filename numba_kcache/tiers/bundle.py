@@ -299,7 +299,7 @@ def _files(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tupl
     index = parse_object(data)
     if list(index) != list(_INDEX) or not fits(index, _INDEX):
         raise ValueError("its index is malformed")
-    entries = tuple(BundledFile._make((*row[:4], tuple(row[4]))) for row in index["entries"])
+    entries = tuple(BundledFile(*(*row[:4], tuple(row[4]))) for row in index["entries"])
     manifests = tuple(BundledFile(*row) for row in index["manifests"])
     for file in (*entries, *manifests):
         if not 0 < file.size_bytes <= MAX_FILE_BYTES:

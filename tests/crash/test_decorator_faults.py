@@ -54,7 +54,7 @@ for name in errors:
         warnings.simplefilter("always")
         launch(cache)
         info = cache.info()
-        cache.session.local.wait_for_eviction()
+        cache.session.local.writer.limits.wait()
     failed = libc.failed_calls()
     libc.fail_calls(b"", -1, 0, 1)
     again = KernelCache(root)

@@ -320,7 +320,7 @@ def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     cache = open_cache(directory, max_entries=4)
     for number in range(12):
         compiled(cache, f'extern "C" __global__ void k{number}() {{}}')
-        cache.session.local.wait_for_eviction()
+        cache.session.local.writer.limits.wait()
 
     assert 1 <= len(list(cache.entries())) <= 4
     cache.prune()  # the next pass counts a manifest that was written during the last one
@@ -336,7 +336,7 @@ def test_cuda_core_clear_removes_the_directory_under_a_put(
     succeeds."""
     store = open_store(directory)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
     def vanish(name: str) -> None:
         if name == point:

@@ -210,4 +210,4 @@ def use_every_verb(store: DiskStore) -> None:
     store.prune(max_size_bytes=100)
     store.remove(key_of(2))
     store.clear()
-    store.wait_for_eviction()
+    store.writer.limits.wait()

@@ -64,7 +64,7 @@ def use(store: DiskStore) -> None:
     store.prune(max_size_bytes=100)
     store.remove(key_of(2))
     store.clear()
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_full_disk_stops_writing_for_a_while(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(writing, "write", full)
     for number in range(5):
         assert not store.put(small_entry(number + 2))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     assert [event.kind for event in events] == [EventKind.TROUBLE]
 
     monkeypatch.setattr(writing, "write", real)
@@ -241,7 +241,7 @@ def test_last_room_of_a_filesystem_is_left_to_others(mounted: Callable[..., Path
     events.clear()
     for number in range(2, 50):
         store.put(entry_of(number, 60_000))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
     assert shutil.disk_usage(point).free >= total // 20
     assert len(events.of(EventKind.STORED)) == 1
@@ -282,7 +282,7 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monke
         clock.now_s += 2 * writing.PAUSE_S
         if store.put(entry_of(number, 60_000)):
             stored.add(number)
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
     assert 10 < len(stored) < 60
     assert events.of(EventKind.TROUBLE)
@@ -341,7 +341,7 @@ def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: 
     point = mounted("--bind", str(tmp_path / "real"))
     store = open_store(point)
     assert store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     subprocess.run([program("mount"), "-o", "remount,bind,ro", str(point)], check=True)
 
     assert store.get(key_of(1)) == small_entry(1)
@@ -355,7 +355,7 @@ def test_directory_removed_while_in_use(tmp_path: Path) -> None:
     store = open_store(root)
     store.put(small_entry(1))
     store.add_variant(key_of(1), {"key": "a"})
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     for number in range(2, 5):
         shutil.rmtree(root)
 
@@ -366,7 +366,7 @@ def test_directory_removed_while_in_use(tmp_path: Path) -> None:
             assert store.put(small_entry(number))
         assert store.get(key_of(number)) == small_entry(number)
         assert store.counters.add({"hits": 1})
-        store.wait_for_eviction()
+        store.writer.limits.wait()
 
 
 def test_file_size_limit_is_a_put_that_fails(tmp_path: Path) -> None:

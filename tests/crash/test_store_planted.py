@@ -69,7 +69,7 @@ def filled(root: Path) -> DiskStore:
     store.get(key_of(3))
     with store.building(key_of(4)):
         pass
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     return store
 
 
@@ -107,7 +107,7 @@ def test_planted_link_is_left(tmp_path: Path, foreign: Path, place: str) -> None
     again.clear()
     again.prune(max_size_bytes=1)
     assert (tmp_path / "cache" / "v1" / place).is_symlink()
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
 
 def _link(path: Path, target: Path) -> None:
@@ -376,7 +376,7 @@ def test_directory_that_was_removed_is_made_and_checked_again(tmp_path: Path) ->
     root = tmp_path / "cache"
     store = open_store(root)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     shutil.rmtree(root)
     assert store.get(key_of(1)) is None
     root.mkdir()

@@ -83,7 +83,7 @@ def read_after_cut(disk: Disk, durability: str) -> tuple[int, int]:
     store.clear()
     for number in range(PUTS):
         assert store.put(entry_of(number, 5000))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     store.tree.forget()  # a process that dies with its machine has no folder open
     disk.cut()
 

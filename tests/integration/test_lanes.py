@@ -522,12 +522,13 @@ for _ in range(12):
 def test_install_line_of_the_readme_brings_what_its_example_needs(tmp_path: Path) -> None:
     """A reader who copies both gets no error: the example runs where that line was followed."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    numba = readme.index("### A Numba kernel")  # the others need a package of arrays, too
+    numba = readme.index("### A Numba kernel")
     line, example = readme.index("pip install", numba), readme.index("```python", numba)
     extras = set(re.findall(r"\[([\w,]+)\]", readme[line:])[0].split(","))
     code = readme[example:].partition("\n")[2].partition("```")[0]
 
     assert line < example
     assert {"cu13", *(("numba",) if "from numba import cuda" in code else ())} == extras
-    if find_spec("numba_cuda") is not None:
+    assert "import cupy" not in code or "cupy" in readme[line:example]
+    if find_spec("numba_cuda") is not None and find_spec("cupy") is not None:
         assert child(tmp_path, code, "launch")[1]

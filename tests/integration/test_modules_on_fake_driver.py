@@ -213,7 +213,8 @@ for name, function in list(vars(bindings()).items()):
     if callable(function):
         vars(bindings())[name] = lambda *given, name=name, function=function: (asked.append(name), function(*given))[1]
 def count(frame, event, what):
-    if event in ("call", "c_call") and "numba_kcache" in frame.f_code.co_filename:
+    is_tuple = frame.f_code.co_qualname == "NamedTuple.__new__"  # a value, not a step
+    if event in ("call", "c_call") and "numba_kcache" in frame.f_code.co_filename and not is_tuple:
         calls[event] += 1
 """
 

@@ -72,6 +72,22 @@ def test_changed_global_is_compiled_with_its_new_value(tmp_path: Path) -> None:
     assert said(programs.COMMON, tmp_path)["loaded"] == []
 
 
+def test_explanation_says_why_numba_was_imported(tmp_path: Path) -> None:
+    """`explain`, in the program and in the shell, names the kernel for which Numba was imported, and why."""
+    said(programs.COMMON, tmp_path)
+    cold, warm = (said(programs.EXPLAINED, tmp_path, SCALE="5.0") for _ in range(2))
+
+    assert cold["imported"] == "__main__.kernel: it is not stored"
+    assert "\n  Numba was imported for __main__.kernel: it is not stored\n" in cold["told"]
+    assert (warm["imported"], warm["loaded"]) == ("", [])
+    assert "imported" not in warm["told"]
+
+    (tmp_path / "program.py").write_text("from numba_kcache import cuda\n@cuda.jit\ndef kernel():\n    pass\n")
+    words = ["-m", "numba_kcache", "explain", "program.py:kernel", "--arch", "sm_90", "--signature", "void()"]
+    shown = run(words, env={**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path)}, cwd=tmp_path, check=False)
+    assert "Numba was imported for program.kernel: only Numba reads signatures" in shown.stdout
+
+
 @pytest.mark.parametrize("use", programs.USES)
 def test_each_program_hits_what_it_stored_by_either_import(tmp_path: Path, use: str) -> None:
     """Whatever a program does to Numba: it hits in its second process and with the real import, with one key."""
@@ -122,6 +138,16 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     assert found[0] == found[1] == found[2] != {}
     assert launches[0] == launches[1] == launches[2]
     assert len(launches[0]) >= 9
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_path: Path, kind: str) -> None:
+    """The kernel has the options of both, and the second process needs no Numba."""
+    cold, warm = (said(programs.WRAPPED, tmp_path / "cache", KIND=kind) for _ in range(2))
+
+    assert (cold["hits"], cold["misses"]) == (0, 1)
+    assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
+    assert cold["keys"] == warm["keys"]
 
 
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:

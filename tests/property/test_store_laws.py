@@ -100,7 +100,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Remove the files."""
-        self.store.wait_for_eviction()
+        self.store.writer.limits.wait()
         troubles = [event.fields["error"] for event in self.events.of(EventKind.TROUBLE)]
         assert all("above the limit" in error for error in troubles)
         shutil.rmtree(self.root)
@@ -121,7 +121,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.clock.now_s += 2 * HOUR_S
         entry = StoredEntry(key_of(number), header, {"cubin": bytes(size)})
         assert self.store.put(entry) == self.model.put(entry)
-        self.store.wait_for_eviction()
+        self.store.writer.limits.wait()
 
     @rule(number=NUMBERS)
     def get(self, number: int) -> None:
@@ -140,7 +140,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.clock.now_s += 2 * HOUR_S
         variant = {"key": name, "value": value}
         assert self.store.add_variant(key_of(family), variant) == self.model.add_variant(key_of(family), variant)
-        self.store.wait_for_eviction()
+        self.store.writer.limits.wait()
 
     @rule(family=FAMILIES)
     def get_manifest(self, family: int) -> None:
@@ -153,7 +153,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """New or in place of another; the names are those of manifests too."""
         self.clock.now_s += 2 * HOUR_S
         assert self.store.put_record(key_of(name), record) == self.model.put_record(key_of(name), record)
-        self.store.wait_for_eviction()
+        self.store.writer.limits.wait()
 
     @rule(name=FAMILIES)
     def get_record(self, name: int) -> None:
@@ -180,7 +180,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         """A new process finds what the last one left."""
-        self.store.wait_for_eviction()
+        self.store.writer.limits.wait()
         self.open()
 
     @precondition(lambda self: self.model.size().entries > 0)

@@ -360,7 +360,7 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
     """A child forked while a thread opens the store, or starts an eviction, does not wait for ever."""
     store = open_store(tmp_path / "cache", max_entries=1)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -372,7 +372,7 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
         signal.alarm(10)
         store.writer.is_settled = store._is_checked = False
         assert store.put(small_entry(2))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
         assert store.size().entries <= 1
 
     with ThreadPoolExecutor(1) as threads:

@@ -90,7 +90,7 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
         assert store.put(small_entry(own))
     assert store.add_variant(key_of(own), {"key": "a"})
     assert store.counters.add({"hits": 1})
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     store.prune(max_size_bytes=1 << 20)
     assert store.verify() == []
 

@@ -66,7 +66,6 @@ WAITS = {
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
     "store/__init__.py fcntl.flock": BUILD,
     "store/disk.py self.locks.turn": BUILD,
-    "store/disk.py self.writer.limits.wait": PASS,
     "store/eviction.py thread.join": f"{PASS}_of_this_process",
     "store/eviction.py lock.try_lock": f"{PASS}_of_another_process",
     "store/locks.py ended.wait": "tests/unit/test_store_locks.py::test_builder_gives_signs_of_life_while_it_builds",
@@ -249,10 +248,10 @@ def test_eviction_pass_of_another_process(tmp_path: Path, state: str) -> None:
     """Nobody waits for it: a put goes on, and `prune` says that another process holds the lock."""
     store = open_store(tmp_path, emit=(events := Events()), max_entries=1)
     store.put(entry_of(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     with holder(state, lambda: begin_pass(Tree(str(tmp_path)), time.time())):
         assert store.put(entry_of(2))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
         assert store.prune(max_size_bytes=0).entries == (2 if state == "killed" else 0) or state == "killed"
     said = [str(each.fields["error"]) for each in events.of(EventKind.TROUBLE)]
     assert ["another process holds evict.lock" in each for each in said] == [True] * (state != "killed")

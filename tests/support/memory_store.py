@@ -70,7 +70,7 @@ class MemoryStore(DiskStore):
 
     def clear(self, tell: Callable[[], object] = lambda: None) -> Removed:
         """Remove everything."""
-        removed = sum_of(self.files(1, 2, 3))
+        removed = sum_of(list(self.files(1, 2, 3)))
         self._files.clear()
         return removed
 

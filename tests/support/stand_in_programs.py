@@ -345,3 +345,28 @@ say(found=found)
 """
 )
 """Launches of kernels with signatures, and the errors of some."""
+
+EXPLAINED = (
+    COMMON.removesuffix(END)
+    + """
+found = kernel.explain()
+say(told=str(found), imported=found.to_dict()["imported"])
+"""
+)
+"""As `COMMON`, with the kernel's explanation."""
+
+WRAPPED = (
+    START
+    + """
+@cached_kernel(max_registers=32)
+@cuda.jit(fastmath=True)
+def kernel(x, factor, out):
+    i = cuda.grid(1)
+    out[i] = x[i] * factor
+
+KERNELS, x, out = [kernel], Memory(), Memory()
+kernel[1, 64](x, 2.0, out)
+"""
+    + END
+)
+"""`cached_kernel` above `cuda.jit`, as programs that import Numba have it."""

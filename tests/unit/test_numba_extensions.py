@@ -228,6 +228,47 @@ def test_unreadable_operator_refuses_the_kernels_that_reach_it_alone(tmp_path: P
     assert [hits for _reasons, hits in found] == [1, 1 + len(found[0][0]) - len(reaching)]
 
 
+USED_TWICE = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+from numba_kcache import KernelCache, UncacheableError, cached_kernel
+
+HELD = object()
+def own(x): pass
+@overload(own)
+def ol(x):
+    if HELD is None:
+        return lambda x: x * 7.0
+    return lambda x: x + 7.0
+@cuda.jit(device=True)
+def helper(x): return own(x)
+
+def first(x): x[0] = own(x[1])
+def second(x): x[0] = own(x[1]) + 1
+def third(x): x[0] = helper(x[1])
+def fourth(x): x[0] = helper(x[1]) + 1
+
+cache, said = KernelCache(sys.argv[1]), {}
+for function in (first, second, third, fourth):
+    try:
+        cached_kernel(function, cache=cache).compile("sm_90", "void(float64[::1])")
+        said[function.__name__] = "cached"
+    except UncacheableError as error:
+        said[function.__name__] = str(error).partition(": ")[2].partition(": ")[0]
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("imports", [NUMBA, MLIR], ids=["numba", "mlir"])
+def test_unreadable_overload_refuses_each_kernel_of_a_process(tmp_path: Path, imports: str) -> None:
+    """Also those after the first, for which Numba itself would use again what the overload gave before."""
+    pytest.importorskip("numba_cuda_mlir" if imports is MLIR else "numba")
+
+    found = said(imports + USED_TWICE, str(tmp_path))
+
+    assert found == dict.fromkeys(("first", "second", "third", "fourth"), "global HELD of __main__")
+
+
 CLASSES = """
 import json, operator, sys, warnings
 warnings.simplefilter("ignore")

@@ -20,7 +20,7 @@ from numba_kcache.model import EventKind
 from numba_kcache.store import disk, eviction, folders, writing
 from numba_kcache.store.disk import DiskStore, Tree
 from numba_kcache.store.encoding import encode_entry
-from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry
+from numba_kcache.store.entry import ENTRY, MANIFEST, MAX_VARIANTS, StoredEntry, decode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
 from tests.support.stores import (
     HOUR_S,
@@ -188,13 +188,13 @@ def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
     with store.building(key_of(2)) as turn:
         assert turn.has_turn
         assert store.put(small_entry(2))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
     assert store.get(key_of(1)) == small_entry(1)
     assert store.get_manifest(key_of(1)) == [{"key": "a"}]
     clock.now_s -= years * 365 * 24 * HOUR_S
     assert store.put(small_entry(3))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     assert {info.key for info in store.entries()} == {key_of(number) for number in (1, 2, 3)}
 
 
@@ -204,12 +204,12 @@ def test_times_of_a_clock_that_was_ahead_do_not_keep_entries(root: Path) -> None
     store = open_store(root, clock=clock, max_entries=20)
     for number in range(20):
         store.put(small_entry(number))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
     clock.now_s = Clock().now_s
     for number in range(100, 140):
         clock.now_s += 2 * HOUR_S
         store.put(small_entry(number))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
 
     assert all(store.get(key_of(number)) is not None for number in range(125, 140))
 
@@ -238,12 +238,12 @@ def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
     store = open_store(root, clock=clock, **limits)
     for number in range(20):
         store.put(small_entry(number))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
         clock.now_s += 2 * HOUR_S
     store.get(key_of(0))
 
     store.put(small_entry(20))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
 
     kept = {number for number in range(21) if store.get(key_of(number)) is not None}
     assert kept == {0, *range(5, 21)}
@@ -256,7 +256,7 @@ def test_eviction_is_reported(root: Path) -> None:
     store = open_store(root, emit=events, max_entries=2)
     for number in range(3):
         store.put(small_entry(number))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
 
     (event,) = events.of(EventKind.EVICTED)
     assert event.fields["entries"] == 2
@@ -383,7 +383,7 @@ def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) ->
     for number in range(900, 1500):
         store = open_store(root, **limits)
         store.put(small_entry(number))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
 
     assert 850 <= store.size().entries <= 1020
 
@@ -410,19 +410,19 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
     clock = Clock(time.time())
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     dead = root / "v1" / DEAD
     dead.write_bytes(b"x")
     clock.now_s += 23 * HOUR_S
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(eviction, "STALE_S", -10)
         store.put(small_entry(2))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
         assert dead.exists()
         clock.now_s += 2 * HOUR_S
 
         store.put(small_entry(3))
-        store.wait_for_eviction()
+        store.writer.limits.wait()
 
     assert not dead.exists()
 
@@ -442,7 +442,7 @@ def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest
     """Private files and unheld lock files are removed after an hour; held locks and other files stay."""
     store = open_store(root)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     (root / "v1" / DEAD).write_bytes(b"x")
     (root / "v1" / "notes").write_bytes(b"x")
     with store.building(key_of(2)):
@@ -461,7 +461,7 @@ def test_tree_of_another_format_is_left_alone(root: Path) -> None:
     """Nothing beside the tree of this format is removed, however old it is."""
     store = open_store(root)
     store.put(small_entry(1))
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     others = [root / name / "entries" / "00" / ("a" * 62) for name in ("v0", "v9", "v00x", "notes")]
     for other in others:
         other.parent.mkdir(parents=True)
@@ -580,6 +580,32 @@ def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
     assert not path.exists()
     assert store.put(entry_of(1))
     assert store.get(key_of(1)) == entry_of(1)
+
+
+def test_sound_file_that_replaced_a_damaged_one_stays(root: Path) -> None:
+    """Another process stores the entry again after the damaged one was read, and before it is moved."""
+    store, other = open_store(root), open_store(root)
+    store.put(entry_of(1))
+    file_of(store, key_of(1)).write_bytes(b"torn")
+
+    def decode(data: bytes, key: str) -> StoredEntry:
+        if data == b"torn":
+            other.put(entry_of(1))
+        return decode_entry(data, key)
+
+    assert store.read(ENTRY, key_of(1), decode) is None
+    assert store.get(key_of(1)) == entry_of(1)
+    assert list((root / "v1" / "quarantine").iterdir()) == []
+
+
+def test_listings_of_two_threads_are_whole(root: Path) -> None:
+    """A thread that lists a folder does not move the place at which another one reads it."""
+    store = open_store(root)
+    for number in range(5):
+        store.put(entry_of(number))
+    with store.tree.opened("entries") as first, store.tree.opened("entries") as second, os.scandir(first) as listing:
+        next(listing)
+        assert len(os.listdir(second)) == 5
 
 
 def test_quarantine_is_bounded(root: Path) -> None:
@@ -901,7 +927,7 @@ def test_network_directory_has_its_locks_on_a_local_disk(root: Path, monkeypatch
     """Entries are read from it and written to it; a put walks and locks nothing there, and prune acts on it."""
     first = open_store(root)
     first.put(entry_of(1))
-    first.wait_for_eviction()
+    first.writer.limits.wait()
     (root / "v1" / "evict.lock").unlink()
     monkeypatch.setattr(disk, "is_network", lambda status: True)
     store = open_store(root)
@@ -912,7 +938,7 @@ def test_network_directory_has_its_locks_on_a_local_disk(root: Path, monkeypatch
         assert store.put(entry_of(2))
         assert files_below(root / "v1" / "locks") == []
         assert key_of(2) in {path.name for path in files_below(Path(folders.LOCAL_PARENT))}
-    store.wait_for_eviction()
+    store.writer.limits.wait()
     assert not (root / "v1" / "evict.lock").exists()
     assert store.prune(max_size_bytes=0).entries == 2
 

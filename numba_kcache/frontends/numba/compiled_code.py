@@ -39,7 +39,13 @@ _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionar
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
-_TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
+_TEMPLATE_CACHES = (
+    "_impl_cache",
+    "_compiled_overloads",
+    "_inline_overloads",
+    "_overload_cache",
+    "_overload_result_cache",
+)
 
 
 def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:

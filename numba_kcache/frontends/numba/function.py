@@ -133,7 +133,8 @@ class Fingerprint(NamedTuple):
 
         kept = kept_objects(self.graph)
         once = os.urandom(8).hex() if self.unread else ""  # all are compiled again, to see what they use
-        return tuple((each, digest + once) for each, digest in kept)
+        unread = [(code, once) for _why, _name, each in self.unread for code in each.code if type(code) is FunctionType]
+        return *unread, *((each, digest + once) for each, digest in kept)
 
     def is_cooperative(self) -> bool:
         """Check whether its code synchronises the grid. An intrinsic may add that later, while it is lowered."""

@@ -28,7 +28,7 @@ from .configuration import Registrations
 from .definition import CO_VARARGS, PythonDefinition, PythonResolutions, definitions
 from .facts import facts_of
 from .flavour import Declared, Flavour, surface
-from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, copy_of, jit, modules, real
+from .stand_in import HOMES, HOST, DeviceFunction, Home, StandIn, StandInModule, copy_of, jit, modules, real, reasons
 from .value import Refused, Trust, standing
 
 _OF_PYTHON = {float: "f8", bool: "b1", complex: "c8"}
@@ -178,10 +178,9 @@ class LightFlavour(Flavour):
             memory = memory_of(value)
         except Unfit:
             return None
-        element = None if memory is None else memory.element
-        if memory is None or element is None or element not in self.facts["scalars"]:
+        if memory is None or memory.element not in self.facts["scalars"]:
             return None
-        layout = self.row.layout_of(memory)
+        element, layout = str(memory.element), self.row.layout_of(memory)
         return LightType(
             self.facts["scalars"][element], element, len(memory.shape), layout, mutable=not memory.readonly
         )
@@ -325,6 +324,10 @@ class StandInResolutions(PythonResolutions):
             self.known()
         return super().resolve(choice, variant, session)
 
+    def explain(self, *arguments: Any, **named: Any) -> Any:
+        """Explain whether a launch would be a hit, and why Numba was imported."""
+        return super().explain(*arguments, **named)._replace(imported=reasons.get(self.definition.kind, ""))
+
     def _new_resolution(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         definition = self.definition
         if definition.is_light and (not variant or has_light_types(variant)):
@@ -376,7 +379,7 @@ class StandInResolutions(PythonResolutions):
 
 def has_light_types(variant: Any) -> bool:
     """Check for a variant whose types are not Numba's."""
-    return bool(variant) and any(type(each) is LightType for each in variant)
+    return any(type(each) is LightType for each in variant or ())
 
 
 @functools.cache

@@ -113,6 +113,11 @@ class Standing:
     def _stands_for(self) -> Any:
         raise NotImplementedError
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Python and its tools probe such names on any object
+            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
+        return getattr(self._stands_for(), name)
+
     @property
     def _numba_type_(self) -> Any:
         """The type of the object that it stands for."""
@@ -131,11 +136,6 @@ class StandIn(Standing):
 
     def _stands_for(self) -> Any:
         return functools.reduce(getattr, self._path.split("."), real(self._home, f"the program uses cuda.{self._path}"))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # Python and its tools probe such names on any object
-            raise AttributeError(f"cuda.{self._path} has no attribute {name!r}")
-        return getattr(self._stands_for(), name)
 
     def __getitem__(self, item: Any) -> Any:
         return self._stands_for()[item]
@@ -162,14 +162,13 @@ class StandInModule(Standing, ModuleType):
     _path: str
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        home, is_top = self._home, not self._path
-        if is_top and (found := HOST.get(name)) is not None:
-            return functools.partial(found, home)
-        if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
-            return _made(home.kind, f"{self._path}.{name}".lstrip("."))
-        return getattr(self._stands_for(), name)
+        if not name.startswith("_"):
+            home, is_top = self._home, not self._path
+            if is_top and (found := HOST.get(name)) is not None:
+                return functools.partial(found, home)
+            if not home.is_loaded() and (not is_top or name in home.names or name in home.modules):
+                return _made(home.kind, f"{self._path}.{name}".lstrip("."))
+        return super().__getattr__(name)
 
     def _stands_for(self) -> Any:
         path = self._path
@@ -226,17 +225,11 @@ class DeviceFunction(Standing):
         jit = real(self._home, f"{self.__qualname__} is used on the host").jit
         function = copy_of(self.py_func)
         if self._dispatcher is None:  # a function that calls itself has made it meanwhile
-            decorate = jit(self._signatures, device=True, **self._given)
-            self._dispatcher = decorate(function)
+            self._dispatcher = jit(self._signatures, device=True, **self._given)(function)
         return self._dispatcher
 
     def __call__(self, *args: Any) -> Any:
         return self._stands_for()(*args)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{self.py_func.__name__} has no attribute {name!r}")
-        return getattr(self._stands_for(), name)
 
     def __reduce__(self) -> Any:
         return self.__qualname__
@@ -260,7 +253,7 @@ def jit(make_kernel: Callable[..., Any], home: Home, thing: Any = None, device: 
         numba = real(home, f"{function.__qualname__} has signatures")
         return make_kernel(numba.jit(signatures, **options)(copy_of(function)), kind=home.kind, **own)
 
-    return decorate(thing) if type(thing) is FunctionType else decorate
+    return decorate if thing is signatures else decorate(thing)
 
 
 def synchronize(_home: Home) -> None:
