@@ -80,10 +80,15 @@ class Limits:
 
     Args:
         store: The store of the tree, with its limits.
+
+    Attributes:
+        left_bytes: The limit of the size, less extracted headers; half of it at least is left to entries.
     """
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
+        limit = store.max_size_bytes
+        self.left_bytes = max(limit - sum(header_folders(store.directory).values()), limit // 2)
         self._asked_s = -math.inf  # when this process last asked for the time of the last pass
         self.after_fork()
         renewed_in_children.add(self)
@@ -97,7 +102,7 @@ class Limits:
         """Start a pass if the files of a folder are more than its share of a limit, or none ran for a day."""
         is_full = choose(
             files,
-            max_size_bytes=self.left_bytes() / _SHARDS,
+            max_size_bytes=self.left_bytes / _SHARDS,
             max_entries=self._store.max_entries / _SHARDS,
         )
         try:
@@ -109,11 +114,6 @@ class Limits:
                 self.start()
         except OSError as error:
             self._store.trouble("evict", error)
-
-    def left_bytes(self) -> int:
-        """The limit of the size, less extracted headers; half of it at least is left to entries."""
-        limit = self._store.max_size_bytes
-        return max(limit - sum(header_folders(self._store.directory).values()), limit // 2)
 
     def shortage(self, size_bytes: int) -> str:
         """The reason why `size_bytes` must not be added to the filesystem; "" if they may."""
@@ -188,7 +188,7 @@ class Limits:
         reached("eviction.walked")
         doomed = choose(
             files,
-            max_size_bytes=self.left_bytes() if max_size_bytes is None else max_size_bytes,
+            max_size_bytes=self.left_bytes if max_size_bytes is None else max_size_bytes,
             max_entries=store.max_entries,
             before_ns=0 if older_than_s is None else int((now_s - older_than_s) * 1e9),
             low_water=LOW_WATER if max_size_bytes is None else 1.0,
@@ -284,7 +284,7 @@ def header_folders(directory: str) -> dict[str, int]:
     that of another begins with `new-`."""
     with suppress(OSError):
         names = os.listdir(f"{directory}/{HEADERS}") if directory else []
-        found = [re.fullmatch(r"(?a:new-.*|\w+-(\d{1,15}))", each, re.S) for each in names]
+        found = [re.fullmatch(r"(?as)new-.*|\w+-(\d{1,15})", each) for each in names]
         return {each[0]: int(each[1] or 0) for each in found if each}
     return {}
 
@@ -305,7 +305,7 @@ def remove_headers(tree: Tree) -> int:
             os.close(root)
         try:
             for name, held_bytes in header_folders(tree.root).items() if tree.is_private else ():
-                doomed = name if name.startswith("new-") else f"new-{name}"
+                doomed = f"new-{name}"
                 with suppress(OSError):
                     if stat.S_ISDIR(stat_in(above, name).st_mode):
                         rename_in(above, name, above, doomed)

@@ -83,7 +83,7 @@ def load_compilers(names: Iterable[str]) -> None:
     while _mapping:
         _mapping.pop().join()
     for name in names:
-        if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped_handle(name):
+        if name == "nvrtc" and mapped_handle(name):
             called.add(name)  # it is called without the bindings (nvrtc)
         elif name in _LOAD:
             with contextlib.suppress(Exception):  # its type depends on the bindings' version; a use reports the error
@@ -109,8 +109,9 @@ def loaded_library(name: str) -> tuple[str, str] | None:
 @functools.cache  # a library that was called stays mapped
 def _library_of(address: int) -> tuple[str, str]:
     """Return path and build of the library that contains a function."""
-    path, base = _place_of(address)
-    return path, build_at(base, path)
+    found = _symbol_at(address)
+    path = os.path.realpath(os.fsdecode(found.path or b""))
+    return path, build_at(found.base or 0, path)
 
 
 def called_library(name: str) -> tuple[int, str] | None:
@@ -120,11 +121,21 @@ def called_library(name: str) -> tuple[int, str] | None:
     return (address, _library_of(address)[1]) if address else None
 
 
-def _place_of(address: int) -> tuple[str, int]:
-    """Return the path of the library that contains a function, and the address at which the library is mapped."""
+def called_handle(name: str) -> int:
+    """Return the handle of the library that the bindings call, or would call; 0 if it is not in this process."""
+    address = _function(name)
+    return address and _handle_of(address)
+
+
+@functools.cache
+def _handle_of(address: int) -> int:
+    return _ctypes.dlopen(_symbol_at(address).path, os.RTLD_LAZY | os.RTLD_NOLOAD)
+
+
+def _symbol_at(address: int) -> _Symbol:
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    return os.path.realpath(os.fsdecode(found.path or b"")), found.base or 0
+    return found
 
 
 _bound = dict[str, int]()

@@ -3,8 +3,8 @@
 Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden cache, which falsifies measured
             compile times) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
             Works without a driver. A refused source is a result, not an exception.
-Method      Where the bindings are not imported, ctypes calls the functions of the mapped library: importing them brings
-            the driver's, too, whose enumerations take as long as a small compile.
+Method      ctypes calls the functions of the library that the bindings call, or would call: importing them brings the
+            driver's, too, whose enumerations take as long as a small compile.
 Not here    The flags of an option (frontends.source) and the file that a line of the log is about (diagnostics).
 Source      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 """
@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +21,14 @@ from contextlib import contextmanager, suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
-from ..errors import CompileError
+from ..errors import CompileError, KCacheError
 from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
-from .loaded import mapped_handle
+from .loaded import called_handle
 
-_ABANDONED_S, _OTHERS_S = 3600, 24 * 3600
-"""Ages from which an extraction removes an incomplete folder of headers, and that of another build."""
+_UNUSED_S = 24 * 3600
+"""Age from which an extraction removes an incomplete folder of headers, and that of another build."""
 
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
@@ -83,27 +81,25 @@ def run_nvrtc(
         ToolchainMissingError: NVRTC or its bindings are not installed.
         CompileError: NVRTC failed in a way that is not the source's fault; its status is named.
     """
-    nvrtc, text = _bindings(), encoded(source)
+    text, program = encoded(source), c_void_p()
     edit = getattr(_thread, "edit", None)
-    program = _checked(nvrtc.nvrtcCreateProgram(edit(text) if edit else text, encoded(program_name), 0, None, None))
+    _call("CreateProgram", byref(program), edit(text) if edit else text, encoded(program_name), 0, None, None)
     try:
         for expression in expressions:
-            _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+            _call("AddNameExpression", program, expression.encode())
         words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
-        log = fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        text_log = log.rstrip(b"\0").decode("utf-8", "replace").rstrip()
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        status = _function("CompileProgram")(program, len(words), (c_char_p * len(words))(*words))
+        log = fetch("ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace").rstrip()
+        if status:
             if status not in _SOURCE_FAULTS:
-                raise CompileError("cannot compile", f"NVRTC returned {status.name}", "see .log", text_log)
-            return NvrtcResult(False, text_log or status.name)
-        code = {kind: fetch(*_getters(nvrtc, kind), program) for kind in outputs}
+                raise CompileError("cannot compile", f"NVRTC returned {name_of(status)}", "see .log", log)
+            return NvrtcResult(False, log or name_of(status))
+        code = {kind: fetch(kind.upper(), program) for kind in outputs}
         if (made := getattr(_thread, "made", None)) is not None:
             made.append(code)
-        names = {each: _checked(nvrtc.nvrtcGetLoweredName(program, each.encode())).decode() for each in expressions}
-        return NvrtcResult(True, text_log, code, names)
+        return NvrtcResult(True, log, code, {each: _lowered_name(program, each) for each in expressions})
     finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        _function("DestroyProgram")(byref(program))
 
 
 _SOURCE_FAULTS = (5, 6, 9, 10)
@@ -127,21 +123,20 @@ def extract_headers(parent: str, build: str) -> list[str]:
     found = [each for each in os.listdir(parent) if each.startswith(f"{name}-")]
     if not found:
         for each in os.listdir(parent):  # what killed processes left, and the headers of other builds
-            path, is_whole = os.path.join(parent, each), each.rpartition("-")[2].isdigit()
-            doomed = path if each.startswith("new-") else os.path.join(parent, f"new-{each}")
+            path, doomed = os.path.join(parent, each), os.path.join(parent, f"new-{each}")
             with suppress(OSError):
-                age_s = time.time() - os.lstat(path).st_mtime
-                if age_s > (_ABANDONED_S if path == doomed else _OTHERS_S if is_whole else math.inf):
+                is_ours = each.startswith("new-") or each.rpartition("-")[2].isdigit()
+                if is_ours and time.time() - os.lstat(path).st_mtime > _UNUSED_S:
                     os.rename(path, doomed)  # no process may find a part of them under their name
                     shutil.rmtree(doomed)
         private = mkdtemp(prefix="new-", dir=parent)
         try:
-            handle = mapped_handle("nvrtc")
-            status = NvrtcCalls(handle).nvrtcInstallBundledHeaders(encoded(private)) if handle else 1
-            sizes = [os.lstat(os.path.join(at, each)).st_blocks for at, _, files in os.walk(private) for each in files]
-            if status == 0:
+            if not _function("InstallBundledHeaders")(encoded(private), 2, None):  # 2: do not wait for its lock
+                sizes = [
+                    os.lstat(os.path.join(at, each)).st_blocks for at, _, files in os.walk(private) for each in files
+                ]
                 os.rename(private, os.path.join(parent, f"{name}-{512 * sum(sizes)}"))
-        except (AttributeError, OSError):  # an older NVRTC, a full disk, or another process was first
+        except (KCacheError, OSError):  # no NVRTC, an older one, a full disk, or another process was first
             pass
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -155,125 +150,58 @@ def supported_targets() -> tuple[int, ...]:
     Raises:
         ToolchainMissingError: NVRTC or its bindings are not installed.
     """
-    return tuple(_checked(_bindings().nvrtcGetSupportedArchs()))
+    count = c_int()
+    _call("GetNumSupportedArchs", byref(count))
+    numbers = (c_int * count.value)()
+    _call("GetSupportedArchs", numbers)
+    return tuple(numbers)
 
 
 def nvrtc_version() -> tuple[int, int]:
     """Major and minor version of NVRTC, which determine its features but not its build."""
-    _status, major, minor = _bindings().nvrtcVersion()
-    return int(major), int(minor)
+    major, minor = c_int(), c_int()
+    _call("Version", byref(major), byref(minor))
+    return major.value, minor.value
 
 
-def _bindings() -> Any:
-    """The bindings' module if it is imported, else the same functions of the mapped library by ctypes."""
-    if "cuda.bindings.nvrtc" not in sys.modules and (handle := mapped_handle("nvrtc")):
-        return NvrtcCalls(handle)
+def fetch(what: str, program: c_void_p) -> bytes:
+    """Fetch a product of the program, or its log, with NVRTC's two functions for it."""
+    size = c_size_t()
+    _call(f"Get{what}Size", program, byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    _call(f"Get{what}", program, buffer)
+    return buffer.raw
+
+
+def _lowered_name(program: c_void_p, expression: str) -> str:
+    found = c_char_p()
+    _call("GetLoweredName", program, expression.encode(), byref(found))
+    return (found.value or b"").decode()
+
+
+def name_of(status: int) -> str:
+    """The name of a nvrtcResult, as in the bindings."""
+    found: bytes = _function("GetErrorString", c_char_p)(status)
+    return found.decode()
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = _function(name)(*arguments)
+    if status:
+        raise CompileError("cannot compile", f"NVRTC returned {name_of(status)}")
+
+
+def _function(name: str, returns: Any = c_int) -> Any:
+    """A function of NVRTC, which is loaded as the bindings do.
+
+    Raises:
+        ToolchainMissingError: NVRTC is not installed, or is too old to have the function.
+    """
     try:
-        nvrtc = imported("cuda.bindings.nvrtc")
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
+        if not called_handle("nvrtc"):
+            imported("cuda.bindings.nvrtc").nvrtcVersion()
+        return ctypes.CFUNCTYPE(returns)(_ctypes.dlsym(called_handle("nvrtc"), f"nvrtc{name}"))
+    except (ImportError, RuntimeError, OSError) as error:
         from .locating import missing
 
         raise missing("compile CUDA C++", "NVRTC") from error
-    return nvrtc
-
-
-def _getters(nvrtc: Any, kind: str) -> tuple[Any, Any]:
-    return {
-        "cubin": (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
-        "ptx": (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
-        "ltoir": (nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR),
-    }[kind]
-
-
-def fetch(size_of: Any, get: Any, program: Any) -> bytes:
-    """Fetch a product of the program, or its log, with NVRTC's two functions for it."""
-    size = int(_checked(size_of(program)))
-    buffer = bytes(size + 1)  # NVRTC writes into it; never of one byte, since CPython shares those objects
-    _checked(get(program, buffer))
-    return buffer[:size]
-
-
-def _checked(result: tuple[Any, ...]) -> Any:
-    """The value of a bindings call, which returns (status, value) or (status,)."""
-    if int(result[0]) != 0:
-        raise CompileError("cannot compile", f"NVRTC returned {result[0].name}")
-    return result[1] if len(result) > 1 else None
-
-
-class Status(int):
-    """A nvrtcResult, with its name as in the bindings."""
-
-    name: str
-
-
-class NvrtcCalls:
-    """The functions that `toolchain.nvrtc` uses, under the names that they have in cuda.bindings.nvrtc.
-
-    Args:
-        handle: Handle of the library, as dlopen returns it; it stays open.
-    """
-
-    class nvrtcResult:
-        NVRTC_SUCCESS = 0
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def _call(self, function: str, *arguments: Any, returns: Any = c_int) -> Any:
-        try:
-            address = _ctypes.dlsym(self._handle, function)
-        except OSError as error:
-            raise AttributeError(f"this NVRTC has no {function}") from error
-        found = ctypes.CFUNCTYPE(returns)(address)(*arguments)
-        if returns is not c_int:
-            return found
-        status = Status(found)
-        status.name = "" if found == 0 else self._call("nvrtcGetErrorString", found, returns=c_char_p).decode()
-        return status
-
-    def nvrtcVersion(self) -> tuple[Status, int, int]:
-        major, minor = c_int(), c_int()
-        return self._call("nvrtcVersion", byref(major), byref(minor)), major.value, minor.value
-
-    def nvrtcGetSupportedArchs(self) -> tuple[Status, list[int]]:
-        count = c_int()
-        status = self._call("nvrtcGetNumSupportedArchs", byref(count))
-        numbers = (c_int * count.value)()
-        return (status if status else self._call("nvrtcGetSupportedArchs", numbers)), list(numbers)
-
-    def nvrtcCreateProgram(
-        self, source: bytes, name: bytes, _count: int, _headers: None, _names: None
-    ) -> tuple[Status, c_void_p]:
-        program = c_void_p()
-        return self._call("nvrtcCreateProgram", byref(program), source, name, 0, None, None), program
-
-    def nvrtcDestroyProgram(self, program: c_void_p) -> tuple[Status]:
-        return (self._call("nvrtcDestroyProgram", byref(program)),)
-
-    def nvrtcAddNameExpression(self, program: c_void_p, expression: bytes) -> tuple[Status]:
-        return (self._call("nvrtcAddNameExpression", program, expression),)
-
-    def nvrtcCompileProgram(self, program: c_void_p, count: int, flags: Sequence[bytes]) -> tuple[Status]:
-        return (self._call("nvrtcCompileProgram", program, count, (c_char_p * count)(*flags)),)
-
-    def nvrtcGetLoweredName(self, program: c_void_p, expression: bytes) -> tuple[Status, bytes]:
-        found = c_char_p()
-        return self._call("nvrtcGetLoweredName", program, expression, byref(found)), found.value or b""
-
-    def nvrtcInstallBundledHeaders(self, folder: bytes) -> Status:
-        without_waiting = 2
-        status: Status = self._call("nvrtcInstallBundledHeaders", folder, without_waiting, None)
-        return status
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvrtcGet"):
-            raise AttributeError(name)
-        if name.endswith("Size"):
-
-            def size(program: c_void_p) -> tuple[Status, int]:
-                found = c_size_t()
-                return self._call(name, program, byref(found)), found.value
-
-            return size
-        return lambda program, buffer: (self._call(name, program, buffer),)  # bytes, into which NVRTC writes

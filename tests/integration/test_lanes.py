@@ -293,6 +293,8 @@ def test_missing_nvrtc_names_the_extra(tmp_path: Path) -> None:
     """Compiling says what to install."""
     script = f"""
 import sys
+from numba_kcache.toolchain import locating
+locating.locate = lambda *_asked: None
 sys.modules["cuda.bindings.nvrtc"] = None
 from numba_kcache import *
 try:

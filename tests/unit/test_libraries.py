@@ -483,6 +483,7 @@ def test_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("Function not found: the library is not there")
 
     monkeypatch.setattr(nvrtc, "nvrtcVersion", absent)
+    monkeypatch.setattr("numba_kcache.toolchain.nvrtc.called_handle", lambda _name: 0)
     monkeypatch.setattr(nvjitlink, "version", absent)
     calls: list[Callable[[], object]] = [
         lambda: run_nvrtc(EMPTY, "k.cu", (), ()), supported_targets, lambda: link((), "sm_90", ()),

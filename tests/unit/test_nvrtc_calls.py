@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from numba_kcache.model.text import encoded
 from numba_kcache.toolchain import nvrtc
-from numba_kcache.toolchain.loaded import mapped_handle
-from numba_kcache.toolchain.nvrtc import NvrtcCalls
 from tests.support.compiling import in_python
 
 PROGRAMS = {
@@ -22,33 +21,51 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_answers_are_those_of_the_bindings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_those_of_the_bindings(name: str) -> None:
     """Code, lowered names and log, byte by byte; of what NVRTC refuses too."""
     source, flags, expressions = PROGRAMS[name]
-    given = source, "k.cu", flags, ("cubin", "ptx"), expressions
-    ours = pytest.importorskip("cuda.bindings.nvrtc")
-    ours.nvrtcVersion()  # maps it
-    theirs = nvrtc.run_nvrtc(*given)
-    facts = nvrtc.nvrtc_version(), nvrtc.supported_targets()
+    theirs = by_bindings(encoded(source), [*flags, "--no-cache", "--modify-stack-limit=false"], expressions)
 
-    monkeypatch.delitem(sys.modules, "cuda.bindings.nvrtc")
+    found = nvrtc.run_nvrtc(source, "k.cu", flags, ("cubin", "ptx"), expressions)
+    assert (found.ok, found.log, found.code, found.lowered) == theirs
 
-    assert nvrtc.run_nvrtc(*given) == theirs
-    assert (nvrtc.nvrtc_version(), nvrtc.supported_targets()) == facts
-    assert "cuda.bindings.nvrtc" not in sys.modules
+
+def by_bindings(
+    source: bytes, flags: Sequence[str], expressions: Sequence[str]
+) -> tuple[bool, str, dict[str, bytes], dict[str, str]]:
+    """Compile by cuda.bindings: success, log, code, and lowered names."""
+    bindings = pytest.importorskip("cuda.bindings.nvrtc")
+    _status, program = bindings.nvrtcCreateProgram(source, b"k.cu", 0, None, None)
+    for each in expressions:
+        bindings.nvrtcAddNameExpression(program, each.encode())
+    (status,) = bindings.nvrtcCompileProgram(program, len(flags), [each.encode() for each in flags])
+
+    def fetched(what: str) -> bytes:
+        size = getattr(bindings, f"nvrtcGet{what}Size")(program)[1]
+        getattr(bindings, f"nvrtcGet{what}")(program, data := bytes(size + 1))
+        return data[:size]
+
+    log, code, names = fetched("ProgramLog").rstrip(b"\0").decode().rstrip(), {}, {}
+    if status == 0:
+        code = {"cubin": fetched("CUBIN"), "ptx": fetched("PTX")}
+        names = {each: bindings.nvrtcGetLoweredName(program, each.encode())[1].decode() for each in expressions}
+    bindings.nvrtcDestroyProgram(program)
+    return status == 0, log or (status.name if status else ""), code, names
+
+
+def test_facts_are_those_of_the_bindings() -> None:
+    """The version, and the targets."""
+    bindings = pytest.importorskip("cuda.bindings.nvrtc")
+
+    assert (0, *nvrtc.nvrtc_version()) == bindings.nvrtcVersion()
+    assert (0, [*nvrtc.supported_targets()]) == bindings.nvrtcGetSupportedArchs()
 
 
 def test_status_has_its_name() -> None:
     """Error messages have the same names as the bindings."""
-    pytest.importorskip("cuda.bindings.nvrtc").nvrtcVersion()
+    bindings = pytest.importorskip("cuda.bindings.nvrtc")
 
-    calls = NvrtcCalls(mapped_handle("nvrtc"))
-    _status, program = calls.nvrtcCreateProgram(b"", b"k.cu", 0, None, None)
-    status, _symbol = calls.nvrtcGetLoweredName(program, b"k")
-    calls.nvrtcDestroyProgram(program)
-
-    assert status != 0
-    assert status.name.startswith("NVRTC_ERROR_")
+    assert [nvrtc.name_of(each) for each in range(12)] == [bindings.nvrtcResult(each).name for each in range(12)]
 
 
 COMPILES = """
