@@ -6,7 +6,8 @@ Promise     The interface of cuda.core's `ProgramCacheResource`: bytes or code u
 Method      An entry is made by `get_or_build`: its components are cuda.core's key and the compilers of this process. A
             miss is counted when the code is stored, with the time since the look-up. From the first of them on, what
             NVRTC asks the file system on a thread is recorded: each code is stored under all that was asked since its
-            own look-up.
+            own look-up. Code that is set again, or in another cache, keeps the headers under which this process stored
+            or found it; if they are not known, it is not stored.
 Not here    The contents of cuda.core's key.
 Source      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,22 @@ from ..engine import Session, process_session
 from ..engine.built import ALONE, find_built, keep_built, remove_built
 from ..errors import OptionError, ToolchainMissingError
 from ..headers import HeadersRead
+from ..headers.lookup import headers_of
 from ..headers.observer import Event, Mark, begin_observing, unobservable
 from ..headers.record import read_elsewhere
 from ..headers.roots import HeaderSearch
+from ..keys import sha256
 from ..toolchain.loaded import load_compilers, mapped_handle
 
 _LABEL = "cuda.core program"
 _LIBRARIES = ("nvrtc", "nvJitLink")
 MISSED_LIMIT = 256
+_ROWS_LIMIT = 1024
+_MADE_BY_NVRTC = b"\x7fELF\x02", b"//\n//", b"\xedCN\x7f"
+"""The beginnings of a cubin, of PTX and of LTO-IR."""
+
+_rows: dict[tuple[bytes, bytes], Mapping[str, Any]] = {}
+"""The headers of programs that this process stored or found, by their keys and the digests of their code."""
 
 
 class Programs:
@@ -47,7 +57,6 @@ class Programs:
             raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache", "give a KernelCache(...)")
         self._cache = cache
         self._missed: dict[bytes, tuple[float, int, Mark | None]] = {}
-        self._has_forgotten = False
 
     def __getitem__(self, key: bytes | str) -> bytes:
         """The code of a key.
@@ -61,20 +70,22 @@ class Programs:
         if found is None:
             self._begin(name)
             raise KeyError(key)
-        return found.payloads[ALONE]
+        built, row = found
+        code = built.payloads[ALONE]
+        _keep_row(name, code, row)
+        return code
 
     def __setitem__(self, key: bytes | str, value: Any) -> None:
         """Store code under a key: bytes, or an `ObjectCode`; if that holds a path, the file is read."""
         name, code = _key_bytes(key), _code_bytes(value)
-        now_s = time.perf_counter()
-        began_s, since_ns, mark = self._missed.pop(name, (now_s, 0, None))
-        headers = self._read(since_ns, mark)
+        seconds, since_ns, events = self._end(name)
+        headers = self._read(name, code, since_ns, events)
+        if not headers.untracked:
+            _keep_row(name, code, headers.variant)
         label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
         meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
         components = self._components(name)
-        keep_built(
-            self._session(), components, code, label=label[:1024], meta=meta, seconds=now_s - began_s, headers=headers
-        )
+        keep_built(self._session(), components, code, label=label[:1024], meta=meta, seconds=seconds, headers=headers)
 
     def __delitem__(self, key: bytes | str) -> None:
         """Remove the code of a key from this machine; tiers keep it.
@@ -89,23 +100,27 @@ class Programs:
         """Remember a look-up that failed, and record what NVRTC asks on this thread until the code is stored."""
         forgotten = [name] if name in self._missed else [*self._missed][: len(self._missed) + 1 - MISSED_LIMIT]
         for each in forgotten:
-            *_, mark = self._missed.pop(each, (0, 0, None))
-            self._has_forgotten |= each != name
-            if mark is not None:
-                mark.end()
+            self._end(each)
         unobservable(self._session().toolchain, is_probed=True)
         self._missed[name] = time.perf_counter(), time.time_ns(), begin_observing()
 
-    def _read(self, since_ns: int, mark: Mark | None) -> HeadersRead:
-        """The headers that NVRTC read on this thread since a look-up; without a mark it is not known when that was."""
-        events: list[Event] | None = None if self._has_forgotten else []
-        if mark is not None:
-            events = mark.end()
-        if events is None:
-            return HeadersRead(untracked="what its compile asked for is not known")
-        if mark is None or not mapped_handle("nvrtc"):
+    def _end(self, name: bytes) -> tuple[float, int, list[Event] | None]:
+        """How long ago a key was looked up, when, and what NVRTC asked since on this thread; None if not known."""
+        began_s, since_ns, mark = self._missed.pop(name, (time.perf_counter(), 0, None))
+        return time.perf_counter() - began_s, since_ns, mark and mark.end()
+
+    def _read(self, name: bytes, code: bytes, since_ns: int, events: list[Event] | None) -> HeadersRead:
+        """The headers of a program: those that NVRTC read on this thread since its look-up, or those known of it."""
+        row = None if events else _rows.get((name, sha256(code).digest()))
+        if row is not None:
+            return headers_of(row)
+        if events is None and code.startswith(_MADE_BY_NVRTC):
+            return HeadersRead(
+                untracked="its headers are not known: look its key up before it is compiled, on the same thread"
+            )
+        if not mapped_handle("nvrtc"):
             return HeadersRead()  # nobody compiled it here
-        return read_elsewhere(events, _search(), self._session().toolchain, since_ns)
+        return read_elsewhere(events or (), _search(), self._session().toolchain, since_ns)
 
     def __len__(self) -> int:
         """Number of stored programs, of all compilers."""
@@ -133,6 +148,12 @@ class Programs:
             "compilers": ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else "",
             _LABEL: key,
         }
+
+
+def _keep_row(name: bytes, code: bytes, row: Mapping[str, Any]) -> None:
+    if len(_rows) >= _ROWS_LIMIT:
+        _rows.clear()
+    _rows[name, sha256(code).digest()] = row
 
 
 def _search() -> HeaderSearch:

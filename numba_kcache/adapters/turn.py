@@ -72,7 +72,8 @@ def find_or_begin(
         FrozenCacheError: The code is not stored, and the mode is frozen.
     """
     for _ in range(2):
-        built = find_built(session, components, label, headers, makers)
+        found = find_built(session, components, label, headers, makers)
+        built = found and found[0]
         if built is None:
             find = functools.partial(
                 find_or_build, session, components, label=label, depends=(), meta=None, caller="", makers=makers,

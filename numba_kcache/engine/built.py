@@ -105,8 +105,10 @@ def find_or_build(
 
 def find_built(
     session: Session, given: Any, label: str, headers: HeaderSearch | None = None, makers: Makers = ()
-) -> Built | None:
+) -> tuple[Built, Mapping[str, Any]] | None:
     """Find the result stored for these components, and count a hit; None if it has to be built (`keep_built`).
+
+    With the result comes its row in the index if it depends on headers.
 
     Args:
         session: Session of the cache.
@@ -122,7 +124,7 @@ def find_built(
     digest = b"".join([each[1] for each in parts])
     known = _known(session, digest)
     if known is not None:
-        return known
+        return known, {}
     found = None
     if session.settings.mode in LOOKING:
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
@@ -136,13 +138,13 @@ def find_built(
             request = request._replace(headers=headers)
             found = session.first(session.candidates(request))
             if found is not None:
-                return _built(found.artifact, found.key, found.source)  # not remembered: headers may change
+                return _built(found.artifact, found.key, found.source), found.row  # not remembered: headers may change
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # here: a hit does not need it
 
         request = _request(_values_of(given), bytes, label, (), [], None, makers=makers)._replace(headers=headers)
         raise frozen_error(session, request, session.components(request))
-    return None if found is None else _answered(session, found, digest)
+    return None if found is None else (_answered(session, found, digest), {})
 
 
 def _never(*_engine: Any) -> Artifact:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, derive
 from ..model import NamedTuple
+from . import HeadersRead
 from .check import Match, check_transcript
 from .roots import Roots, located
 from .transcript import Transcript, transcript_components, transcript_from_json, transcript_to_json
@@ -114,6 +115,15 @@ def read_row(stored: Mapping[str, Any]) -> Row:
         raise ValueError("not the row of a kernel with headers")
     transcript = transcript_from_json(stored.get("transcript"))
     return Row(str(stored.get("key")), str(stored.get("target")), str(stored.get("request")), transcript, tuple(paths))
+
+
+def headers_of(stored: Mapping[str, Any]) -> HeadersRead:
+    """Make the headers of a stored row, or of one without any."""
+    if "transcript" not in stored:
+        return HeadersRead()
+    row = read_row(stored)
+    variant = {"transcript": stored["transcript"], "paths": [*row.paths]}
+    return HeadersRead(transcript_components(row.transcript, row.paths), variant)
 
 
 def without_stats(stored: Variant) -> Variant:

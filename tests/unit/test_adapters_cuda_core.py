@@ -364,3 +364,44 @@ def test_more_look_ups_than_are_remembered_store_no_stale_code(
         for key in missed:
             programs[key] = made_of_header()
         assert {programs.get(key) or made_of_header() for key in keys} == {made_of_header()}
+
+
+@pytest.mark.parametrize("way", ["set twice", "copied", "copied after a look-up", "copied by another process"])
+def test_code_that_is_set_again_or_elsewhere_keeps_its_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A second `set`, and a copy into another cache, are stored under what the compile asked, also after an edit."""
+    monkeypatch.chdir(tmp_path)
+    first, second = (programs_in(KernelCache(tmp_path / name, durability="none")) for name in ("first", "second"))
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    assert first.get("k") is None
+    code = first["k"] = made_of_header()
+    if way == "copied by another process":
+        monkeypatch.setattr("numba_kcache.adapters.cuda_core._rows", {})
+        first = programs_in(KernelCache(tmp_path / "first", durability="none"))
+        code = first["k"]
+    target = first if way == "set twice" else second
+    assert way != "copied after a look-up" or second.get("k") is None
+    target["k"] = code
+
+    assert target["k"] == code
+    (tmp_path / "value.h").write_text("#define VALUE 2\n")
+    assert target.get("k") is None
+    target["k"] = code
+    assert target.get("k") is None
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    assert target["k"] == code
+
+
+def test_code_of_unknown_headers_is_not_stored(
+    open_cache: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that was compiled before its key was looked up is a miss, and one warning says why."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    programs, code = programs_in(open_cache()), made_of_header()
+    with pytest.warns(numba_kcache.KCacheWarning, match="look its key up before"):
+        programs["early"] = core.ObjectCode.from_cubin(code, name="compiled too early")
+    assert programs.get("early") is None
+    programs["early"] = made_of_header()
+    assert programs["early"] == code
