@@ -44,7 +44,7 @@ _PARTS = {dict: "names forms modules added scalars options", list: "typed enviro
 """The names of facts, by their type."""
 
 
-found_in: weakref.WeakKeyDictionary[Session, dict[str, Any]] = weakref.WeakKeyDictionary()
+found_in: weakref.WeakKeyDictionary[Session, dict[str, dict[str, Any] | None]] = weakref.WeakKeyDictionary()
 """The facts found in each session's stores, by request; None where there are none."""
 
 
@@ -59,8 +59,7 @@ def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] |
         found = session.first(session.candidates(request), is_counted=False)
         is_usable = found is not None and _is_importable(session.components(request)[-1].value)
         known[name] = _read(found.artifact.cubin) if found is not None and is_usable else None
-    facts: dict[str, Any] | None = known[name]
-    return facts
+    return known[name]
 
 
 def _read(stored: bytes) -> dict[str, Any] | None:

@@ -162,9 +162,8 @@ class LightFlavour(Flavour):
             # Numba compares given strides with bits, not bytes, so only arrays without are certain
             if type(interface) is not dict or interface.get("strides") is not None or hasattr(value, "__dlpack__"):
                 return None
-            if type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_"):
-                return None
-            if not {*map(type.__repr__, type(value).__mro__[:-1])}.isdisjoint(self.facts["typed"]):
+            is_odd = type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_")
+            if is_odd or not {*map(type.__repr__, type(value).__mro__[:-1])}.isdisjoint(self.facts["typed"]):
                 return None
         try:
             memory = memory_of(value)
