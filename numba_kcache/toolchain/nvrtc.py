@@ -88,7 +88,7 @@ def run_nvrtc(
         for expression in expressions:
             _call("AddNameExpression", program, expression.encode())
         words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
-        status = _function("CompileProgram")(program, len(words), (c_char_p * len(words))(*words))
+        status = function("CompileProgram")(program, len(words), (c_char_p * len(words))(*words))
         log = fetch("ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace").rstrip()
         if status:
             if status not in _SOURCE_FAULTS:
@@ -99,7 +99,7 @@ def run_nvrtc(
             made.append(code)
         return NvrtcResult(True, log, code, {each: _lowered_name(program, each) for each in expressions})
     finally:
-        _function("DestroyProgram")(byref(program))
+        function("DestroyProgram")(byref(program))
 
 
 _SOURCE_FAULTS = (5, 6, 9, 10)
@@ -131,7 +131,7 @@ def extract_headers(parent: str, build: str) -> list[str]:
                     shutil.rmtree(doomed)
         private = mkdtemp(prefix="new-", dir=parent)
         try:
-            if not _function("InstallBundledHeaders")(encoded(private), 2, None):  # 2: do not wait for its lock
+            if not function("InstallBundledHeaders")(encoded(private), 2, None):  # 2: do not wait for its lock
                 sizes = [
                     os.lstat(os.path.join(at, each)).st_blocks for at, _, files in os.walk(private) for each in files
                 ]
@@ -181,17 +181,17 @@ def _lowered_name(program: c_void_p, expression: str) -> str:
 
 def name_of(status: int) -> str:
     """The name of a nvrtcResult, as in the bindings."""
-    found: bytes = _function("GetErrorString", c_char_p)(status)
+    found: bytes = function("GetErrorString", c_char_p)(status)
     return found.decode()
 
 
 def _call(name: str, *arguments: Any) -> None:
-    status = _function(name)(*arguments)
+    status = function(name)(*arguments)
     if status:
         raise CompileError("cannot compile", f"NVRTC returned {name_of(status)}")
 
 
-def _function(name: str, returns: Any = c_int) -> Any:
+def function(name: str, returns: Any = c_int) -> Any:
     """A function of NVRTC, which is loaded as the bindings do.
 
     Raises:

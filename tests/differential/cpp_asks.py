@@ -135,9 +135,9 @@ def _editing(during: list[dict[str, Any]], world: World) -> Iterator[None]:
     if not during:
         yield
         return
-    from cuda.bindings import nvrtc
+    from numba_kcache.toolchain import nvrtc
 
-    real, pending = nvrtc.nvrtcCompileProgram, list(during)
+    real, pending = nvrtc.function, list(during)
 
     def apply(when: str) -> None:
         for each in [each for each in pending if each["when"] == when]:
@@ -145,18 +145,25 @@ def _editing(during: list[dict[str, Any]], world: World) -> Iterator[None]:
             for edit in each["edits"]:
                 world.apply(edit)
 
-    def compile_program(*arguments: Any) -> Any:
-        apply("before")
-        try:
-            return real(*arguments)
-        finally:
-            apply("after")
+    def function(name: str, *returns: Any) -> Any:
+        found = real(name, *returns)
+        return compile_program(found) if name == "CompileProgram" else found
 
-    nvrtc.nvrtcCompileProgram = compile_program
+    def compile_program(found: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            apply("before")
+            try:
+                return found(*arguments)
+            finally:
+                apply("after")
+
+        return call
+
+    nvrtc.function = function
     try:
         yield
     finally:
-        nvrtc.nvrtcCompileProgram = real
+        nvrtc.function = real
 
 
 def during_edits(call: Call, when: str) -> list[Edit]:

@@ -16,6 +16,7 @@ from numba_kcache.frontends.source.build import build_source
 from numba_kcache.frontends.source.module_build import build_module
 from numba_kcache.model import Artifact, LinkInput, ModuleEntries, Origin, SourceRequest, parse_target
 from numba_kcache.model.options import compile_options
+from numba_kcache.toolchain import nvrtc as toolchain_nvrtc
 from numba_kcache.toolchain.nvjitlink import link
 from tests.support.compiling import EMPTY, build, in_python, toolkit_dirs
 from tests.support.plain_programs import PROGRAMS, Program
@@ -54,20 +55,24 @@ class Spy:
 @contextmanager
 def watched() -> Iterator[Spy]:
     """Watch NVRTC."""
-    seen, create, run = Spy(), nvrtc.nvrtcCreateProgram, nvrtc.nvrtcCompileProgram
+    seen, real = Spy(), toolchain_nvrtc.function
 
-    def created(source: bytes, name: bytes, *others: Any) -> Any:
-        seen.names.append(name)
-        return create(source, name, *others)
+    def function(name: str, *returns: Any) -> Any:
+        found = real(name, *returns)
 
-    def compiled(program: Any, count: int, flags: Any) -> Any:
-        is_whole = b"--fdevice-syntax-only" not in flags
-        seen.compiles, seen.front_ends = seen.compiles + is_whole, seen.front_ends + (not is_whole)
-        return run(program, count, flags)
+        def created(program: Any, source: bytes, name: bytes, *others: Any) -> Any:
+            seen.names.append(name)
+            return found(program, source, name, *others)
+
+        def compiled(program: Any, count: int, flags: Any) -> Any:
+            is_whole = b"--fdevice-syntax-only" not in [*flags]
+            seen.compiles, seen.front_ends = seen.compiles + is_whole, seen.front_ends + (not is_whole)
+            return found(program, count, flags)
+
+        return {"CreateProgram": created, "CompileProgram": compiled}.get(name, found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "nvrtcCreateProgram", created)
-        patch.setattr(nvrtc, "nvrtcCompileProgram", compiled)
+        patch.setattr(toolchain_nvrtc, "function", function)
         yield seen
 
 

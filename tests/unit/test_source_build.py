@@ -16,7 +16,7 @@ from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.inputs import read_link_inputs
 from numba_kcache.model import LinkInput, Origin
 from numba_kcache.model.cubin import is_cubin, read_cubin
-from numba_kcache.toolchain import installed_include_dirs
+from numba_kcache.toolchain import installed_include_dirs, nvrtc
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
 from tests.support.programs import program
@@ -522,16 +522,17 @@ def test_signature_that_is_none(signature: str) -> None:
 def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--no-cache` avoids cuInit and NVRTC's own cache. `--modify-stack-limit=false` leaves the host process's limit
     alone."""
-    from cuda.bindings import nvrtc
-
     told: list[list[bytes]] = []
-    real = nvrtc.nvrtcCompileProgram
+    real = nvrtc.function
 
-    def listening(program: object, count: int, words: list[bytes]) -> object:
-        told.append(list(words))
-        return real(program, count, words)
+    def function(name: str, *returns: Any) -> Any:
+        def listening(program: object, count: int, words: list[bytes]) -> object:
+            told.append(list(words))
+            return real(name)(program, count, words)
 
-    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", listening)
+        return listening if name == "CompileProgram" else real(name, *returns)
+
+    monkeypatch.setattr(nvrtc, "function", function)
     build(EMPTY)
 
     assert told
