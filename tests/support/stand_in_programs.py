@@ -424,7 +424,7 @@ say(calls=len(calls))
 CHOSEN = (
     COMMON.removesuffix(END)
     + """
-numba_kcache.cache.default_cache().export_bundle(os.environ["BUNDLE"], kernel, arch="sm_90")
+numba_kcache.KernelCache().export_bundle(os.environ["BUNDLE"], kernel)
 """
     + END
 )

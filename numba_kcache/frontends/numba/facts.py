@@ -86,7 +86,7 @@ def _cannot_build(_toolchain: Any) -> Any:
 
 
 def _elsewhere(versions: Any) -> str:
-    """Say which distribution an import would not take from where it is installed, so that its files count; "" for none."""
+    """Say which distribution an import would take from elsewhere than where it is installed; "" for none."""
     installed, _found_by = toolchain_surroundings()
     for name, version in versions.items():
         module = name.replace("-", "_")
