@@ -46,7 +46,7 @@ class Counters:
         readonly: Additions are dropped.
     """
 
-    def __init__(self, tree: Tree, *, emit: Emit = lambda event: None, readonly: bool = False) -> None:
+    def __init__(self, tree: Tree, *, emit: Emit, readonly: bool = False) -> None:
         self._tree, self._folder, self._emit, self._readonly = tree, Folder(tree), emit, readonly
         self._unwritten: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ class Counters:
         """Add to the counters of these names; returns True if the addition was written."""
         if self._readonly:
             return False
-        line = f"\n{json_of(dict(counts))}\n".encode("ascii")
+        line = f"\n{json_of(dict(counts))}\n".encode()
         try:
             fd = self._folder.open(FILE, _APPEND, make=True)
             try:
@@ -96,9 +96,10 @@ class Counters:
             if self._folder.status(FILE).st_size > FOLD_BYTES:
                 from .writing import publish
 
-                data = json_of(self.read()).encode("ascii")
+                data = json_of(self.read()).encode()
                 with self._tree.opened() as folder:
                     publish(self._tree, data, folder, FILE, time_ns=time.time_ns())
+                self._unwritten.clear()
 
     def _records(self) -> Iterator[Counts]:
         import json

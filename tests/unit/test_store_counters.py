@@ -92,6 +92,21 @@ def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
     assert [event.kind for event in events] == [EventKind.TROUBLE]
 
 
+def test_counts_that_could_not_be_written_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass writes them with the sums, and they are no longer counted from memory."""
+    monkeypatch.setattr(module, "FOLD_BYTES", 0)
+    counters = counters_of(tmp_path)
+    counters.add({"hits": 1})
+    file(tmp_path).rename(tmp_path / "aside")
+    file(tmp_path).mkdir()
+    assert not counters.add({"hits": 4})
+    file(tmp_path).rmdir()
+    (tmp_path / "aside").rename(file(tmp_path))
+    counters.fold()
+
+    assert counters.read() == {"hits": 5}
+
+
 def test_cleared_counters_begin_again(tmp_path: Path) -> None:
     """The counts of all processes are reset; later counts are added. An empty folder is no error."""
     assert counters_of(tmp_path / "none").clear()
