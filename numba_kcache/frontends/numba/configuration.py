@@ -224,9 +224,10 @@ _read: dict[str, tuple[list[_List], Registrations]] = {}
 """The lists of each Numba when they were last read, and the registrations found in them."""
 
 
-def _is_programs(value: Any, trust: Trust) -> bool:
+def _is_programs(value: Any, packages: frozenset[str]) -> bool:
     """Check for a function or class of the program: whoever made a registration for it, it is the program's, and
     counts where the program names it. Any code may use another value, an operator or `bool`, without naming it."""
+    trust = Trust(packages)
     if type(value) is FunctionType:
         return not trust.has_file(value.__code__.co_filename)
     return isinstance(value, type) and not trust[value.__module__]
@@ -335,7 +336,6 @@ class Registries:
         return found
 
     def _gathered(self, lists: Iterable[_List]) -> Registrations:
-        trust = Trust(self.packages)
         others: list[_Item] = []  # registrations that code uses without naming their value
         listed = {id(each) for kind, items in lists if kind == "typing functions" for each in items}
         for kind, items in lists:
@@ -349,13 +349,16 @@ class Registries:
                 ]
             elif kind == "typeof":  # without a user's classes: their types are refused anyway
                 chosen = [each for each in items if each[0].__module__.startswith(self.making)]
-            elif kind in _OF_VALUE:
-                pairs = zip(_subjects(kind, items), items, strict=True)
-                chosen = [each for key, each in pairs if key is not _EMPTY and not _is_programs(key, trust)]
-                if kind == "typing globals":  # most templates for operators are in "typing functions" as well
-                    chosen = [each for each in chosen if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
+            elif kind == "typing globals":  # most templates for operators are in "typing functions" as well
+                chosen = [each for each in items if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
             others += [(kind, each) for each in chosen]
-        users, found = self._of_users(others), Registrations(lambda _value: (), {}, [])
+        users, found = list[_Item](), Registrations(lambda _value: (), {}, [])
+        for kind, each in self._of_users(others):
+            if kind in _OF_VALUE and kind != "model":
+                (subject,) = _subjects(kind, [each])
+                if subject is _EMPTY or _is_programs(subject, self.packages):
+                    continue
+            users.append((kind, each))
         if users:
             found = describe(users)
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
@@ -371,7 +374,9 @@ class Registries:
             if id(value) not in described:
                 pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                described[id(value)] = describe_for(filter(_is_given, found)) if _is_programs(value, trust) else ()
+                described[id(value)] = (
+                    describe_for(filter(_is_given, found)) if _is_programs(value, self.packages) else ()
+                )
             return described[id(value)]
 
         return found._replace(of_value=of_value)
