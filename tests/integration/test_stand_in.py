@@ -140,14 +140,45 @@ def test_signature_casts_arguments_as_numba_does(tmp_path: Path, kind: str) -> N
     assert len(launches[0]) >= 9
 
 
+def test_class_that_numba_types_by_its_base_is_left_to_numba(tmp_path: Path) -> None:
+    """An int with an array interface is an int for Numba, with and without the stand-in."""
+    said(programs.COMMON, tmp_path)
+
+    cold, warm, real = (said(programs.INTEGER, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+
+    assert cold["keys"] == warm["keys"] == real["keys"]
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+
+
+def test_changed_setting_of_llvmlite_does_not_hit_the_code_without(tmp_path: Path) -> None:
+    """A program that loads llvmlite may have changed it, so that Numba is imported."""
+    said(programs.COMMON, tmp_path)
+    changed = "import llvmlite\nllvmlite.its_setting = True\n" + programs.COMMON
+
+    found = [said(changed, tmp_path, **env) for env in ({}, {}, {"REAL": "1"})]
+
+    assert [(each["hits"], each["misses"]) for each in found] == [(0, 1), (1, 0), (1, 0)]
+    assert "numba" in found[1]["loaded"]
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_replaced_decorator_of_a_stand_in_is_called(tmp_path: Path, kind: str) -> None:
+    """A program's own `cuda.jit`, which calls the one before, is used until the program takes it back."""
+    cold, warm, real = (said(programs.PATCHED, tmp_path / "cache", KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
+
+    assert cold["calls"] == warm["calls"] == real["calls"] == 1
+    assert (cold["misses"], warm["hits"], real["hits"], warm["loaded"]) == (1, 1, 1, [])
+    assert cold["keys"] == warm["keys"] == real["keys"]
+
+
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_cached_kernel_above_the_decorator_of_a_stand_in_adds_its_options(tmp_path: Path, kind: str) -> None:
-    """The kernel has the options of both, and the second process needs no Numba."""
-    cold, warm = (said(programs.WRAPPED, tmp_path / "cache", KIND=kind) for _ in range(2))
+    """The kernel has the options of both and one key by either import; the second process needs no Numba."""
+    cold, warm, real = (said(programs.WRAPPED, tmp_path / "cache", KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
 
     assert (cold["hits"], cold["misses"]) == (0, 1)
     assert (warm["hits"], warm["misses"], warm["loaded"]) == (1, 0, [])
-    assert cold["keys"] == warm["keys"]
+    assert cold["keys"] == warm["keys"] == real["keys"]
 
 
 def test_settings_file_of_numba_is_left_to_numba(tmp_path: Path) -> None:

@@ -370,3 +370,53 @@ kernel[1, 64](x, 2.0, out)
     + END
 )
 """`cached_kernel` above `cuda.jit`, as programs that import Numba have it."""
+
+INTEGER = (
+    START
+    + """
+class Number(int):
+    pass
+
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 1
+
+KERNELS, out, x = [kernel], Memory(), Number(3)
+x.__cuda_array_interface__ = out.__cuda_array_interface__
+kernel[1, 64](x, out)
+"""
+    + END
+)
+"""An argument that has an array interface, and is typed by its class."""
+
+PATCHED = (
+    START
+    + """
+original, calls = cuda.jit, []
+
+def patched(*arguments, **options):
+    calls.append(options)
+    return original(*arguments, **options, fastmath=True)
+
+cuda.jit = patched
+
+@cuda.jit(device=True)
+def helper(x):
+    return x / 3
+
+cuda.jit = original
+
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = helper(x[i])
+
+KERNELS = [kernel]
+kernel[1, 64](Memory(), Memory())
+say(calls=len(calls))
+"""
+)
+"""A program that replaces `cuda.jit` for a while."""

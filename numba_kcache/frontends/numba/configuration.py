@@ -68,7 +68,7 @@ _AS_THEY_ARE = (bool, str, type(None))
 
 
 def code_settings(config: Any) -> dict[str, Plain]:
-    """Read the settings that count: of Numba's module `config`, of the environment, and of llvmlite as it is loaded.
+    """Read the settings that count: of Numba's module `config`, and of the environment.
 
     Numba reads changed environment variables when it starts to compile. It is made to do so here, so that key and code
     have the same settings.
@@ -82,8 +82,6 @@ def code_settings(config: Any) -> dict[str, Plain]:
         name: value if type(value := known[name]) in _AS_THEY_ARE else plain_setting(value)
         for name in _counting(tuple(known))
     }
-    llvmlite = sys.modules.get("llvmlite")
-    found |= {name: value for name, value in vars(llvmlite).items() if type(value) is bool} if llvmlite else {}
     return found | code_variables(known)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .flavour import Flavour
     from .stand_in import Home
 
-FORM = 1
+FORM = 2
 """Number of the form of the facts below; a later form is not read."""
 
 CONFIG_FILE = ".numba_config.yaml"
@@ -40,9 +40,11 @@ CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8",
 _ALSO = ("LIBLLVM7", "NUMBA_CUDA_DEBUGINFO", "NUMBA_OPT")
 """Variables that change facts, beside those that change code."""
 
-_ROOTS = {"numba-cuda": "numba_cuda", "numba-cuda-mlir": "numba_cuda_mlir", "cuda-core": "cuda/core"}
+_PARTS = {dict: "names forms modules added scalars options", list: "typed environment", bool: "debug opt"}
+"""The names of facts, by their type."""
 
-found_in: weakref.WeakKeyDictionary[Session, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+found_in: weakref.WeakKeyDictionary[Session, dict[str, dict[str, Any] | None]] = weakref.WeakKeyDictionary()
 """The facts found in each session's stores, by request; None where there are none."""
 
 
@@ -57,19 +59,15 @@ def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] |
         found = session.first(session.candidates(request), is_counted=False)
         is_usable = found is not None and _is_importable(session.components(request)[-1].value)
         known[name] = _read(found.artifact.cubin) if found is not None and is_usable else None
-    facts: dict[str, Any] | None = known[name]
-    return facts
+    return known[name]
 
 
 def _read(stored: bytes) -> dict[str, Any] | None:
     """The facts, if they have the form of facts: stored bytes may be anything's."""
     try:
         found = read_json(stored)
-        is_sound = all(
-            type(found[name]) is dict for name in ("names", "forms", "modules", "added", "scalars", "options")
-        )
-        is_sound = is_sound and found["scalars"].keys() >= set(CODES) and len(found["environment"]) == 2
-        return found if is_sound and {"debug", "opt"} <= found.keys() else None
+        is_sound = all(type(found[name]) is kind for kind, names in _PARTS.items() for name in names.split())
+        return found if is_sound and found["scalars"].keys() >= {*CODES} else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -90,9 +88,10 @@ def _cannot_build(_toolchain: Any) -> Any:
 def _is_importable(versions: Any) -> bool:
     """Check that an import would take each distribution from where its metadata is: no checkout comes before it."""
     for name, version in versions.items():
-        root = _ROOTS.get(name, name)
+        module = name.replace("-", "_")
+        root = module if module != "cuda_core" else "cuda/core"
         folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), None)
-        metadata = f"{name.replace('-', '_')}-{version}.dist-info"
+        metadata = f"{module}-{version}.dist-info"
         if (folder is None) != (version is None):
             return False
         if folder is not None and not os.path.isdir(os.path.join(folder, metadata)):

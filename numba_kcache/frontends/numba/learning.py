@@ -21,6 +21,7 @@ from ...launch import NUMPY_NAMES
 from ...model.built import built_artifact
 from .. import front_end
 from .code import scalar_form
+from .configuration import loaded
 from .facts import CODES, CONFIG_FILE, found_in, request_of
 from .flavour import Flavour, surface
 from .function import Reader
@@ -90,7 +91,8 @@ def _observe(home: Home, flavour: Flavour) -> dict[str, Any]:
         "names": names, "forms": forms, "modules": modules, "added": added,
         "scalars": {code: flavour.form_of_type(parts.from_dtype(numpy.dtype(NUMPY_NAMES[code]))) for code in CODES},
         "environment": environment,
-        "options": flavour.observed_options(), "debug": config.CUDA_DEBUGINFO_DEFAULT, "opt": config.OPT != 0,
+        "typed": [*map(type.__repr__, loaded(f"{flavour.home}.typing.typeof", "typeof_impl").registry)],
+        "options": flavour.observed_options(), "debug": bool(config.CUDA_DEBUGINFO_DEFAULT), "opt": config.OPT != 0,
     }  # fmt: skip
 
 

@@ -111,8 +111,7 @@ class LightFlavour(Flavour):
     def external(self, value: Any) -> None:
         """None: a program that declares a function has loaded Numba."""
 
-    def intrinsic(self, value: Any) -> None:
-        """None: likewise."""
+    intrinsic = external
 
     def type_form(self, value: Any, _extension: Any = None) -> Any:
         """The form of a type in the place of which a stand-in is."""
@@ -130,17 +129,13 @@ class LightFlavour(Flavour):
         """None: Numba is not loaded."""
         return Registrations(lambda _value: (), {}, [])
 
-    def setting(self, name: str) -> Any:
-        """The value of a setting in the facts."""
-        return dict(self.facts["environment"][0][0][1]).get(name)
-
     def code_environment(self, *, has_lines: bool) -> tuple[Any, ...]:
         """The settings that count, and the toolkit's defaults."""
         return components(dict(self.facts["environment"][has_lines]))
 
     def linked_headers(self, links: Any, *, has_lines: bool) -> None:
         """None; refused if the Numba would link a text."""
-        if links or self.setting("CUDA_ENABLE_NRT"):
+        if links or self.facts["environment"][0][0][1].get("CUDA_ENABLE_NRT"):
             raise Refused("only Numba reads its link inputs")
 
     def types_of(self, arguments: Sequence[Any]) -> Signature | None:
@@ -154,15 +149,10 @@ class LightFlavour(Flavour):
         code = _OF_PYTHON.get(kind)
         if kind is int:
             code = "i8" if -(2**63) <= value < 2**63 else "u8" if 0 < value < 2**64 else None
-        numpy = sys.modules.get("numpy")
-        if code is None and numpy is not None and isinstance(value, numpy.generic):
-            name = CODES.get(kind.__name__.removesuffix("_"))
-            code = name if kind.__module__ == "numpy" and getattr(numpy, kind.__name__, None) is kind else None
-            if code is None:
-                return None
-        if code is not None:
-            return LightType(self.facts["scalars"][code], code)
-        return None if kind is int else self._array_type(value)
+        numpy: Any = sys.modules.get("numpy")
+        if getattr(numpy, kind.__name__, None) is kind and isinstance(value, numpy.generic):
+            code = CODES.get(kind.__name__.removesuffix("_"))
+        return self._array_type(value) if code is None else LightType(self.facts["scalars"][code], code)
 
     def _array_type(self, value: Any) -> LightType | None:
         torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
@@ -172,7 +162,8 @@ class LightFlavour(Flavour):
             # Numba compares given strides with bits, not bytes, so only arrays without are certain
             if type(interface) is not dict or interface.get("strides") is not None or hasattr(value, "__dlpack__"):
                 return None
-            if type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_"):
+            is_odd = type(interface.get("shape")) is not tuple or hasattr(value, "_numba_type_")
+            if is_odd or not {*map(type.__repr__, type(value).__mro__[:-1])}.isdisjoint(self.facts["typed"]):
                 return None
         try:
             memory = memory_of(value)

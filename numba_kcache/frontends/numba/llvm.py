@@ -117,13 +117,12 @@ class LlvmFlavour(Flavour):
     def default_options(self, given: Mapping[str, Any], *, debug: Any, opt: bool, known: Any = None) -> dict[str, Any]:
         """The options of a kernel or device function, as `cuda.jit` fills them in."""
         given = {name: value for name, value in given.items() if value is not None}
-        is_device = bool(given.get("device"))
-        debug = given["debug"] if "debug" in given else debug if is_device else bool(debug)
-        if is_device and type(given.get("inline")) is bool:
+        if given.get("device") and type(given.get("inline")) is bool:
             raise Refused("only Numba reads inline=True")
         return {
             "debug": debug, "lineinfo": False, "opt": opt, "link": (), "fastmath": False, "device": False,
-            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
+            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None,
+            "lto": not given.get("debug", debug),
             "shared_memory_carveout": None, **given,
         }  # fmt: skip
 
@@ -131,6 +130,8 @@ class LlvmFlavour(Flavour):
         self, dispatcher: Any, options: dict[str, Any], links: Iterable[Any], extensions: Any, *, is_kernel: bool
     ) -> Iterable[Any]:
         """Complete the options of a dispatcher in place, and return its link inputs."""
+        if "debug" in options:
+            options["debug"] = bool(options["debug"])  # the default is a number
         if not is_kernel:  # `lto` has no effect on device functions, and its default depends on nvJitLink
             options.pop("lto", None)
         given = getattr(dispatcher, "locals", None)  # types by name of local variables, which are otherwise not keyed
@@ -194,7 +195,8 @@ class LlvmFlavour(Flavour):
         config = sys.modules.get(self.config)
         if config is None:
             return ()
-        settings = code_settings(config)
+        llvmlite: Any = sys.modules.get("llvmlite")
+        settings = code_settings(config) | {name: each for name, each in vars(llvmlite).items() if type(each) is bool}
         if has_lines:
             settings["OPT"] = bool(config.OPT)
         defaults = {name: plain_setting(loaded(f"{HOME}.debuginfo", where)) for name, where in _OF_TOOLKIT.items()}

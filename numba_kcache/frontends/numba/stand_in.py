@@ -1,8 +1,8 @@
 """Objects in place of a Numba's `cuda`, with which a program defines kernels and device functions without importing it.
 
 Promise     Names of device code are objects of this module until Numba is loaded; any other name imports Numba, and is
-            its own. What a program sets on a stand-in is set on Numba's module. Whatever the program does, its own
-            globals keep the objects that it put there.
+            its own. What a program sets on a stand-in is set on Numba's module, except names in `HOST`. Whatever the
+            program does, its own globals keep the objects that it put there.
 Method      `HOMES` is the one table: a row for each Numba. Once that Numba is loaded, an attribute of a stand-in is
             the real one.
 Not here    Look-ups without Numba (light), what they know of it (facts), compiles with the real objects (copies).
@@ -52,7 +52,7 @@ class Home(NamedTuple):
         kind: The kind of its kernels.
         cuda: The module that it stands for.
         target: The module and name of its target, which has the typing context.
-        marks: Top-level modules by which this Numba is recognised as loaded.
+        marks: Top-level modules by which this Numba is recognised as loaded, or as one that a program may have changed.
         modules: Modules of device code in it; all their names are device code's.
         names: The names of its device code.
     """
@@ -71,7 +71,7 @@ class Home(NamedTuple):
 
 HOMES = {
     "numba": Home(
-        "numba", "numba.cuda", ("numba.cuda.descriptor", "cuda_target"), ("numba", "numba_cuda"),
+        "numba", "numba.cuda", ("numba.cuda.descriptor", "cuda_target"), ("numba", "numba_cuda", "llvmlite"),
         frozenset(_MODULES.split()), DEVICE,
     ),
     "mlir": Home(
@@ -176,13 +176,13 @@ class StandInModule(Standing, ModuleType):
         return functools.reduce(getattr, path.split("."), found) if path else found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
+        if name.startswith("_") or name in HOST:
             super().__setattr__(name, value)
         else:
             setattr(self._stands_for(), name, real_of(value))
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._stands_for(), name)
+        super().__delattr__(name) if name in vars(self) else delattr(self._stands_for(), name)
 
     def __dir__(self) -> list[str]:
         return dir(self._stands_for())
