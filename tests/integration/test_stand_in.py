@@ -209,6 +209,52 @@ def test_checkout_in_front_of_the_installed_numba_is_imported(tmp_path: Path) ->
     assert (cold["misses"], warm["hits"], real["hits"]) == (1, 1, 1)
 
 
+def test_numpy_in_a_folder_of_pythonpath_is_the_reason(tmp_path: Path) -> None:
+    """A package that counts by its files can be keyed only when it is imported: `explain` names it and its folder."""
+    package = Path(str(importlib.util.find_spec("numpy").origin)).parent  # type: ignore[union-attr]
+    for each in package.parent.glob("numpy*"):
+        (tmp_path / each.name).symlink_to(each)
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{environment(build())['PYTHONPATH']}"}
+
+    cold, warm = (said(programs.EXPLAINED, tmp_path / "cache", **path) for _ in range(2))
+
+    assert (cold["misses"], warm["hits"]) == (1, 1)
+    assert warm["imported"] == f"__main__.kernel: numpy in {tmp_path} counts by its files, not by a version"
+
+
+def test_facts_are_in_an_export_of_chosen_kernels(tmp_path: Path) -> None:
+    """A bundle of one kernel has the facts without which its program would import Numba, and no other kernel."""
+    stored = said(programs.COMMON, tmp_path / "cache")
+    said(programs.COMMON, tmp_path / "cache", SCALE="7.0")
+    said(programs.CHOSEN, tmp_path / "cache", BUNDLE=str(tmp_path / "one.kcache"))
+    tier = {"NUMBA_KCACHE_TIERS": str(tmp_path / "one.kcache"), "NUMBA_KCACHE_MODE": "frozen"}
+
+    found = said(programs.COMMON, tmp_path / "empty", **tier)
+
+    assert (found["hits"], found["loaded"], found["keys"]) == (1, [], stored["keys"])
+    other = {**environment(build()), **tier, "NUMBA_KCACHE_DIR": str(tmp_path / "empty"), "SCALE": "7.0"}
+    assert "FrozenCacheError" in run(["-c", programs.COMMON], env=other, check=False).stderr
+
+
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_memory_of_numba_is_made_by_numba(tmp_path: Path, kind: str) -> None:
+    """`to_device`, `device_array` and pinned memory are Numba's own, and kernels on them hit the same entries."""
+    cold, warm, real = (said(programs.HOST, tmp_path, KIND=kind, **env) for env in ({}, {}, {"REAL": "1"}))
+
+    assert cold["keys"] == warm["keys"] == real["keys"]
+    assert [(each["hits"], each["misses"]) for each in (cold, warm, real)] == [(0, 1), (1, 0), (1, 0)]
+    assert cold["kinds"] == warm["kinds"] == real["kinds"]
+    assert "uses numba_kcache" in warm["why"]
+
+
+def test_warning_of_a_stored_compile_keeps_its_class(tmp_path: Path) -> None:
+    """A hit issues the warnings of the compile with Numba's own classes, as a program that imports Numba gets them."""
+    cold, warm, real = (said(programs.WARNED, tmp_path, **env) for env in ({}, {}, {"REAL": "1"}))
+
+    assert cold["warned"] == warm["warned"] == real["warned"] != []
+    assert (cold["misses"], warm["hits"], real["hits"]) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("kind", ["numba", "mlir"])
 def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
     """A kernel in a mounted bundle is launched without Numba, in an empty cache and in a frozen one."""

@@ -420,3 +420,55 @@ say(calls=len(calls))
 """
 )
 """A program that replaces `cuda.jit` for a while."""
+
+CHOSEN = (
+    COMMON.removesuffix(END)
+    + """
+numba_kcache.KernelCache().export_bundle(os.environ["BUNDLE"], kernel)
+"""
+    + END
+)
+"""As `COMMON`; exports its kernel alone."""
+
+HOST = (
+    START
+    + """
+import numpy
+
+@jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] * 2
+
+KERNELS = [kernel]
+x, out = cuda.to_device(numpy.ones(64, "f4")), cuda.device_array(64, "f4")
+pinned = cuda.pinned_array(64, "f4")
+kernel[1, 64](x, out)
+out.copy_to_host(pinned)
+with cuda.pinned(numpy.ones(64, "f4")):
+    kernel[1, 64](x, out)
+cuda.synchronize()
+say(kinds=[f"{type(each).__module__}.{type(each).__qualname__}" for each in (x, out, pinned)])
+"""
+)
+"""Memory that Numba makes."""
+
+WARNED = (
+    START
+    + """
+@jit(debug=True)
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i]
+
+KERNELS = [kernel]
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    kernel[1, 64](Memory(), Memory())
+classes = {f"{each.category.__module__}.{each.category.__qualname__}" for each in found}
+say(warned=sorted(each for each in classes if each.startswith("numba.")))
+"""
+)
+"""A kernel whose compile warns."""

@@ -20,7 +20,7 @@ from ...engine import Request
 from ...keys import component, derive
 from ...model import NO_TARGET
 from ...model.json_values import read_json
-from ...settings import variables
+from ...settings import toolchain_surroundings, variables
 from .configuration import code_variables
 
 if TYPE_CHECKING:
@@ -44,21 +44,21 @@ _PARTS = {dict: "names forms modules added scalars options", list: "typed enviro
 """The names of facts, by their type."""
 
 
-found_in: weakref.WeakKeyDictionary[Session, dict[str, dict[str, Any] | None]] = weakref.WeakKeyDictionary()
-"""The facts found in each session's stores, by request; None where there are none."""
+found_in: weakref.WeakKeyDictionary[Session, dict[str, dict[str, Any] | str]] = weakref.WeakKeyDictionary()
+"""The facts found in each session's stores, by request; or why there are none."""
 
 
-def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] | None:
-    """Find the facts of the Numba that an import would load now; None if there are none, or it cannot be told."""
+def facts_of(home: Home, flavour: Flavour, session: Session) -> dict[str, Any] | str:
+    """Find the facts of the Numba that an import would load now; or the reason why there are none."""
     if os.path.exists(CONFIG_FILE):
-        return None
+        return f"only Numba reads {CONFIG_FILE}"
     request = request_of(home, flavour)
     name = derive(request.components)
     known = found_in.setdefault(session, {})
     if name not in known:
         found = session.first(session.candidates(request), is_counted=False)
-        is_usable = found is not None and _is_importable(session.components(request)[-1].value)
-        known[name] = _read(found.artifact.cubin) if found is not None and is_usable else None
+        told = found and (_elsewhere(session.components(request)[-1].value) or _read(found.artifact.cubin))
+        known[name] = told or f"nothing of this {flavour.name} is stored yet"
     return known[name]
 
 
@@ -85,15 +85,14 @@ def _cannot_build(_toolchain: Any) -> Any:
     raise NotImplementedError
 
 
-def _is_importable(versions: Any) -> bool:
-    """Check that an import would take each distribution from where its metadata is: no checkout comes before it."""
+def _elsewhere(versions: Any) -> str:
+    """Say which distribution an import would take from elsewhere than where it is installed; "" for none."""
+    installed, _found_by = toolchain_surroundings()
     for name, version in versions.items():
         module = name.replace("-", "_")
         root = module if module != "cuda_core" else "cuda/core"
-        folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), None)
-        metadata = f"{module}-{version}.dist-info"
-        if (folder is None) != (version is None):
-            return False
-        if folder is not None and not os.path.isdir(os.path.join(folder, metadata)):
-            return False
-    return True
+        folder = next((each for each in sys.path if os.path.isdir(os.path.join(each or os.curdir, root))), "")
+        is_whole = folder in installed and os.path.isdir(os.path.join(folder, f"{module}-{version}.dist-info"))
+        if (folder or version) and not is_whole:
+            return f"{name} in {folder} counts by its files, not by a version"
+    return ""

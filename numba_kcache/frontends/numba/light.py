@@ -209,10 +209,9 @@ class StandInDefinition(PythonDefinition):
     def is_light(self) -> bool:
         """Whether Numba is not needed so far; if it is loaded, or nothing is known of it, it is needed."""
         if not self.is_real:
-            facts = None if self.home.is_loaded() else facts_of(self.home, self.row, self.session)
-            if facts is None:
-                why = "it was loaded" if self.home.is_loaded() else f"nothing of this {self.row.name} is stored yet"
-                self.need(why)
+            facts = "it was loaded" if self.home.is_loaded() else facts_of(self.home, self.row, self.session)
+            if isinstance(facts, str):
+                self.need(facts)
             elif self._light is None or self._light.facts is not facts:
                 row: Any = type(self.row)
                 self._light = self.flavour = _light_class(row)()
