@@ -24,7 +24,7 @@ from numba.cuda.extending import (
 from numba.cuda import cgutils
 from numba.cuda.typing.templates import AttributeTemplate, ConcreteTemplate, make_concrete_template, signature
 
-GAIN = 3.0
+GAIN, NOTHING = 3.0, None
 
 def scaled(x): return x
 @overload(scaled, jit_options={"fastmath": False}, inline="never", strict=True)
@@ -61,7 +61,7 @@ def jitable(x): return x * 11.0
 @_intrinsic(target="cuda", prefer_literal=True)
 def written(context, x):
     def write(context, builder, signature, arguments):
-        return context.get_constant(types.float64, 8.0 if isinstance(x, types.Literal) else 9.0)
+        return context.get_constant(types.float64, 8.0 if x != NOTHING and isinstance(x, types.Literal) else 9.0)
     return types.float64(x), write
 
 def typed(x): return x
@@ -121,9 +121,13 @@ def lower_pair(context, builder, signature, arguments):
     made = cgutils.create_struct_proxy(signature.return_type)(context, builder)
     made.low, made.high = arguments
     return made._getvalue()
+@overload(bool)
+def implement_truth(pair):
+    if isinstance(pair, PairType): return lambda pair: pair.first > 13.0
 
 @cuda.jit
 def kernel(x):
+    if Pair(x[7], x[6]): x[9] = 1.0
     x[6] = Pair(x[6], x[7]).first + doubled(x[7], x[8]) * Pair(x[7], x[8]).both
     x[0] = scaled(x[0]) + told(3) + x.of_array() + x.one_kcache + x.two_kcache * 2.0
     x[1] = (x[0], x[1]) - (x[1], x[2])
@@ -174,7 +178,7 @@ edited = functools.partial(in_program, PROGRAM)
 
 EDITS = {
     "the code of an overload": edited("x / GAIN", "x * GAIN"),
-    "a global of an overload": edited("GAIN = 3.0", "GAIN = 4.0"),
+    "a global of an overload": edited("GAIN, NOTHING = 3.0", "GAIN, NOTHING = 4.0"),
     "jit options of an overload": edited('"fastmath": False', '"fastmath": True'),
     "literals first": edited("overload(told, prefer_literal=False)", "overload(told, prefer_literal=True)"),
     "literals last in an intrinsic": edited("prefer_literal=True", "prefer_literal=False"),
@@ -192,6 +196,7 @@ EDITS = {
     "cases of a template that Numba makes": edited("float64, types.float64, types.float64)]",
                                                    "float64, types.float32, types.float64)]"),
     "the member behind an attribute": edited('"low", "first"', '"high", "first"'),
+    "a function that code uses without naming it": edited("pair.first > 13.0", "pair.first > 14.0"),
     "an operator more": edited(MORE, MUL + MORE),
     "a model of a type of Numba": edited(MORE, MODEL + MORE),
     "a rewrite": edited(MORE, REWRITE + MORE),
@@ -206,7 +211,7 @@ UNSEEN = {
 
 ASIDE = {
     "a comment in an overload": edited("return lambda x: x / GAIN", "# why\n    return lambda x: x / GAIN"),
-    "an overload that nothing uses": edited(MORE, f"@overload(len)\ndef unused(x): pass\n{MORE}"),
+    "an overload that nothing uses": edited(MORE, f"def own(x): pass\n@overload(own)\ndef unused(x): pass\n{MORE}"),
     "a method that nothing uses": edited(MORE, f"@overload_method(types.Array, 'u')\ndef unused(x): pass\n{MORE}"),
 }
 

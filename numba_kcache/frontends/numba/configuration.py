@@ -212,9 +212,6 @@ _OF_VALUE = frozenset(("typing globals", "typing functions", "lowering functions
 _OF_CLASS = ("typing attributes", "lowering getattrs", "lowering setattrs")
 """Lists in which functions of Numba put items for a program's class (`make_attribute_wrapper`)."""
 
-_UNNAMED = ("operator", "_operator")
-"""Modules whose functions represent operators, which code uses without naming the functions."""
-
 _EMPTY, _DEEPEST = CellType(), 32
 
 _List = tuple[str, list[Any]]
@@ -225,14 +222,25 @@ _read: dict[str, tuple[list[_List], Registrations]] = {}
 """The lists of each Numba when they were last read, and the registrations found in them."""
 
 
+def _is_programs(value: Any, packages: frozenset[str]) -> bool:
+    """Check for a function or class of the program: whoever made a registration for it, it is the program's, and
+    counts where the program names it. Any code may use another value, an operator or `bool`, without naming it."""
+    trust = Trust(packages)
+    if type(value) is FunctionType:
+        return not trust.has_file(value.__code__.co_filename)
+    return isinstance(value, type) and not trust[value.__module__]
+
+
 def _subjects(kind: str, items: Sequence[Any]) -> Sequence[Any]:
     """List the value that each item of a list belongs to; () if they belong to none."""
     if kind == "lowering functions":  # without the code generators of intrinsics, which belong to them
-        return [None if each[0] is each[1] else each[1] for each in items]
+        return [_EMPTY if each[0] is each[1] else each[1] for each in items]
     if kind == "typing functions":
         return [each.key for each in items]
     if kind in _OF_CLASS:
-        return [each.key for each in items] if kind == "typing attributes" else [(*each[2], None)[0] for each in items]
+        return (
+            [each.key for each in items] if kind == "typing attributes" else [(*each[2], _EMPTY)[0] for each in items]
+        )
     return [each[0] for each in items] if kind in _OF_VALUE else ()
 
 
@@ -339,16 +347,16 @@ class Registries:
                 ]
             elif kind == "typeof":  # without a user's classes: their types are refused anyway
                 chosen = [each for each in items if each[0].__module__.startswith(self.making)]
-            elif kind in _OF_VALUE:
-                chosen = [
-                    each
-                    for key, each in zip(_subjects(kind, items), items, strict=True)
-                    if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
-                ]
-                if kind == "typing globals":  # most templates for operators are in "typing functions" as well
-                    chosen = [each for each in chosen if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
+            elif kind == "typing globals":  # most templates for operators are in "typing functions" as well
+                chosen = [each for each in items if listed.isdisjoint(map(id, getattr(each[1], "templates", ())))]
             others += [(kind, each) for each in chosen]
-        users, found = self._of_users(others), Registrations(lambda _value: (), {}, [])
+        users, found = list[_Item](), Registrations(lambda _value: (), {}, [])
+        for kind, each in self._of_users(others):
+            if kind in _OF_VALUE and kind != "model":
+                (subject,) = _subjects(kind, [each])
+                if subject is _EMPTY or _is_programs(subject, self.packages):
+                    continue
+            users.append((kind, each))
         if users:
             found = describe(users)
         subjects: frozenset[int] = frozenset()  # no dict of lists: so many objects would trigger garbage collections
@@ -362,26 +370,14 @@ class Registries:
             if id(value) not in subjects:
                 return ()
             if id(value) not in described:
-                is_programs = self._is_programs(value)
-                pairs = (
-                    (kind, zip(_subjects(kind, items), items, strict=False))
-                    for kind, items in lists
-                    if is_programs or kind in _OF_VALUE
-                )
+                pairs = ((kind, zip(_subjects(kind, items), items, strict=False)) for kind, items in lists)
                 found = [(kind, each) for kind, of in pairs for one, each in of if one is value]
-                described[id(value)] = describe_for(
-                    [*filter(_is_given, found)] if is_programs else self._of_users(found)
+                described[id(value)] = (
+                    describe_for(filter(_is_given, found)) if _is_programs(value, self.packages) else ()
                 )
             return described[id(value)]
 
         return found._replace(of_value=of_value)
-
-    def _is_programs(self, value: Any) -> bool:
-        """Check for a function or class of the program: whoever made a registration for it, it is the program's."""
-        trust = Trust(self.packages)
-        if type(value) is FunctionType:
-            return not trust.has_file(value.__code__.co_filename)
-        return isinstance(value, type) and not trust[value.__module__]
 
     def _of_users(self, items: Iterable[_Item]) -> list[_Item]:
         """List the items that are not Numba's own, judged by their functions.
