@@ -35,9 +35,10 @@ VERSION = ROOT / "numba_kcache" / "version.py"
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 FLAGS = (
     "-std=c11", "-D_GNU_SOURCE", "-O2", "-fwrapv", "-g0", "-fvisibility=hidden", "-shared", "-fPIC",
-    "-Werror=implicit-function-declaration", "-Wl,-z,nodelete",
+    "-Werror=implicit-function-declaration", "-Wl,-z,nodelete,-z,relro,-z,now",
 )  # fmt: skip
-"""`nodelete`: what the module changed in other libraries calls its functions until the process ends."""
+"""`nodelete`: what the module changed in other libraries calls its functions until the process ends. `relro` and `now`:
+its own slots are read-only once it is loaded."""
 
 ZIG = "ziglang==0.17.*"
 MACHINES = {62: "x86_64", 183: "aarch64"}
