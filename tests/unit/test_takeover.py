@@ -13,7 +13,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import numba_hook
-from numba_kcache.frontends.numba.dispatcher import give_back
+from numba_kcache.frontends.numba import dispatcher as numba_dispatcher
 
 HOME = "toy_compiler.dispatch"
 
@@ -104,14 +104,19 @@ class Dispatcher:
 
 def test_dispatchers_get_methods_and_caches_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dispatcher gets the cache that it had or would have made, or none; a cache that was set afterwards stays."""
-    monkeypatch.setattr(Dispatcher, "compile", Dispatcher.compile)
+    original = Dispatcher.compile
+    monkeypatch.setattr(Dispatcher, "compile", original)
+    parts = SimpleNamespace(Dispatcher=Dispatcher, NullCache=lambda: "null")
+    monkeypatch.setattr(numba_dispatcher, "surface", lambda _flavour: parts)
     had, made, none = Dispatcher(), Dispatcher(), Dispatcher(has_place=False)
-    methods: dict[str, Any] = {"compile": lambda self: "original"}
-    caches: dict[Any, Any] = {had: "before", made: None, none: None}
-    give_back(Dispatcher, lambda: "null", methods, caches)
+    patch = numba_dispatcher.Patch(object())  # type: ignore[arg-type]
+    patch.replace(Dispatcher, {"compile": lambda self: "of this cache"})
+    patch.attached.update({had: "before", made: None, none: None})
+    assert had.compile() == "of this cache"
+    patch.restore()
 
     assert [each._cache for each in (had, made, none)] == ["before", "its own", "null"]
-    assert had.compile() == "original"
+    assert Dispatcher.compile is original
     had._cache = "set afterwards"
-    give_back(Dispatcher, lambda: "null", methods, caches)
+    patch.restore()
     assert had._cache == "set afterwards"

@@ -99,7 +99,7 @@ def fresh_functions(
     device_functions: Iterable[tuple[Any, str]],
     target: object,
     on_device: Callable[[Any], Any],
-    compile_again: Callable[[Any], None],
+    compile_callee: Callable[[Any, Any, Any], object],
 ) -> Iterator[None]:
     """Compile without code that was compiled earlier for another target, other globals or other flags.
 
@@ -112,7 +112,7 @@ def fresh_functions(
         device_functions: As `Fingerprint.device_functions` returns them.
         target: The target.
         on_device: Returns the dispatcher or function that is compiled for the device; None if there is none yet.
-        compile_again: Drops the overloads of a dispatcher.
+        compile_callee: Compiles a dispatcher's signature: its argument types, and the result of its last compile.
     """
     functions, implementations = tuple(device_functions), []
     for function, digest in functions:
@@ -122,7 +122,11 @@ def fresh_functions(
         elif found is not None:
             is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
             if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
-                compile_again(found)
+                given = {} if found._can_compile else dict(found.overloads)  # the decorator's: no call compiles them
+                found.overloads.clear()
+                vars(found).pop("_device_dispatcher", None)  # numba-cuda-mlir's
+                for types, result in given.items():
+                    compile_callee(found, types, result)
     _of_value, of_attribute, of_all = flavour.registrations()
     all_code = bool(of_attribute or of_all)
     forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)

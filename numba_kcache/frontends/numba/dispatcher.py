@@ -9,7 +9,7 @@ Not here    Making a dispatcher, and launches by it (llvm_dispatcher, mlir_dispa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -100,29 +100,6 @@ def launch_watched(
     )  # fmt: skip
 
 
-def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: MutableMapping[Any, Any]) -> None:
-    """Restore the methods of a dispatcher class, and the previous cache of each dispatcher.
-
-    Args:
-        kind: The class.
-        null_cache: Makes the cache of a dispatcher that cannot have one.
-        methods: The replaced methods, by name; emptied.
-        caches: Previous caches by dispatcher; None for the one that `cache=True` would make. Emptied.
-    """
-    for name, method in methods.items():
-        setattr(kind, name, method)
-    methods.clear()
-    for kernel, before in list(caches.items()):
-        if before is not None:
-            kernel._cache = before
-            continue
-        try:
-            kernel.enable_caching()
-        except RuntimeError:  # no folder for Numba's cache: without `install`, the decorator would have raised this
-            kernel._cache = null_cache()
-    caches.clear()
-
-
 class Patch:
     """The methods of one Numba's dispatcher class while they are replaced.
 
@@ -146,10 +123,22 @@ class Patch:
             setattr(kind, name, method)
 
     def restore(self) -> None:
-        """Undo `replace`."""
-        if self._replaced:
-            parts = surface(self._flavour)
-            give_back(parts.Dispatcher, parts.NullCache, self._replaced, self.attached)
+        """Undo `replace`, and give each dispatcher its previous cache back."""
+        if not self._replaced:
+            return
+        parts = surface(self._flavour)
+        for name, method in self._replaced.items():
+            setattr(parts.Dispatcher, name, method)
+        self._replaced.clear()
+        for kernel, before in list(self.attached.items()):
+            if before is not None:
+                kernel._cache = before
+                continue
+            try:
+                kernel.enable_caching()
+            except RuntimeError:  # no folder for Numba's cache: the decorator would have raised this without `install`
+                kernel._cache = parts.NullCache()
+        self.attached.clear()
 
 
 class CacheOfDispatcher:

@@ -174,7 +174,7 @@ def _fresh(
 ) -> Iterator[None]:
     """Compile without code that Numba compiled earlier in this process: of device functions, and of its own functions
     for other flags, or with operators that the program registered."""
-    with fresh_functions(NUMBA, functions, cc, _on_device, _recompile):
+    with fresh_functions(NUMBA, functions, cc, _on_device, _compile_callee):
         cached, trust = parts.cuda_target.target_context.cached_internal_func, Trust(NUMBA.packages)
         known_flags, _internal_cache_state[0] = _internal_cache_state[0], None
         are_numbas = all(trust.has_file(key[0].co_filename) for key in cached)
@@ -200,13 +200,8 @@ def _on_device(function: Any) -> Any:
     return getattr(function, "_CUDATypingContext__dispatcher", None)
 
 
-def _recompile(dispatcher: Any) -> None:
-    """Drop the overloads of a device function; signatures given to its decorator are then compiled explicitly."""
-    before = dict(dispatcher.overloads)
-    dispatcher.overloads.clear()
-    if not dispatcher._can_compile:
-        for types, result in before.items():
-            dispatcher.compile_device(types, result.signature.return_type)
+def _compile_callee(dispatcher: Any, types: Any, result: Any) -> None:
+    dispatcher.compile_device(types, result.signature.return_type)
 
 
 def _exception_table(call_helper: Any) -> list[Any] | None:

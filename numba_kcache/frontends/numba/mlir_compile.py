@@ -95,13 +95,8 @@ def _foreign_callbacks(metadata: Mapping[str, Any], links: Iterable[Any]) -> lis
 
 def fresh(device_functions: Iterable[tuple[Any, str]], chip: str) -> AbstractContextManager[None]:
     """Compile for a target without code that was compiled earlier; see `fresh_functions`."""
-    return fresh_functions(MLIR, device_functions, chip, lambda function: function, _forget_overloads)
+    return fresh_functions(MLIR, device_functions, chip, lambda function: function, _compile_callee)
 
 
-def _forget_overloads(dispatcher: Any) -> None:
-    """Drop the overloads of a device function; signatures given to its decorator are then compiled explicitly."""
-    given = [] if dispatcher._can_compile else [(types, each) for types, each in dispatcher.overloads.items()]
-    dispatcher.overloads.clear()
-    vars(dispatcher).pop("_device_dispatcher", None)
-    for types, _result in given:
-        dispatcher._compile_as_device_callee(types)
+def _compile_callee(dispatcher: Any, types: Any, _result: Any) -> None:
+    dispatcher._compile_as_device_callee(types)
