@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -19,7 +20,7 @@ from .errors import OptionError, ToolchainMissingError
 from .launch import NUMBA_CUDA_MODULE
 from .settings import install_wanted
 
-__all__ = ["install", "install_when_imported", "uninstall"]
+__all__ = ["install", "install_when_imported", "run_program", "uninstall"]
 
 NUMBAS = {"numba.cuda.dispatcher": "numba_cuda", "numba_cuda_mlir.descriptor": "numba_cuda_mlir"}
 """The modules of both Numbas that are patched, each with its package."""
@@ -84,6 +85,28 @@ def install_when_imported() -> None:
     """Call `install` as `NUMBA_KCACHE_INSTALL` says, as soon as the program imports a Numba."""
     for home in NUMBAS:
         _patch_when_imported(home, None)
+
+
+def run_program(words: list[str], every_kernel: bool, is_module: bool) -> int:
+    """Run a program, or a module as `python -m` does, after `install()` for all libraries; return its exit code."""
+    install(all=every_kernel or install_wanted() == "all", cuda_compute=True, cupy=True)
+    import runpy
+
+    sys.argv[:] = words
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
+    try:
+        if is_module:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
 
 
 def _patch_when_imported(home: str, every_kernel: bool | None) -> None:

@@ -11,7 +11,6 @@ Method      A verb (a subcommand) is a function under `@verb` in entries, warm o
 from __future__ import annotations
 
 import argparse
-import gc
 import inspect
 import os
 import sys
@@ -20,7 +19,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ..cache import configure, process_cache
 from ..errors import KCacheError, SettingsError, plain_lines
+from ..numba_hook import run_program
 from ..observe.console import Help, Parser, fill_streams, json_text, put, say
 from ..observe.text import aligned
 from ..version import __version__
@@ -44,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed, unknown = make_parser().parse_known_args(arguments)
     if unknown:
         parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if arguments is None and parsed.name in ("list", "report"):
-        gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _say_warning  # type: ignore[assignment]
@@ -61,13 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, SystemExit) as error:  # raised by a module of the user, or a bug of this package
         where = traceback.extract_tb(error.__traceback__)[-1]
         return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
-    return code or installation.run_program(parsed) if parsed.name == "run" else code
+    if code or parsed.name != "run":
+        return code
+    return run_program(parsed.program, parsed.all, parsed.is_module)
 
 
 def _run(parsed: argparse.Namespace) -> int:
     try:
-        from ..cache import configure, process_cache
-
         if parsed.directory is not None:
             configure(directory=parsed.directory)
         directory = process_cache.directory

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import base64
 import os
-import runpy
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..engine import configured
 from ..errors import KCacheError, SettingsError
-from ..numba_hook import install
 from ..observe.text import bytes_text
-from ..settings import SETTINGS, default_directory, install_wanted, origin_of, read_settings, unknown_variables
+from ..settings import SETTINGS, default_directory, origin_of, read_settings, unknown_variables
 from .verb import Result, argument, verb
 
 if TYPE_CHECKING:
@@ -37,26 +34,6 @@ def _run(cache: KernelCache, arguments: argparse.Namespace) -> None:
     if not words or not (arguments.is_module or os.path.exists(words[0])):
         why = f"there is no file {words[0]}" if words else "none is named"
         raise SettingsError("cannot run a program", why, "write numba-kcache run PROG.py, or run -m MODULE")
-    install(all=arguments.all or install_wanted() == "all", cuda_compute=True, cupy=True)
-
-
-def run_program(arguments: argparse.Namespace) -> int:
-    """Run the program in this process as `python` does, and return its exit code."""
-    sys.argv[:] = words = arguments.program
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd() if arguments.is_module else os.path.dirname(os.path.realpath(words[0]))
-    try:
-        if arguments.is_module:
-            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(words[0], run_name="__main__")
-    except Exception as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-        return 1
-    return 0
 
 
 @verb(is_diagnosing=True)

@@ -7,11 +7,10 @@ Not here    Taking the turn to build (turns, store.locks), and running the compi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ToolchainMissingError
@@ -103,18 +102,13 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
 
 
 def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
-    """Show progress if the compile takes long, and somebody may see it: at a terminal or in a log."""
-    if not cache.settings.progress or not _is_watched():
-        return contextlib.nullcontext()
-    from ..observe.progress import shown
+    """Show progress if the compile takes long, on a terminal."""
+    with suppress(Exception):  # no stream, a closed one, or the program's own, which may raise anything
+        if cache.settings.progress and sys.stderr.isatty():
+            from ..observe.progress import shown
 
-    return shown(request.title)
-
-
-def _is_watched() -> bool:
-    with contextlib.suppress(Exception):  # no stream, a closed one, or the program's own, which may raise anything
-        return "logging" in sys.modules or sys.stderr.isatty()
-    return False
+            return shown(request.title)
+    return nullcontext()
 
 
 def publish(

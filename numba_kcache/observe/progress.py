@@ -1,8 +1,8 @@
 """Show what is being done when it takes longer than a second: a compile, or work on many entries.
 
 Promise     Work of less than a second shows nothing. A longer one shows a live line on standard error if that
-            is a terminal, and otherwise writes one log line. An error in showing it never reaches the work.
-Method      Each work starts a thread that waits for its end. A hit starts none.
+            is a terminal. An error in showing it never reaches the work.
+Method      Each work starts a thread that waits for its end. A hit starts none, nor does a compile without a terminal.
 Not here    The log line that every compile gets at its end (observe).
 """
 
@@ -65,23 +65,17 @@ def shown_count(doing: str, done: str, is_shown: bool) -> Iterator[Callable[[], 
 
 class _Line(threading.Thread):
     def __init__(
-        self, what: str, after_s: float, stream: TextIO | None, words: tuple[str, str], count: Callable[[], str]
+        self, what: str, after_s: float, stream: TextIO, words: tuple[str, str], count: Callable[[], str]
     ) -> None:
         super().__init__(name="numba_kcache progress", daemon=True)
         self._what, self._after_s, self._stream = plain(what), after_s, stream
         (self._doing, self._done), self._count = words, count
         self._since_s = time.perf_counter()
-        self._is_done, self._process = threading.Event(), os.getpid()
+        self._is_done = threading.Event()
         self._is_live = self.has_succeeded = False
 
     def run(self) -> None:
         if self._is_done.wait(self._after_s):
-            return
-        from .log import INFO, record  # here: few compiles last this long
-        from .text import seconds_text
-
-        if not _is_terminal(self._stream):
-            record(INFO, f"{self._doing} {self._count()}{self._what}, {seconds_text(self._after_s)} so far")
             return
         self._is_live = True
         while True:
@@ -90,9 +84,7 @@ class _Line(threading.Thread):
                 return
 
     def finish(self) -> None:
-        """Finish the line with the duration, or clear it for the error that follows. Does nothing in a forked child."""
-        if self._process != os.getpid():
-            return
+        """Finish the line with the duration, or clear it for the error that follows."""
         self._is_done.set()
         if self.is_alive():
             self.join(_EVERY_S)  # a blocked terminal must not hold up the compile
@@ -106,16 +98,8 @@ class _Line(threading.Thread):
                 self._write("")
 
     def _write(self, text: str, end: str = "") -> None:
-        with suppress(OSError, ValueError, AttributeError):  # the stream is closed, gone, or something else
-            assert self._stream is not None
+        with suppress(OSError, ValueError, AttributeError):  # no terminal, or closed, or something else
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # 0 where the size is unknown
             line = f"numba_kcache: {text}"[: columns - 1] if text else ""
             self._stream.write(f"\r{_ERASE_LINE}{line}{end}")
             self._stream.flush()
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    try:
-        return stream is not None and stream.isatty()
-    except (ValueError, AttributeError):  # the stream is closed, or is not a file
-        return False

@@ -490,7 +490,8 @@ def test_program_s_name_leads_to_the_command_line() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     module, _, name = scripts["numba-kcache"].partition(":")
 
-    assert getattr(importlib.import_module(module), name) is main
+    assert (module, name) == ("numba_kcache.__main__", "main")
+    assert callable(importlib.import_module(module).main)
     done = run(
         Path("/nowhere"), "--version", code="import runpy; runpy.run_module('numba_kcache', run_name='__main__')"
     )
@@ -658,15 +659,20 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+AT_ONCE = WITHOUT_CUDA.replace(".cli import", ".__main__ import").replace("main(sys.argv[1:])", "main()")
+PROGRAM_WAYS = pytest.mark.parametrize("way", [WITHOUT_CUDA, AT_ONCE], ids=["parsed", "at once"])
+
+
 @pytest.mark.slow
-def test_program_runs_as_python_runs_it(tmp_path: Path) -> None:
+@PROGRAM_WAYS
+def test_program_runs_as_python_runs_it(tmp_path: Path, way: str) -> None:
     """Arguments, also those that look like options, path, name and exit code; a file and a module."""
     (tmp_path / "says.py").write_text(SAYS)
-    as_file = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "3", "--all", "-m")
+    as_file = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "3", "--all", "-m", code=way)
     plain = subprocess.run(
         [sys.executable, str(tmp_path / "says.py"), "3", "--all", "-m"], capture_output=True, text=True, check=False
     )
-    code = f"import os; os.chdir({str(tmp_path)!r})\n{WITHOUT_CUDA}"
+    code = f"import os; os.chdir({str(tmp_path)!r})\n{way}"
     as_module = run(tmp_path / "cache", "run", "--all", "-m", "says", "3", "--all", "-m", code=code)
 
     assert as_file.stdout == as_module.stdout == plain.stdout
@@ -674,15 +680,31 @@ def test_program_runs_as_python_runs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_error_of_a_program_is_its_own(tmp_path: Path) -> None:
+@PROGRAM_WAYS
+def test_error_of_a_program_is_its_own(tmp_path: Path, way: str) -> None:
     """Exit code 1, and a traceback that begins in the program."""
     (tmp_path / "says.py").write_text(SAYS)
-    done = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "raise")
+    done = run(tmp_path / "cache", "run", str(tmp_path / "says.py"), "raise", code=way)
 
     assert done.returncode == 1
     assert "numba_kcache" not in done.stderr
     assert done.stderr.splitlines()[1].endswith('says.py", line 5, in <module>')
     assert done.stderr.endswith("ValueError: mine\n")
+
+
+@pytest.mark.parametrize("words", [("all.py",), ("--all", "all.py"), ("--all", "-m", "all")], ids=" ".join)
+def test_program_starts_without_the_command_line_s_modules(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`run` adds what `install()` adds to a program's start, and an argument parser is no part of that."""
+    (tmp_path / "all.py").write_text("import sys; print('argparse' in sys.modules, *sys.modules)")
+    surroundings = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    words = ("-m", "numba_kcache", "run", *words)
+    done = subprocess.run(
+        [sys.executable, *words], env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("False")
+    assert "numba_kcache.numba_hook" in done.stdout.split()
+    assert "numba_kcache.cli" not in done.stdout.split()
 
 
 @pytest.mark.parametrize("words", [(), ("nowhere.py",), ("-m",)], ids=" ".join)
