@@ -35,7 +35,7 @@ IN_USER_CODE_S = 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 _OURS = __name__.partition(".")[0]
-_CALLERS = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "warmup"))
+_CALLERS = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
 """Modules that run the user's program: they are on its stack without a re-entry."""
 
 _NUMBAS = ("numba.", "numba_cuda_mlir.")

@@ -163,7 +163,7 @@ class Backend:
 
                 why = observer.unobservable(session.toolchain, is_probed=True)
                 if why:
-                    found.give_up()
+                    found.finish()
                     return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
                 wanted.begin(found)
                 self._pending.of = wanted, observer.begin_observing()

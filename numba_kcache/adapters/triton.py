@@ -119,7 +119,7 @@ class CacheManager:
                 return dict(found.payloads)
             self._turn = found
             if found is not None:
-                weakref.finalize(self, found.give_up).atexit = False
+                weakref.finalize(self, found.finish).atexit = False
         return None
 
 

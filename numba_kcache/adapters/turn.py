@@ -3,30 +3,34 @@
 Promise     Of all threads, processes and nodes that miss at once, one builds. A build that failed, and so is never
             stored, ends with the next turn of the same name, or within `LOOK_S` of the end of the function that began
             it, if that is known. On any failure of the cache the library builds.
-Method      On a miss, the thread of a turn is in `find_or_build`, whose build function waits for what is stored.
+Method      The turn is a context that is entered by the look-up, on its thread, and left by the store. While there are
+            turns of known functions, one thread looks whether these still run.
 """
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from ..engine import Session
-from ..engine.built import Build, Built, Makers, find_built, find_or_build
+from ..engine.built import Build, Built, Makers, find_built, turn_to_build
 from ..errors import FrozenCacheError
 from ..headers.roots import HeaderSearch
 from ..model import trouble
 
 LOOK_S = 0.5
-"""Time, in seconds, between two looks whether the function that began a build still runs."""
+"""Time, in seconds, between two looks whether the functions that began builds still run."""
 
-_MAX_STORE_S = 30.0
 _turns: dict[Hashable, Turn] = {}
+
+_watchers: dict[int, threading.Thread] = {}
+"""The thread that looks, by process: a forked child has none."""
 
 
 class _GivenUp(Exception):
@@ -62,8 +66,9 @@ def find_or_begin(
         components: The components of its key.
         label: Its name in messages.
         mismatch: Returns the reason why stored code cannot be the one that the library looks for; "" if it can.
-        name, caller: As for `Turn`.
-        makers, headers: As in `find_or_build`.
+        name: Names the build; a build of the same name that did not end has failed.
+        caller: The library's function that looks up, compiles and stores, on this thread; None if it is not known.
+        makers, headers: As in `find_built`.
 
     Returns:
         The code; the turn, if it has to be built; None if what is stored cannot be used, twice.
@@ -75,14 +80,14 @@ def find_or_begin(
         found = find_built(session, components, label, headers, makers)
         built = found and found[0]
         if built is None:
-            find = functools.partial(
-                find_or_build, session, components, label=label, depends=(), meta=None, caller="", makers=makers,
-                headers=headers,
-            )  # fmt: skip
-            turn = Turn(name, find, caller)
-            built = turn.wait()
-            if built is None:
-                return turn
+            before = _turns.get(name)
+            if before is not None:  # a failed build, which a traceback may keep alive
+                before.finish()
+            with ExitStack() as stack:
+                outcome = stack.enter_context(turn_to_build(session, components, label, headers, makers))
+                if not isinstance(outcome, Built):
+                    return Turn(session, label, name, caller, outcome, stack.pop_all())
+            built = outcome
         why = mismatch(built.payloads)
         if not why:
             return built
@@ -91,74 +96,67 @@ def find_or_begin(
 
 
 class Turn:
-    """One call of `find_or_build`.
+    """The turn to build one result.
 
     Args:
-        name: Names the build; a build of the same name that did not end has failed.
-        find: Calls `find_or_build` with a build function.
-        caller: The library's function that looks up, compiles and stores; None if it is not known.
+        session, label, name, caller: As for `find_or_begin`.
+        keep: Stores what a build function returns, with the time that it took.
+        stack: Ends the turn.
     """
 
-    def __init__(self, name: Hashable, find: Callable[[Build], Built], caller: FrameType | None = None) -> None:
-        before = _turns.pop(name, None)
-        if before is not None:  # a failed build, which a traceback may keep alive
-            before.give_up()
-        import queue  # not at the top: a hit does not need it
+    def __init__(
+        self,
+        session: Session,
+        label: str,
+        name: Hashable,
+        caller: FrameType | None,
+        keep: Callable[[Build, float], None],
+        stack: ExitStack,
+    ) -> None:
+        self._session, self._label, self._name, self.caller = session, label, name, caller
+        self._keep, self._stack = keep, stack
+        self._owner, self._start_s = threading.get_ident(), time.perf_counter()
+        _turns[name] = self
+        if caller is not None:
+            _begin_watching()
 
-        self._name = name
-        self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
-        self._files: queue.SimpleQueue[Mapping[str, bytes] | None] = queue.SimpleQueue()
-        owner = threading.get_ident()
-        self._thread = threading.Thread(target=self._run, args=(find, caller, owner), daemon=True)
+    def finish(self, files: Mapping[str, bytes] | None = None) -> None:
+        """Store the built files, None for a failed build, and let others build; does nothing the second time."""
+        if _turns.get(self._name) is not self or _turns.pop(self._name, None) is not self:
+            return
 
-    def wait(self) -> Built | None:
-        """Wait for the code; None if it has to be built."""
-        self._thread.start()
-        answer = self._answer.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer is None:
-            _turns[self._name] = self
-        return answer
+        def build() -> Mapping[str, bytes]:
+            if files is None:
+                raise _GivenUp
+            return files
 
-    def finish(self, files: Mapping[str, bytes] | None) -> None:
-        """Pass the built files on, None for a failed build, and return when they are stored."""
-        _turns.pop(self._name, None)
-        self._files.put(files)
-        self._thread.join(_MAX_STORE_S)
+        with without_trouble(self._session, "store", self._label), suppress(_GivenUp), self._stack:
+            self._keep(build, time.perf_counter() - self._start_s)
 
-    def give_up(self) -> None:
-        """End the turn without files, so that others may build; does nothing after `finish`."""
-        _turns.pop(self._name, None)
-        self._files.put(None)
+    def is_over(self) -> bool:
+        """Check whether the function that began it, `caller`, has ended."""
+        frame = sys._current_frames().get(self._owner)
+        while frame is not None and frame is not self.caller:
+            frame = frame.f_back
+        return frame is None
 
-    def _run(self, find: Callable[[Build], Built], caller: FrameType | None, owner: int) -> None:
-        answer: Built | BaseException
+
+def _begin_watching() -> None:
+    me = os.getpid()
+    thread = threading.Thread(target=_watch, args=(me,), daemon=True)
+    if _watchers.setdefault(me, thread) is thread:
         try:
-            answer = find(lambda: self._build(caller, owner))
-        except BaseException as error:  # raised again in the thread that called `wait`, if it still waits
-            answer = error
-        self._answer.put(answer)
-
-    def _build(self, caller: FrameType | None, owner: int) -> Mapping[str, bytes]:
-        import queue
-
-        self._answer.put(None)
-        while True:
-            try:
-                files = self._files.get(timeout=LOOK_S if caller is not None else None)
-                break
-            except queue.Empty:
-                if not _runs(caller, owner):
-                    self.give_up()
-        if files is None:
-            raise _GivenUp
-        return files
+            thread.start()
+        except RuntimeError:  # no more threads can be started: the turn ends with the next one of its name
+            _watchers.pop(me)
 
 
-def _runs(caller: FrameType | None, owner: int) -> bool:
-    """Check whether a function is on the stack of a thread."""
-    frame = sys._current_frames().get(owner)
-    while frame is not None and frame is not caller:
-        frame = frame.f_back
-    return frame is not None
+def _watch(process: int) -> None:
+    while True:
+        time.sleep(LOOK_S)
+        for each in list(_turns.values()):
+            if each.caller is not None and each.is_over():
+                each.finish()
+        mine = _watchers.pop(process)
+        if not _turns or _watchers.setdefault(process, mine) is not mine:
+            return

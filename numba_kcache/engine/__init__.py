@@ -661,9 +661,14 @@ class Session(Lookup):
             from .explain import frozen_error
 
             raise frozen_error(self, request, components)
-        from .turns import resolve_missing
+        with self.turn_to_build(request, components) as turned:
+            return self.compile(request, components) if turned is None else turned
 
-        return resolve_missing(self, request, components)
+    def turn_to_build(self, request: Request, components: Sequence[Component]) -> Any:
+        """A context in which the caller builds a missing request, if it is not given another process's result."""
+        from .turns import turn_to_build
+
+        return turn_to_build(self, request, components)
 
     def build_anew(self, request: Request) -> Resolution:
         """Build and store a request without looking it up."""

@@ -152,6 +152,32 @@ def _never(*_engine: Any) -> Artifact:
     raise NotImplementedError
 
 
+@contextlib.contextmanager
+def turn_to_build(
+    session: Session, given: Any, label: str, headers: HeaderSearch | None, makers: Makers
+) -> Iterator[Built | Callable[[Build, float], None]]:
+    """Wait for the process that builds what `find_built` does not find; yield its result, or what stores the caller's.
+
+    The function that is yielded takes a build function, and the time that the build took, in seconds.
+
+    Args:
+        session, given, label, headers, makers: As in `find_built`.
+    """
+
+    def keep(build: Build, seconds: float) -> None:
+        session.compile(request(build, seconds), components)
+
+    def request(build: Build, seconds: float) -> Request:
+        made = _request(values, build, label, (), [], None, seconds, makers)
+        return made._replace(headers=headers)
+
+    values = _values_of(given)
+    wanted = request(bytes, 0.0)
+    components = session.components(wanted)
+    with session.turn_to_build(wanted, components) as found:
+        yield keep if found is None else _built(found.artifact, found.key, found.source)
+
+
 def keep_built(
     session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float, headers: HeadersRead
 ) -> None:

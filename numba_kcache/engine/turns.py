@@ -10,7 +10,7 @@ Not here    The turns themselves (store.locks, tiers.lease), and compiling (engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,7 @@ from ..waiting import is_reentered
 from . import LOOKING, Request, Resolution, declared
 
 if TYPE_CHECKING:
-    from ..tiers.chain import Chain
     from . import Session
-
-waits = True
-"""Whether to wait for another process; False in a warm-up worker that has other kernels to build."""
 
 _ahead: set[int] = set()
 """Threads that resolve a kernel before the program needs it, by `get_ident`: they wait for nobody."""
@@ -34,46 +30,38 @@ class BusyError(Exception):
     """Raised if another process builds the artifact, and the caller asked not to wait."""
 
 
-def resolve_missing(session: Session, request: Request, components: Sequence[Component]) -> Resolution:
-    """Build a request that no store has, or wait for the process that builds it.
+@contextmanager
+def turn_to_build(session: Session, request: Request, components: Sequence[Component]) -> Iterator[Resolution | None]:
+    """Wait for the process that builds a request; yield its result, or None, and the caller builds.
 
     Raises:
-        KCacheError: The user's own errors, from the compilers.
         BusyError: This thread would have to wait, and must not.
     """
     looks = session.settings.mode in LOOKING
-    key, may_wait = derive(components), waits and get_ident() not in _ahead
+    key, may_wait = derive(components), get_ident() not in _ahead
     others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
     while session.local.locks.is_taken(key) and next(others, False):
         pass
-    with session.local.building(key, None if may_wait else 0.0) as turn:
+    with session.local.building(key, None if may_wait else 0.0) as turn, ExitStack() as stack:
+        found = None
         if looks and (turn.found is not None or turn.waited_s > 0):
             found = session.first(session.candidates(request.alone, (None,)), "waited")  # None: the local store
-            if found is not None:
-                session.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
-                return found
-        tell_wait(session.events.emit, f"another process's build of {request.label}, in vain", turn.waited_s)
-        if not may_wait and not turn.has_turn:
-            raise BusyError(request.label)
-        if looks and session.chain is not None:
-            return _compile_for_all(session, session.chain, request, key, components, waits=may_wait)
-        return session.compile(request, components)
-
-
-def _compile_for_all(
-    session: Session, chain: Chain, request: Request, key: str, components: Sequence[Component], *, waits: bool
-) -> Resolution:
-    """Compile, unless another node does; the caller has this node's turn."""
-    with chain.elected(key, waits=waits) as election:
-        if election.is_lost:
-            raise BusyError(request.label)
-        found = session.first(session.candidates(request.alone, session.tiers)) if election.looks else None
+        waited_s = turn.waited_s
         if found is None:
-            return session.compile(request, components)
-        if election.waited_s > 0:
-            session.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
-        chain.settle()  # stores it locally, for those that wait for this node's turn
-        return found
+            tell_wait(session.events.emit, f"another process's build of {request.label}, in vain", waited_s)
+            if not may_wait and not turn.has_turn:
+                raise BusyError(request.label)
+            if looks and session.chain is not None:  # another node may build it
+                election = stack.enter_context(session.chain.elected(key, waits=may_wait))
+                if election.is_lost:
+                    raise BusyError(request.label)
+                waited_s = election.waited_s
+                found = session.first(session.candidates(request.alone, session.tiers)) if election.looks else None
+                if found is not None:
+                    session.chain.settle()  # stores it locally, for those that wait for this node's turn
+        if found is not None and waited_s > 0:
+            session.emit(EventKind.WAITED, request, found.key, waited_s=waited_s)
+        yield found
 
 
 def _others_resolved(session: Session, target: Target) -> Iterator[bool]:

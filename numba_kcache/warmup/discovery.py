@@ -79,11 +79,11 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
 
 
 def _is_warmable(thing: Any) -> bool:
-    return isinstance(thing, (Kernel, CachedModule)) or hasattr(type(thing), "__warm_up__")
+    return isinstance(thing, Cached) or hasattr(type(thing), "__warm_up__")
 
 
 def _kernels_among(things: Iterable[Cached | Builder]) -> list[Cached]:
-    return [each for each in things if isinstance(each, (Kernel, CachedModule))]
+    return [each for each in things if isinstance(each, Cached)]
 
 
 def _found_in(module: ModuleType) -> list[Cached | Builder]:

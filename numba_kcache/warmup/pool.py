@@ -20,10 +20,8 @@ from typing import Any
 from ..engine import Session
 from ..engine.built import watched
 from ..errors import CompileError, OptionError, SettingsError
-from ..kernel import Kernel
 from ..kernel.verbs import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
-from ..module import CachedModule
 from ..observe.text import counted, html_table, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
@@ -201,7 +199,7 @@ def _built_ahead(
     with watched() as reported:
         things = warmable(kernels, reported)
         for each in things:
-            if isinstance(each, (Kernel, CachedModule)):
+            if isinstance(each, Cached):
                 continue
             begin = time.perf_counter()
             try:
@@ -214,7 +212,7 @@ def _built_ahead(
         for first in {each.key: each for each in reported[::-1]}.values():  # the first result of each key
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
             results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
-    return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]
+    return results, errors, [each for each in things if isinstance(each, Cached)]
 
 
 def _wanted(

@@ -17,12 +17,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ..engine import turns
 from ..errors import KCacheError
 from ..model import Event, EventKind, NamedTuple, Target
-
-IN_PASSING, PATIENTLY = b"p", b"w"
-"""First byte of a task: if another process builds its key already, skip the task, or wait for that process."""
 
 
 class Task(NamedTuple):
@@ -46,7 +42,7 @@ class Outcome(NamedTuple):
 
     Args:
         status: `"done"`; `"failed"`; `"unlike"`, if the kernel has another key here than in the parent, or cannot be
-            imported; `"busy"`, if another process builds it; `"died"`, set by the parent for a lost worker.
+            imported; `"died"`, set by the parent for a lost worker.
         seconds: Time of the task.
         error: The exception of a failed task.
         events: The events of the cache during the task.
@@ -77,15 +73,10 @@ def main(fd: int) -> None:
         while True:
             connection.send_bytes(_packed(_serve(connection.recv_bytes())))
     except (EOFError, OSError):  # the parent has finished or died
-        _flush()
+        uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
+        if uploads is not None:
+            uploads.flush_all()  # until the compiled entries are in the tiers, where there are any
         os._exit(0)  # without exit handlers, which would count the events that the parent counts
-
-
-def _flush() -> None:
-    """Wait until the compiled entries are uploaded to the tiers, where there are any."""
-    uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
-    if uploads is not None:
-        uploads.flush_all()
 
 
 def pack(task: Task | dict[str, Any]) -> bytes:
@@ -112,18 +103,15 @@ def _serve(data: bytes) -> Outcome:
     start = time.perf_counter()
     events: list[Event] = []
     try:
-        task = ForkingPickler.loads(data[1:])
+        task = ForkingPickler.loads(data)
         if key_of(task.kernel, task.target, task.types) != task.key:
             return Outcome("unlike", time.perf_counter() - start, None, ())
     except Exception as problem:  # a module that cannot be imported here, or a function that differs
         return Outcome("unlike", time.perf_counter() - start, problem, ())
-    session, turns.waits = task.kernel._session(), data[:1] == PATIENTLY
-    end = session.events.subscribe(events.append)
+    end = task.kernel._session().events.subscribe(events.append)
     raised: Exception | None = None
     try:
         compile_request(task.kernel, task.target, task.types)
-    except turns.BusyError:
-        return Outcome("busy", time.perf_counter() - start, None, ())
     except Exception as problem:  # reported by the parent, with the errors of all other kernels
         raised = problem
     finally:

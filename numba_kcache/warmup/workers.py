@@ -22,7 +22,7 @@ from ..engine import configured
 from ..errors import KCacheError
 from ..model import NamedTuple
 from ..settings import worker_environment
-from .worker import IN_PASSING, PATIENTLY, Outcome, pack
+from .worker import Outcome, pack
 
 _MAX_EXIT_S = 10.0
 """Longest time that an idle worker may take to exit, in seconds: longer than an upload may wait for a server."""
@@ -66,10 +66,10 @@ class Worker:
         with suppress(OSError):
             self.connection.send_bytes(data)
 
-    def begin(self, job: Job, how: bytes) -> None:
-        """Send a job; `how` is IN_PASSING or PATIENTLY."""
+    def begin(self, job: Job) -> None:
+        """Send a job."""
         self.job = job
-        self.send(how + job.data)
+        self.send(job.data)
 
     def outcome(self) -> tuple[Job, Outcome]:
         """Wait for the outcome of the worker's job."""
@@ -104,7 +104,7 @@ class Worker:
 
 def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome], None, None]:
     """Do all jobs in `count` processes, and yield each outcome as it comes; no process is left at the end."""
-    waiting = deque((each, IN_PASSING) for each in jobs)
+    waiting = deque(jobs)
     workers: list[Worker] = []
     try:
         while waiting or any(each.job for each in workers):
@@ -113,7 +113,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 if not idle:
                     idle.append(Worker())
                     workers.append(idle[-1])
-                idle.pop().begin(*waiting.popleft())
+                idle.pop().begin(waiting.popleft())
             busy = {each.connection: each for each in workers if each.job is not None}
             for ready in wait(list(busy)):
                 worker = busy[ready]  # type: ignore[index]
@@ -121,10 +121,7 @@ def in_workers(jobs: Sequence[Job], count: int) -> Generator[tuple[Any, Outcome]
                 if outcome.status == "died":
                     workers.remove(worker)
                     worker.end()
-                if outcome.status == "busy":  # another process builds the kernel: wait for that process at the end
-                    waiting.append((job, PATIENTLY))
-                else:
-                    yield job.wanted, outcome
+                yield job.wanted, outcome
     finally:
         for each in workers:
             if each.job is not None:

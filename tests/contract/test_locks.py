@@ -60,8 +60,7 @@ COVERED = {
     "frontends/numba/value.py cached_property": "of an object that one call makes and no other thread sees",
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
-    "adapters/turn.py Thread": "belongs to one look-up, which a child does not continue",
-    "adapters/turn.py SimpleQueue": "belongs to one look-up, which a child does not continue",
+    "adapters/turn.py Thread": "is listed by its process: a child starts its own",
     "warmup/workers.py socketpair": "leads to one worker; a worker forked from another closes the other's",
     "store/__init__.py register_at_fork": "calls after_fork of all objects in `renewed_in_children`",
 }

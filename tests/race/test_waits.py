@@ -50,13 +50,12 @@ WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.
 
 WAITS = {
     "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
-    "adapters/turn.py self._thread.join": f"{TRITON}::test_one_of_many_threads_compiles",
-    "adapters/turn.py turn.wait": "tests/unit/test_cupy_adapter.py::test_eight_ranks_compile_each_kernel_once",
+    "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "bundles.py thread.join": LISTED,
     "bundles.py chain.settle": FLUSHED,
     "engine/__init__.py self.chain.settle": FLUSHED,
-    "engine/turns.py chain.elected": LEASES,
-    "engine/turns.py chain.settle": FLUSHED,
+    "engine/turns.py session.chain.elected": LEASES,
+    "engine/turns.py session.chain.settle": FLUSHED,
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",

@@ -385,8 +385,8 @@ def test_trouble_of_the_cache_leaves_cupy_to_compile(cupy: Compiler, monkeypatch
     """One warning, and the code of a plain compile."""
     right = cupy.compile()
     numba_kcache.clear()
-    monkeypatch.setattr(turn.Turn, "wait", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
-    with pytest.warns(KCacheWarning, match="cannot look for cupy:plain: no thread"):
+    monkeypatch.setattr(turn, "turn_to_build", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
+    with pytest.warns(KCacheWarning, match="cannot look for cupy:plain: no turn"):
         assert cupy.compile() == right
 
 

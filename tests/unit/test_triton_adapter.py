@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache.adapters import host_files
+from numba_kcache.adapters import host_files, turn
 from numba_kcache.adapters.triton import CacheManager
 from numba_kcache.engine import process_session
 from numba_kcache.engine.built import find_or_build
@@ -182,8 +181,8 @@ def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
 
 
 def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that cannot start a thread, for instance, warns once, and the look-up is a miss."""
-    monkeypatch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
+    """It warns once, and the look-up is a miss."""
+    monkeypatch.setattr(turn, "turn_to_build", lambda *_: (_ for _ in ()).throw(RuntimeError("no turn")))
     with pytest.warns(KCacheWarning, match="cannot look for triton:k: "):
         assert read(compiled()) == as_bytes(files_of())
 

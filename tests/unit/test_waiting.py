@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from numba_kcache import waiting
+from numba_kcache import numba_hook, waiting
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Events
 from numba_kcache.waiting import Turn, Turns, is_reentered
@@ -155,6 +157,20 @@ def test_call_from_a_subscriber_is_a_reentry() -> None:
 
     assert seen == [True]
     assert not is_reentered()
+
+
+def test_program_that_is_run_by_this_package_is_no_re_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks wait for each other's compiles as they do without `numba-kcache run`."""
+    (tmp_path / "program.py").write_text(
+        "import sys\nfrom numba_kcache.waiting import is_reentered\nsys.found = is_reentered()"
+    )
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "found", None, raising=False)
+    monkeypatch.setattr(numba_hook, "install", lambda **_: None)
+    numba_hook.run_program([str(tmp_path / "program.py")], False, False)
+
+    assert sys.found is False  # type: ignore[attr-defined]
 
 
 def test_call_from_user_code_that_numba_called_waits_for_nobody() -> None:
