@@ -91,8 +91,9 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.numba.mlir_compile import fresh as fresh_functions
+    from ..frontends.numba.compiled_code import fresh_functions
+    from ..frontends.numba.mlir import MLIR
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
-    with fresh_functions(others, chip):
+    with fresh_functions(MLIR, others, chip):
         yield
