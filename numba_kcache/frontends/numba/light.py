@@ -20,7 +20,8 @@ from typing import Any
 
 from ...engine import LOOKING, Request, Resolution, Session, process_session
 from ...keys import components
-from ...launch import CODES, Unfit, memory_of
+from ...launch import CODES, Unfit
+from ...launch.launcher import memory_of
 from ...model import Choice, Target
 from .. import Variant
 from .arguments import LightType, Signature
