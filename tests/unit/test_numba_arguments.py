@@ -18,9 +18,9 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, codes_of, lay_out, slot_of
 from numba_kcache.frontends.numba.llvm import NUMBA, NumbaDefinition
-from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.launch import struct_format
 from numba_kcache.model import Parameter, Target
+from tests.support.compiling import compile_numba
 
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give
 VALUES: dict[str, Any] = {

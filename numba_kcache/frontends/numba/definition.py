@@ -63,7 +63,6 @@ class PythonDefinition(Definition):
         strict: Refuse rather than run uncached.
         keep_ptx: Store the PTX with the cubin.
         flavour: The Numba.
-        room: Prefix of the names of the Numba's modules `compile` and `dispatcher`.
         decorator_options: The options of `cuda.jit` for a kernel.
         is_cast: Whether numbers are converted to the types of a signature that the user wrote.
     """
@@ -72,7 +71,6 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     flavour: Flavour
-    room: str
     decorator_options: tuple[str, ...]
     complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     is_cast: Any = False
@@ -176,26 +174,21 @@ class PythonDefinition(Definition):
         Raises:
             UncacheableError: The result is only valid in this process, or is not that of its key.
         """
-        from .compiled_code import observed
+        from .compiled_code import compile_kernel, observed
 
         known = None if isinstance(found, Uncapturable) else found
         try:
             with self.compiler_lock(), observed(self.flavour, known.unread if known else ()):
-                made: Artifact = self.part("compile").compile_kernel(
-                    self.declared, types, target, ptx_target=ptx_target, keep_ptx=self.keep_ptx,
+                return compile_kernel(
+                    self.flavour, self.declared, types, target, ptx_target=ptx_target, keep_ptx=self.keep_ptx,
                     device_functions=known.device_functions() if known else (), links=known.links if known else (),
                     runtime_build=runtime_build,
                 )  # fmt: skip
-            return made
         except UncacheableError as error:
             raise UncacheableError(f"cannot cache {self.label}", error.why) from error
         except Exception as error:  # mostly the compiler's own, whose message is kept
             error.add_note(f"while compiling the Numba kernel {self.label} for ({', '.join(map(str, types))})")
             raise
-
-    def part(self, name: str) -> Any:
-        """A module of this compiler alone."""
-        return import_module(f".{self.room}_{name}", __package__)
 
     def by_value(self) -> Any:
         """Make a definition that pickles its function by value."""
@@ -357,11 +350,11 @@ class PythonResolutions(Resolutions):
 
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through the Numba's own dispatcher."""
-        self.definition.part("dispatcher").launch(self, shape, stream, arguments)
+        self.definition.flavour.part("dispatcher").launch(self, shape, stream, arguments)
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of the Numba's own dispatcher."""
-        part = self.definition.part("dispatcher")
+        part = self.definition.flavour.part("dispatcher")
         return part.attribute(self, name) if name in part.NAMES else super().attribute(name)
 
     def recompile(self, dispatcher: Any) -> None:

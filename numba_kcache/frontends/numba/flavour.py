@@ -28,7 +28,7 @@ from .value import AlwaysRefused, Refused, Trust, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
-    from ...model import LinkInput
+    from ...model import LinkInput, Target
 
 
 class Jitted(NamedTuple):
@@ -80,7 +80,7 @@ def is_a(value: Any, *places: tuple[str, str]) -> bool:
     return False
 
 
-def _on_device(dispatcher: Any) -> Any:
+def on_device(dispatcher: Any) -> Any:
     """The dispatcher that a kernel calls: for that of `njit`, the CUDA dispatcher that Numba made at its first use."""
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
@@ -96,10 +96,10 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
 def signature_read(dispatcher: Any) -> Any:
     """The `inspect.Signature` that a device function's dispatcher read when it was made, if its parameters or defaults
     are not those of the function now; None otherwise."""
-    pysig = getattr(getattr(_on_device(dispatcher), "_compiler", None), "pysig", None)
+    pysig = getattr(getattr(on_device(dispatcher), "_compiler", None), "pysig", None)
     if pysig is None:
         return None
-    function = _on_device(dispatcher).py_func
+    function = on_device(dispatcher).py_func
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
     is_same = defaults == [*map(id, function.__defaults__ or ())]
@@ -123,6 +123,8 @@ class Flavour(Registries):
     `code_environment` and `linked_headers` raise `Refused`.
 
     Attributes:
+        kind: The kind of its kernels.
+        room: Prefix of the names of its modules `compile` and `dispatcher`.
         stateful: Modules of these packages, and objects in them, whose results depend on more than their arguments.
         config: The module with its settings.
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
@@ -133,7 +135,7 @@ class Flavour(Registries):
         surface_parts, compiler_parts, linker_parts: The undocumented names that are used from each module (parts).
         parameters: Parameters that functions among them take.
         methods: Undocumented attributes of its class of dispatchers.
-        device_readers: Functions that return the current device while it compiles.
+        device_readers: Functions and methods that return the current device while it compiles.
         array_codes, array_letters: The parameters of an array: type codes of those before shape and strides, and the
             letters of all (launch.typed).
         is_complex_whole: Whether a complex number is one parameter.
@@ -142,6 +144,8 @@ class Flavour(Registries):
         trust: Makes the record of modules for one fingerprint.
     """
 
+    kind: str
+    room: str
     stateful: frozenset[str]
     config: str
     dispatchers: tuple[Place, ...]
@@ -174,8 +178,25 @@ class Flavour(Registries):
     def check_version(self) -> None:
         """Raise `unsuitable` if it is of a version that is too old."""
 
-    def device_answer(self, cc: tuple[int, int], *given: Any, **named: Any) -> Any:
+    def part(self, name: str) -> Any:
+        """A module of this Numba alone."""
+        return import_module(f".{self.room}_{name}", __package__)
+
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """The compute capability of the device that a compile assumes.
+
+        Args:
+            target: The target of the linked code.
+            generated: The target that the kernel's own code is generated for.
+        """
+        raise NotImplementedError
+
+    def device_answer(self, cc: tuple[Any, ...], *given: Any, **named: Any) -> Any:
         """The result of one of `device_readers` for a device of this compute capability."""
+        raise NotImplementedError
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again; `result` is that of the last compile."""
         raise NotImplementedError
 
     def other_codes(self, kind: Any) -> tuple[str, ...]:
@@ -207,7 +228,7 @@ class Flavour(Registries):
 
     def python_function(self, value: Any) -> Any:
         """The function under a decorator of Numba's; None for other objects."""
-        return _on_device(value).py_func if self.is_dispatcher(value) else None
+        return on_device(value).py_func if self.is_dispatcher(value) else None
 
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
         """The options of a dispatcher; for a device function also its given signatures, to which arguments are cast.

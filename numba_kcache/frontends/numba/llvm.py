@@ -25,7 +25,7 @@ from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
 from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_c_contiguous, is_exported, is_immutable
 from ...launch.launcher import memory_of
-from ...model import LinkInput
+from ...model import LinkInput, Target
 from ...settings import working_directory
 from .. import Variant
 from .arguments import Signature
@@ -50,9 +50,17 @@ _OF_TOOLKIT = {
 """Settings whose default depends on the toolkit, and the name of that default in `numba.cuda.debuginfo`."""
 
 
+DECORATOR_OPTIONS = (
+    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
+    "shared_memory_carveout", "extensions",
+)  # fmt: skip
+"""Options of `cuda.jit` for a kernel."""
+
+
 class LlvmFlavour(Flavour):
     """numba-cuda, which lowers to LLVM IR."""
 
+    kind, room = "numba", "llvm"
     packages = frozenset({"numba", HOME, "numba_cuda", "numpy", "llvmlite"})
     stateful = OF_NUMPY | {
         *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
@@ -75,32 +83,38 @@ class LlvmFlavour(Flavour):
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (
         (f"{HOME}.decorators", "_validate_shared_memory_carveout"),
-        (f"{HOME}.dispatcher", "CUDADispatcher NullCache _Kernel reshape_funcs"),
+        (f"{HOME}.dispatcher", "CUDADispatcher NullCache _Kernel"),
     )
     compiler_parts = (
-        (f"{HOME}.compiler", "compile_cuda kernel_fixup"),
-        (f"{HOME}.cudadrv.nvvm", "set_launch_bounds"),
         (f"{HOME}.descriptor", "cuda_target"),
         (_NRT, "NRT_LIBRARY"),
-        (f"{HOME}.cudadrv.libs", "get_cudalib"),
         (f"{HOME}.np.arrayobj", ""),  # numba-cuda 0.30 reads functions of NumPy that NumPy 2.5 has not
     )
     linker_parts = (
         (f"{HOME}.cuda_paths", "get_cuda_paths"),
         (_NRT, "get_include"),
     )
-    parameters = ((
-        "compile_cuda", "pyfunc return_type args debug lineinfo forceinline fastmath nvvm_options cc max_registers lto"
-    ),)  # fmt: skip
-    device_readers = tuple((f"{HOME}.{name}", "get_current_device") for name in ("dispatcher", "compiler", "api"))
+    parameters = (("_Kernel", f"py_func argtypes {' '.join(DECORATOR_OPTIONS)}"),)
+    device_readers = (
+        *((f"{HOME}.{name}", "get_current_device") for name in ("dispatcher", "compiler", "api")),
+        (f"{HOME}.codegen", "CUDACodeLibrary._ensure_cc"),
+    )
     array_codes = ("u8", "u8", "i8", "i8", "u8")
     array_letters = "00niasb"  # meminfo, parent, items, item size, address
     name = "numba-cuda"
     hint = "pip install 'numba-kcache[numba]'"
 
-    def device_answer(self, cc: tuple[int, int], *_given: Any, **_named: Any) -> Any:
-        """A device with this compute capability."""
-        return SimpleNamespace(compute_capability=cc)
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """That of the code's own target, since linking is done here."""
+        return *generated.cc, generated.suffix
+
+    def device_answer(self, cc: tuple[Any, ...], library: Any = None, asked: Any = None) -> Any:
+        """A device with this compute capability; for a code library, the one that was asked for, or this one."""
+        return SimpleNamespace(compute_capability=cc[:2]) if library is None else asked or cc
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again."""
+        dispatcher.compile_device(types, result.signature.return_type)
 
     def fill_registries(self, parts: Any) -> None:
         """Make Numba fill its registries, as its first compile does."""
@@ -222,12 +236,6 @@ def _is_own_link(link: Any) -> bool:
     return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
 
 
-DECORATOR_OPTIONS = (
-    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
-    "shared_memory_carveout", "extensions",
-)  # fmt: skip
-"""Options of `cuda.jit` for a kernel."""
-
 _TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 
 _NOT_SIMULATED = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "launch_bounds"}
@@ -237,8 +245,7 @@ _NOT_SIMULATED = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "
 class NumbaDefinition(PythonDefinition):
     """A Python function or a dispatcher of `cuda.jit` as a kernel."""
 
-    kind = "numba"
-    room = "llvm"
+    kind = NUMBA.kind
     flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
     _simulated: Any = None
@@ -323,12 +330,12 @@ class NumbaResolutions(PythonResolutions):
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall
-        found: int = self.definition.part("dispatcher").block_size(self, arguments, shared_bytes)
+        found: int = self.definition.flavour.part("dispatcher").block_size(self, arguments, shared_bytes)
         return found
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of Numba's dispatcher, or of the simulator's."""
-        if is_simulated() and name in self.definition.part("dispatcher").NAMES:
+        if is_simulated() and name in self.definition.flavour.part("dispatcher").NAMES:
             return getattr(self.definition.simulated, name)
         return super().attribute(name)
 

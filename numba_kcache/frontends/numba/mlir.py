@@ -73,6 +73,7 @@ _OWN = (f"{PACKAGE}.decorators",)
 class MlirFlavour(Flavour):
     """numba-cuda-mlir, which lowers to MLIR."""
 
+    kind = room = "mlir"
     packages = frozenset({PACKAGE, "numpy"})
     stateful = OF_NUMPY | {
         *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
@@ -149,7 +150,15 @@ class MlirFlavour(Flavour):
         if tuple(int(each) for each in version.split(".")[:3] if each.isdecimal()) < (0, 5, 4):
             raise self.unsuitable(f"is of version {version}")
 
-    def device_answer(self, cc: tuple[int, int], as_type: type = str, **_named: Any) -> Any:
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """That of the linked code: numba-cuda-mlir links for the first device, whatever the target."""
+        return target.cc
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again."""
+        dispatcher._compile_as_device_callee(types)
+
+    def device_answer(self, cc: tuple[Any, ...], as_type: type = str, **_named: Any) -> Any:
         """The compute capability, as text or numbers."""
         return cc if as_type is tuple else f"sm_{cc[0]}{cc[1]}"
 
@@ -369,8 +378,7 @@ class MlirDefinition(PythonDefinition):
         is_bound: Whether it takes fixed signatures, to which arguments are cast.
     """
 
-    kind = "mlir"
-    room = "mlir"
+    kind = MLIR.kind
     flavour = MLIR
     decorator_options = DECORATOR_OPTIONS
     takes_cluster = True
