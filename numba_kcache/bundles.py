@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .engine import Session
-from .engine.arrival import arrived, refusal_of
+from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
 from .headers.lookup import without_stats
 from .kernel.verbs import require_directory

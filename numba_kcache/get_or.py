@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, shorten
 from .frontends import define
-from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
+from .frontends.repeats import CROWDED, Kernels, call_of, written
 from .kernel import Kernel
 from .launch import current_device, is_device_current
+from .model import copied
 
 if TYPE_CHECKING:  # not needed at run time
     from typing import Unpack

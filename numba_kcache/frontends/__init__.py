@@ -25,14 +25,13 @@ from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution, RunsUncached, Session, checked_cache, process_session
+from ..engine import Request, RunsUncached, Session, checked_cache, process_session
 from ..errors import (
     CodeRefusedError,
     FrozenCacheError,
     KCacheError,
     LaunchConfigError,
     OptionError,
-    UncacheableError,
     UnknownTargetError,
     shorten,
     shortening,
@@ -53,7 +52,18 @@ from ..launch import (
     stream_handle,
 )
 from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
-from ..model import Artifact, Choice, Entry, Event, EventKind, Protocol, Target, choose_for_device, read_arch
+from ..model import (
+    Artifact,
+    Choice,
+    Entry,
+    Event,
+    EventKind,
+    Protocol,
+    Resolution,
+    Target,
+    choose_for_device,
+    read_arch,
+)
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -308,7 +318,7 @@ class Definition:
         """
         request = self.request(_ANY_TARGET, None, self.any_variant)
         if request.uncacheable:
-            raise UncacheableError(f"cannot cache {self.label}", request.uncacheable)
+            raise request.refusal(request.uncacheable)
         return tuple(each for each in request.components if each.name not in OF_ONE_REQUEST)
 
     # -- launches -----------------------------------------------------------------------------------

@@ -108,13 +108,6 @@ def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: s
         return None
 
 
-def copied(value: Any) -> Any:
-    """Copy lists and mappings, so that a later change by the caller does not change the kernel."""
-    if isinstance(value, Mapping):
-        return {name: copied(each) for name, each in value.items()}
-    return [copied(each) for each in value] if isinstance(value, list) else value
-
-
 def _frozen(value: Any) -> Hashable:
     kind = type(value)
     if kind in PLAIN:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution
+from ..engine import Request
 from ..errors import shorten, shortening
 from ..frontends import Definition, Launches, Variant, define
 from ..keys import Component
 from ..launch import current_device, launch_shape
-from ..model import Artifact, Entry, Target, ptx_target, read_arch
+from ..model import Artifact, Entry, Resolution, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
     from typing import Unpack, overload

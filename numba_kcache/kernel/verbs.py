@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine import STORING, Lookup
-from ..errors import KCacheError, LaunchError, OptionError, UncacheableError
+from ..engine import Lookup
+from ..errors import KCacheError, LaunchError, OptionError
 from ..model import Artifact, Choice, ptx_target
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
             kernel._definition.check_target(target)
             request = kernel._request(target, variant)
             if request.uncacheable:
-                raise UncacheableError(f"cannot cache {request.label}", request.uncacheable)
+                raise request.refusal(request.uncacheable)
             if request.covered:
                 from ..observe.log import INFO, record
 
                 record(INFO, f"depends= of {request.label} represents: {', '.join(request.covered)}")
             found = kernel._exactly(target, variant)
             if found.uncacheable:
-                raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
+                raise request.refusal(found.uncacheable)
             require_directory(kernel._session(), f"store {request.label}", found.key)
 
 
@@ -121,7 +121,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
     Raises:
         KCacheError: A directory was configured and cannot be used.
     """
-    is_configured = cache.settings.directory is not None and cache.settings.mode in STORING
+    is_configured = cache.settings.directory is not None and cache.stores
     if not is_configured or not cache.local.directory:
         return
     if key and cache.local.has(key):

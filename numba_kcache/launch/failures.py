@@ -10,11 +10,14 @@ Source      CUDA driver API, `CUresult`.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, CodeRefusedError, LaunchError
 from ..model import Target
-from . import Dim3, ParameterSlot, bindings
+from . import Dim3, bindings
+
+if TYPE_CHECKING:
+    from .launcher import ParameterSlot
 
 _SHOWN_LENGTH = 60
 _HINTS = {

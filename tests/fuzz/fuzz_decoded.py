@@ -33,7 +33,7 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine.arrival import arrived
+from numba_kcache.engine import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
 from numba_kcache.explanation.report import facts_of

@@ -46,7 +46,7 @@ def words_of(kind: Any, value: Any) -> bytes:
     for size in sizes:
         places.append(Parameter(offset, size, "?"))
         offset += size
-    return struct.pack(struct_format(laid_out((kind,), places)), *slot_of(NUMBA, kind).settle(value, 0, None))
+    return struct.pack(struct_format(laid_out((kind,), places)), *slot_of(NUMBA, kind).settle(value, None))
 
 
 def laid_out(kinds: Any, found: Any) -> Any:
@@ -131,7 +131,7 @@ def test_array_of_jax_is_typed_without_its_export() -> None:
 def test_value_of_another_class_is_handed_on(value: Any) -> None:
     """A kernel for int64 takes ints of 64 bits: Numba types a larger one otherwise, and compiles for each class."""
     with pytest.raises(OtherTypes):
-        slot_of(NUMBA, types.int64).settle(value, 0, None)
+        slot_of(NUMBA, types.int64).settle(value, None)
 
 
 def test_what_is_not_common_is_left_to_numba() -> None:

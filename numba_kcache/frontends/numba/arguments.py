@@ -298,7 +298,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
     numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
     least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
 
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> tuple[Any, ...]:
         try:
             number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
             fits = letter not in "iu" or least <= number < beyond
@@ -309,7 +309,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
                 f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
                 "convert it, or change the signature",
             )  # fmt: skip
-        found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
+        found: tuple[Any, ...] = exact.settle(numpy_class(number), call)
         return found
 
     return SettledSlot(settle)

@@ -18,10 +18,10 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, RunsUncached, Session, declared
+from ...engine import Request, RunsUncached, Session
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
-from ...model import Artifact, Choice, Target
+from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
 from .. import COMMON_OPTIONS, Definition, Resolutions, Variant
 from .arguments import TypedLauncher, make_launcher, signature_component
@@ -306,7 +306,7 @@ class PythonResolutions(Resolutions):
         self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
         if self.definition.options.get("signature"):
-            declared[id(self)] = self
+            Session.declared[id(self)] = self
 
     def ahead(self, target: Target) -> Sequence[Any]:
         """Functions that resolve its own signatures for a device, without those resolved or being resolved."""

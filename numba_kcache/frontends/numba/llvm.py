@@ -23,16 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
-from ...launch import (
-    NUMPY_NAMES,
-    LaunchShape,
-    Unfit,
-    element_of_dtype,
-    is_c_contiguous,
-    is_exported,
-    is_immutable,
-    memory_of,
-)
+from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_c_contiguous, is_exported, is_immutable
+from ...launch.launcher import memory_of
 from ...model import LinkInput, Target
 from ...settings import working_directory
 from .. import Variant

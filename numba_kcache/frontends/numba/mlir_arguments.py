@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch import Call, Memory, Slot, Unfit, is_exported, memory_of
+from ...launch import Call, Memory, Slot, Unfit, is_exported
+from ...launch.launcher import memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
 from .arguments import LightType, SettledSlot, codes_of, slot_of
@@ -112,7 +113,7 @@ class MlirArraySlot(ArraySlot):
         super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
         self.launcher: TypedLauncher = launcher
 
-    def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -120,8 +121,6 @@ class MlirArraySlot(ArraySlot):
         """
         memory = self.read_own(value)
         if memory is None:
-            if call is None:
-                raise OtherTypes
             found = _memory_of(value, call)
             if found is None and type(self.kind) is LightType:
                 raise OtherTypes
@@ -242,14 +241,14 @@ def _refuse() -> Any:
 
 
 def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> tuple[Any, ...]:
         if not isinstance(value, tuple) or len(value) != len(slots):
             raise OtherTypes
         if getattr(kind, "instance_class", type(value)) is not type(value):
             raise OtherTypes
         found: list[Any] = []
         for slot, each in zip(slots, value, strict=True):
-            found += slot.settle(each, stream_id, call)
+            found += slot.settle(each, call)
         return tuple(found)
 
     return SettledSlot(settle)
@@ -258,12 +257,12 @@ def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
 def _record_slot(flavour: Flavour, kind: Any) -> Slot:
     parts = surface(flavour)
 
-    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> tuple[Any, ...]:
         if isinstance(value, parts.DeviceRecord):
             if parts.typeof(value) != kind:
                 raise OtherTypes
             return (value.gpu_data.device_ctypes_pointer.value,)
-        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind:
             raise OtherTypes
         return (copied(flavour, value, call)[0],)
 
@@ -271,4 +270,4 @@ def _record_slot(flavour: Flavour, kind: Any) -> Slot:
 
 
 def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
-    return SettledSlot(lambda value, _stream_id, _call: values_of(value))
+    return SettledSlot(lambda value, _call: values_of(value))
