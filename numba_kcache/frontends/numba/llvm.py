@@ -26,16 +26,15 @@ from ...keys import Component, component
 from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_c_contiguous, is_exported, is_immutable
 from ...launch.launcher import memory_of
 from ...model import LinkInput, Target
-from ...settings import working_directory
 from .. import Variant
 from .arguments import Signature
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
+from .flavour import Declared, External, Flavour, is_a, surface
 from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
-    from ...headers.roots import HeaderSearch
+    pass
 
 
 HOME = "numba.cuda"
@@ -163,35 +162,6 @@ class LlvmFlavour(Flavour):
         except (AttributeError, KeyError, TypeError, ValueError):
             raise AlwaysRefused("its declaration cannot be read") from None
         return External(value.name, str(value.sig), abi, cooperative, links)
-
-    def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that Numba may add.
-
-        Args:
-            links: Link inputs of the kernel and its callees.
-            has_lines: Whether the kernel has line tables; its link inputs have none.
-
-        Raises:
-            Refused: They cannot be keyed.
-        """
-        texts = [each for each in links if each.kind == "cu"]
-        own = self.linked_runtime()
-        if not texts and own is None:
-            return None
-        from .objects import check_texts
-
-        asking = check_texts(texts)
-        if own is None and not asking:
-            return None
-        from ...headers.roots import HeaderSearch
-
-        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
-        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
-        texts += filter(None, (own,))
-        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
-        is_working = not all(each.folder for each in texts)
-        toolkit = "llvm_include_dirs", functools.partial(toolkit_dirs, self)
-        return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
 
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
         """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
