@@ -15,12 +15,11 @@ Method      One slot per argument. An argument takes these parameters of the cub
             With numba-cuda-mlir (mlir_arguments) also
 
                 datetime, timedelta the count of its units
-                record              the address of a copy on the device
                 tuple               the parameters of its members
                 None                nothing
 
 Not here    Arrays of numba-cuda-mlir (mlir_arguments). What a Numba launches by its own code (llvm_dispatcher,
-            mlir_dispatcher): host arrays, records and tuples of numba-cuda, enums, pointers, texts, functions,
+            mlir_dispatcher): host arrays, records, tuples of numba-cuda, enums, pointers, texts, functions,
             extensions, debug kernels.
 Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
             aligned to their size. numba-cuda 0.30.4: `_Kernel._prepare_args`. numba-cuda-mlir 0.6.0, cext/launcher of

@@ -408,10 +408,10 @@ class Flavour(Registries):
 
 
 _OF_HOME = (
-    ("types", "Array Integer Float Complex Boolean BaseTuple Record NoneType"),
+    ("types", "Array Integer Float Complex Boolean BaseTuple NoneType"),
     ("typing.typeof", "typeof"),
     ("typing", "signature"),
-    ("cudadrv.devicearray", "DeviceNDArray DeviceRecord"),
+    ("cudadrv.devicearray", "DeviceNDArray"),
     ("np.numpy_support", "as_dtype from_dtype"),
     ("core.compiler_lock", "global_compiler_lock"),
     ("cudadrv.devices", "get_context"),

@@ -108,7 +108,6 @@ class MlirFlavour(Flavour):
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (
         (PACKAGE, ""),
-        (f"{HOME}.args", "ArgHint InOut"),
         (DISPATCHERS, "MLIRDispatcher mlir_target _compile_arg_types _extensions_use_launch_config"),
         (f"{PACKAGE}.cuda", "as_cuda_array"),
         (f"{PACKAGE}.decorators", "verify_target_options"),
