@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
-from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_c_contiguous, is_exported, is_immutable
+from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_exported, is_immutable
 from ...launch.launcher import memory_of
 from ...model import LinkInput, Target
 from .. import Variant
-from .arguments import Signature
+from .arguments import Signature, array_type
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
 from .flavour import Declared, External, Flavour, is_a, surface
@@ -219,19 +219,16 @@ class NumbaDefinition(PythonDefinition):
     kind = NUMBA.kind
     flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
-    _simulated: Any = None
 
-    @property
+    @functools.cached_property
     def simulated(self) -> Any:
         """The kernel of Numba's simulator for this function; one made by its own `cuda.jit` is returned unchanged."""
         if hasattr(self.thing, "py_func"):
             return self.thing
-        if self._simulated is None:
-            from numba import cuda
+        from numba import cuda
 
-            options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.subject)
-        return self._simulated
+        options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
+        return cuda.jit(**options)(self.subject)
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""
@@ -317,7 +314,7 @@ def _type_of_others(value: Any) -> Any:
     As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
     if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
-        return _array_type(element, value.ndim, "C", True)
+        return array_type(NUMBA, element, value.ndim, "C", True)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:
@@ -326,15 +323,7 @@ def _type_of_others(value: Any) -> Any:
         return None
     if memory is None or memory.element not in _TYPED:
         return None
-    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
-
-
-@functools.lru_cache(maxsize=256)
-def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
-    import numpy
-
-    parts = surface(NUMBA)
-    return parts.Array(parts.from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
+    return array_type(NUMBA, memory.element, len(memory.shape), NUMBA.layout_of(memory), memory.readonly)
 
 
 @functools.cache

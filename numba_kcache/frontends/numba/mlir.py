@@ -113,7 +113,7 @@ class MlirFlavour(Flavour):
         (f"{PACKAGE}.decorators", "verify_target_options"),
         (f"{PACKAGE}.compiler", "CompileResult CodeLibrary"),
         (f"{PACKAGE}.caching", "MLIRCache CachedCompileResult NullCache"),
-        (f"{PACKAGE}._whole_function_planners", "_planner_registry"),
+        (f"{PACKAGE}._whole_function_planners", "_planner_registry"),  # see has_planners
         (f"{PACKAGE}.lowering_utilities.type_conversions", "to_numba_type"),
     )
     compiler_parts = (
@@ -359,7 +359,6 @@ class MlirDefinition(PythonDefinition):
         self.asked = _asked_targets(thing)
         self.is_bound = not getattr(thing, "_can_compile", True)
         self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
-        self._annotated: tuple[Any, ...] | None = None
 
     def native(self, device: Target) -> Target:
         """The device's compute capability without architecture-specific features, as numba-cuda-mlir compiles."""
@@ -395,15 +394,13 @@ class MlirDefinition(PythonDefinition):
             found[code.co_argcount :] = [parts.types.StarArgTuple.from_types(rest)]
         return Signature(found)
 
-    @property
+    @functools.cached_property
     def annotated(self) -> tuple[Any, ...]:
         """The type in each parameter's annotation; None if that is not a type."""
-        if self._annotated is None:
-            annotations = self.function.__annotations__
-            names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
-            found = [_annotation(self.function, name) if name in annotations else None for name in names]
-            self._annotated = tuple(found) if any(each is not None for each in found) else ()
-        return self._annotated
+        annotations, code = self.function.__annotations__, self.function.__code__
+        names = code.co_varnames[: code.co_argcount] if annotations else ()
+        found = [_annotation(self.function, name) if name in annotations else None for name in names]
+        return tuple(found) if any(each is not None for each in found) else ()
 
     # -- launches -----------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ Not here    Numbers, and launchers (arguments). Host arrays and records, which n
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,18 +15,11 @@ from ...launch import Call, Memory, Slot, Unfit, is_exported
 from ...launch.launcher import memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
-from .arguments import LightType, SettledSlot, codes_of, slot_of
+from .arguments import TYPE_NAMES, LightType, SettledSlot, array_type, codes_of, slot_of
 from .flavour import Flavour, surface
 
 if TYPE_CHECKING:
     from .arguments import TypedLauncher
-
-_NAMES = {
-    "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
-    "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64",
-    "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
-}  # fmt: skip
-"""The name of numba-cuda-mlir's type for each type code of an element (`model`)."""
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -51,7 +43,7 @@ def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
         memory = memory_of(value)
     except Unfit as unfit:
         raise ValueError(f"cannot type a {kind.__module__}.{kind.__qualname__}: {unfit.why}") from unfit
-    return None if memory is None or memory.element not in _NAMES else (memory, None)
+    return None if memory is None or memory.element not in TYPE_NAMES else (memory, None)
 
 
 def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
@@ -60,19 +52,12 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     from ...launch.dlpack import borrow
 
     found = borrow(value, 0 if call is None else call.handle)
-    return None if found is None or found[0].element not in _NAMES else found
+    return None if found is None or found[0].element not in TYPE_NAMES else found
 
 
 def _type_of_memory(flavour: Flavour, memory: Memory) -> Any:
     layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
-    return _array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
-
-
-@functools.cache
-def _array_type(flavour: Flavour, element: str, ndim: int, layout: str, readonly: bool) -> Any:
-    types = surface(flavour).types
-    dtype = getattr(types, _NAMES[element], None)
-    return None if dtype is None else types.Array(dtype, ndim, layout, readonly=readonly)
+    return array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
@@ -151,7 +136,7 @@ class MlirArraySlot(ArraySlot):
 def _element_of(flavour: Flavour, dtype: Any) -> str:
     """The type code of an element; "" for a rarer one."""
     types = surface(flavour).types
-    for code, name in _NAMES.items():  # types are interned, so that identity suffices
+    for code, name in TYPE_NAMES.items():  # types are interned, so that identity suffices
         if getattr(types, name, None) is dtype:
             return code
     return ""

@@ -244,10 +244,6 @@ class InstalledLaunches(Launches):
     _resolutions: InstalledResolutions
     _zero = 0  # numba-cuda-mlir's default stream
 
-    def __init__(self, definition: InstalledDefinition) -> None:
-        super().__init__(definition)
-        self._planners = surface(MLIR)._planner_registry
-
     @property
     def resolutions(self) -> MlirResolutions:
         """The artifacts of the dispatcher."""
@@ -256,7 +252,7 @@ class InstalledLaunches(Launches):
     def takes(self, config: Any) -> bool:
         """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
         dispatcher = self._resolutions.dispatcher
-        is_plain = dispatcher._can_compile and not dispatcher.extensions and not self._planners.has_planners
+        is_plain = dispatcher._can_compile and not dispatcher.extensions
         return is_plain and type(config) is tuple and len(config) in (2, 3, 4)
 
     def _bind(self, config: Any) -> Launch:
