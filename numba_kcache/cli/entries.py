@@ -303,7 +303,7 @@ def _moved(way: str, moved: Any) -> Result:
 
 @verb(argument("file", help="where to write it; - for standard output", metavar="FILE.html"))
 def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Write an HTML report about the cache, with charts.
+    """Write an HTML report about the cache.
 
     It shows the time saved on each day, hits, misses and their reasons, the kernels that cost most, sizes and
     evictions. The file is complete in itself and loads nothing from the network.

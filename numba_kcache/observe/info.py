@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, counted, entries_text, html, html_table, reason_text, seconds_text, shows_text
+from .text import aligned, bytes_text, counted, entries_text, reason_text, seconds_text, shows_text
 
 
 @shows_text
@@ -101,14 +101,10 @@ class CacheInfo(NamedTuple):
         return {**self._asdict(), "tiers": tuple(each._asdict() for each in self.tiers), **derived}
 
     def __str__(self) -> str:
-        lines = [*aligned(self._rows()), *(f"hint: {text}" for text in self.advice)]
+        lines = [*aligned(self.rows()), *(f"hint: {text}" for text in self.advice)]
         return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
-    def _repr_html_(self) -> str:
-        hints = "".join(f"<p>{html(text)}</p>" for text in self.advice)
-        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self._rows()) + hints
-
-    def _rows(self) -> Sequence[tuple[str, str]]:
+    def rows(self) -> Sequence[tuple[str, str]]:
         """Name and text of each row of the table."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
         waited = f", {self.waited} waited for" if self.waited else ""

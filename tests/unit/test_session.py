@@ -586,8 +586,8 @@ def test_info_is_a_value_that_prints_as_a_table(directory: Path) -> None:
     assert f"directory   {directory}" in text
     assert "hits        1 (50%)" in text
     assert "of 9.5 MiB" in text
-    assert html.startswith("<table>")
-    assert f"<td style='text-align:left'>{directory}</td>" in html
+    assert html.startswith("<pre>")
+    assert f"directory   {directory}\n" in html
 
 
 def test_html_escapes_the_directory(tmp_path: Path) -> None:
