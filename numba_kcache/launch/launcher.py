@@ -755,7 +755,7 @@ class Launcher:
         attributes: Concatenated launch attributes as the driver takes them; empty for a plain launch.
         relaunch: Called where this launcher cannot launch; see `Relaunch`.
         slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
-        debug_labels: Where each launch is waited for (`debugging`), the label of each argument in a message; else None.
+        debug_labels: Where each launch is waited for (`failures.watched`), the labels of the arguments; else None.
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
@@ -968,7 +968,7 @@ class Launcher:
         return True
 
     def _queue_watched(self, call: Call, values: list[Any]) -> bool:
-        from .debugging import watched
+        from .failures import watched
 
         queued: bool = watched(
             self.driver, call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,

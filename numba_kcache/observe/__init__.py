@@ -6,7 +6,7 @@ Promise     Emitting never raises, whatever a subscriber does. Each kind of trou
 Method      Counters are sums with names. A count for one key, reason, day or tier has that in its name:
             `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; they are summed
             like the others. A process's counts belong to the day (UTC) on which it saves them.
-Not here    Log lines (log), and the presentation of the sums (info, history, page).
+Not here    Log lines (log), and the presentation of the sums (info, page).
 """
 
 from __future__ import annotations

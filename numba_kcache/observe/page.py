@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .history import Day, History
-from .info import CacheInfo
+from .info import CacheInfo, Day, History
 from .text import bytes_text, html, reason_text, seconds_text
 
 _MOST_DAYS = 30
@@ -69,7 +68,7 @@ def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequen
         now_s: Time of the report, in seconds since the epoch.
     """
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now_s))
-    figures = (f"<div><dt>{name}</dt><dd>{html(text)}</dd></div>" for name, text in info.rows() if name not in _ABOVE)
+    figures = (f"<div><dt>{name}</dt><dd>{html(text)}</dd></div>" for name, text in info._rows() if name not in _ABOVE)
     parts = [
         "<h1>numba_kcache</h1>",
         f"<p>{html(info.directory or 'in memory')}, all processes since the cache began, as of {made}</p>",
