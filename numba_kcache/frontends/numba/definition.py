@@ -355,22 +355,21 @@ class PythonResolutions(Resolutions):
     def attribute(self, name: str) -> Any:
         """Read an attribute of the Numba's own dispatcher."""
         part = self.definition.flavour.part("dispatcher")
-        return part.attribute(self, name) if name in part.NAMES else super().attribute(name)
+        return part.dispatcher.attribute_of(self, name) if name in part.NAMES else super().attribute(name)
 
-    def recompile(self, dispatcher: Any) -> None:
-        """Recompile all signatures of a dispatcher from the current function and launch the new kernels."""
-        dispatcher.recompile()
-        if self.launches is not None:
-            self.launches.forget()
-
-    def flush(self) -> None:
-        """Read the function again at the next launch."""
-        self.resolved, self._uncached = {}, {}
+    def cache_of(self, dispatcher: Any, *, is_numbas: bool = False) -> Any:
+        """Make the cache of one of the Numba's dispatchers (`CacheOfDispatcher`)."""
+        part = self.definition.flavour.part("dispatcher")
+        return part.DispatcherCache(self, dispatcher, is_numbas=is_numbas)
 
     def forget(self) -> None:
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
-        self.flush()
+        self.resolved, self._uncached = {}, {}
+        if self.dispatcher is not None and self.dispatcher._can_compile:
+            self.dispatcher.overloads.clear()
+            if hasattr(self.dispatcher, "_clear"):  # numba-cuda has another table of them
+                self.dispatcher._clear()
 
 
 definitions: dict[str, Callable[[Any], Any]] = {}

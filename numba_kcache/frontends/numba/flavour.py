@@ -128,6 +128,7 @@ class Flavour(Registries):
         stateful: Modules of these packages, and objects in them, whose results depend on more than their arguments.
         config: The module with its settings.
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
+        own_cache: The class of caches that `cache=True` makes.
         code_modules: Modules whose functions decide about code; a program may have replaced some.
         without_code: Options that do not change code, repeat another option, or concern one compile only.
         libraries, distributions: Its compilers, as in `Request`.
@@ -149,6 +150,7 @@ class Flavour(Registries):
     stateful: frozenset[str]
     config: str
     dispatchers: tuple[Place, ...]
+    own_cache: str
     types: tuple[Place, ...]
     intrinsics: tuple[Place, ...]
     signatures: tuple[Place, ...]
@@ -409,7 +411,7 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     home = flavour.home
     found = gathered(flavour, (*flavour.surface_parts, *((f"{home}.{name}", names) for name, names in _OF_HOME)))
     found.types, found.config = sys.modules[f"{home}.types"], import_module(flavour.config)
-    found.Dispatcher = getattr(found, flavour.dispatchers[0][1])
+    found.Dispatcher, found.OwnCache = getattr(found, flavour.dispatchers[0][1]), getattr(found, flavour.own_cache)
     lacking = [name for name in flavour.methods.split() if not hasattr(found.Dispatcher, name)]
     if lacking:
         raise flavour.unsuitable(f"is of another version: its dispatcher has no {lacking[0]}")

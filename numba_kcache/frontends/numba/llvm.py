@@ -70,6 +70,7 @@ class LlvmFlavour(Flavour):
     config = f"{HOME}.core.config"
     searched = f"{HOME}.", "numba.core.imputils", "numba.core.typing.templates"
     dispatchers = ((f"{HOME}.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
+    own_cache = "CUDACache"
     types = (("numba.core.types", "Type"), (f"{HOME}.types", "Type"))
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic"))
     signatures = ((f"{HOME}.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature"))
@@ -83,7 +84,7 @@ class LlvmFlavour(Flavour):
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (
         (f"{HOME}.decorators", "_validate_shared_memory_carveout"),
-        (f"{HOME}.dispatcher", "CUDADispatcher NullCache _Kernel"),
+        (f"{HOME}.dispatcher", "CUDADispatcher CUDACache NullCache _Kernel"),
     )
     compiler_parts = (
         (f"{HOME}.descriptor", "cuda_target"),
@@ -312,12 +313,6 @@ class NumbaResolutions(PythonResolutions):
     """The artifacts of one Numba kernel."""
 
     definition: NumbaDefinition
-
-    def forget(self) -> None:
-        """Resolve again at the next launch. Running launches go on."""
-        super().forget()
-        if self.dispatcher is not None and self.dispatcher._can_compile:
-            self.dispatcher._reset_overloads()
 
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through Numba's own dispatcher, or its simulator, which has one stream."""

@@ -1,13 +1,9 @@
 """Numba's own dispatcher for a kernel, with this cache behind it and launch options that Numba lacks.
 
-Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options, and treats arguments as Numba
-            does. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
-            on every device, for kernels from the cache and for those that Numba compiled.
-Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. That of
-            `DispatcherCache` returns a complete kernel, from disk or compiled just now, so that Numba compiles only
-            kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
-            configuration; a callback of this module replaces it by a function that prepares the launch and calls
-            Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
+Promise     Arguments are treated as Numba does. The kernel's launch attributes, dynamic shared memory above 48 KiB and
+            `debug_launches` work too, on every device, for kernels from the cache and for those that Numba compiled.
+Method      Numba calls `launch` of an overload; that of a cached kernel prepares the launch and calls Numba's. A
+            cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
             `install()` replaces four methods of the dispatcher class: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
             `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
@@ -28,16 +24,16 @@ from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine import RunsUncached, process_session
-from ...errors import CodeRefusedError, CompileError, NoDeviceError
+from ...engine import process_session
+from ...errors import CodeRefusedError
 from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
 from ...model import Artifact, Entry, choose_for_device
 from . import dispatcher
-from .dispatcher import CacheOfDispatcher, Patch, launch_watched, read_signature_list, specialized
-from .flavour import surface
+from .arguments import Signature
+from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_watched, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
 NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
@@ -45,37 +41,22 @@ NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
 
 
 class DispatcherCache(CacheOfDispatcher):
-    """The cache of one of Numba's dispatchers, with the interface of Numba's caches.
+    """The cache of one of Numba's dispatchers, with the interface of Numba's caches."""
 
-    Args:
-        resolutions: Resolutions of the dispatcher's function and options.
-        dispatcher: The dispatcher that has this cache.
-        is_numbas: Whether the program uses Numba's own decorator, so that Numba raises errors in linked code itself.
-    """
+    def made(self, types: Signature, artifact: Artifact) -> Any:
+        """Make an object for `dispatcher.overloads`."""
+        overload, library = _classes()
+        load = functools.partial(self._load, types)
+        found = overload(self.dispatcher, types, artifact, library(self.dispatcher, types, artifact, load))
+        self.save_overload(types, found)
+        return found
 
-    def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
-        super().__init__(resolutions)
-        self.resolutions: NumbaResolutions = resolutions
-        self._dispatcher, self._is_numbas = dispatcher, is_numbas
+    def save_overload(self, _sig: Any, data: Any) -> None:
+        """Give a kernel the launch options, also one that Numba compiled itself, which must not be stored."""
+        if not self._is_numbas:
+            apply_options(data, self.resolutions.definition.launch_options or LaunchOptions())
 
-    def load_overload(self, sig: Any, _context: Any) -> Any:
-        """Return the complete kernel of a signature; None if Numba has to compile it."""
-        types = sig if isinstance(sig, tuple) else read_signature_list(NUMBA, sig)[0]
-        is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
-        try:
-            resolution = self.resolutions.for_device(current_device().target, types)
-        except (NoDeviceError, RunsUncached):
-            return None
-        except CompileError:
-            if self._is_numbas:
-                return None
-            raise
-        if resolution.source == "compiled" and not is_known:  # Numba counts every kernel returned here as a hit
-            self._dispatcher._cache_hits[sig] -= 1
-            self._dispatcher._cache_misses[sig] += 1
-        return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))
-
-    def _load(self, types: tuple[Any, ...]) -> LoadedKernel:
+    def _load(self, types: Signature) -> LoadedKernel:
         """Load the kernel on the current device, with its carveout.
 
         Raises:
@@ -85,6 +66,7 @@ class DispatcherCache(CacheOfDispatcher):
         device = current_device()
         found = self.resolutions.for_device(device.target, types)
         artifact, loader = found.artifact, self.resolutions.session().loader
+        loaded: LoadedKernel
         try:
             loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
         except CodeRefusedError as error:
@@ -96,11 +78,6 @@ class DispatcherCache(CacheOfDispatcher):
         if carveout is not None:
             loaded.prefer_shared(int(carveout))
         return loaded
-
-
-def attribute(resolutions: NumbaResolutions, name: str) -> Any:
-    """Read one of `NAMES` from the dispatcher."""
-    return dispatcher.attribute_of(resolutions, name, _dispatcher, _specialize)
 
 
 def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
@@ -116,14 +93,10 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
         LaunchConfigError, LaunchError: The device or an attribute does not allow it; a launch in debug mode failed.
     """
     check_interpreter()
-    definition, is_watched = resolutions.definition, resolutions.session().settings.debug_launches
-    options = definition.launch_options
-    configured = _dispatcher(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
-    if options or shape.shared_bytes or is_watched:
-        wanted = options or LaunchOptions()
-        configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, wanted))
+    definition = resolutions.definition
+    configured = dispatcher_of(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
     try:
-        if is_watched:
+        if resolutions.session().settings.debug_launches:
             launch_watched(configured, shape, stream, arguments, definition.function)
         else:
             configured(*arguments)
@@ -134,51 +107,9 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
 
 def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:
     """Ask Numba's own code for the block size at which most threads are resident."""
-    from_numba = _specialize(resolutions, *arguments).forall(1, 0, 0, shared_bytes)
+    made = specialized(dispatcher_of(resolutions), resolutions, arguments)
+    from_numba = made.forall(1, 0, 0, shared_bytes)
     return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
-
-
-def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
-    """Make a dispatcher of Numba's for exactly the types of these arguments."""
-    made = specialize(_dispatcher(resolutions), arguments, resolutions)
-    options = resolutions.definition.launch_options
-    if options:
-        for kernel in made.overloads.values():
-            apply_options(kernel, options)
-    return made
-
-
-def _dispatcher(resolutions: NumbaResolutions) -> Any:
-    """Numba's dispatcher of a kernel, made when Numba itself has to launch, compile or inspect it."""
-    declared, thing = resolutions.definition.declared, resolutions.definition.thing
-    parts = surface(NUMBA)
-    with parts.global_compiler_lock:
-        made = resolutions.dispatcher
-        if made is None:
-            made = parts.CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
-            made._cache = DispatcherCache(resolutions, made)
-            if not getattr(thing, "_can_compile", True):  # the user's dispatcher is restricted to given signatures
-                for types in thing.overloads:
-                    made.compile(types)
-                made.disable_compile()
-            resolutions.dispatcher = made
-    return made
-
-
-def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """Make what `dispatcher.specialize(*arguments)` makes, but with this cache, which Numba would drop."""
-    from numba.cuda.api import get_current_device
-
-    if dispatcher.specialized:
-        raise RuntimeError("Dispatcher already specialized")
-    key = get_current_device().compute_capability, tuple(dispatcher.typeof_pyval(each) for each in arguments)
-
-    def prepare(made: Any) -> None:
-        if resolutions is not None:
-            made._cache = DispatcherCache(resolutions, made)
-        made.compile(key[1])
-
-    return specialized(NUMBA, dispatcher, key, prepare)
 
 
 def apply_options(kernel: Any, options: LaunchOptions) -> None:
@@ -226,23 +157,6 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     handle = done(bindings().cuKernelGetFunction(int(function.handle)), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))
-
-
-Load = Callable[[], LoadedKernel]
-"""Returns the kernel, loaded on the current device."""
-
-
-def make_overload(dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> Any:
-    """Make an object for `dispatcher.overloads`.
-
-    Args:
-        dispatcher: A dispatcher of `cuda.jit`.
-        types: Numba types of the arguments.
-        artifact: The compiled kernel.
-        load: Loads it on the current device.
-    """
-    overload, library = _classes()
-    return overload(dispatcher, types, artifact, library(dispatcher, types, artifact, load))
 
 
 class _Exceptions:
@@ -303,7 +217,9 @@ def _classes() -> tuple[Any, Any]:
     class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
         """The code library of a kernel made from an artifact."""
 
-        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> None:
+        def __init__(
+            self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Callable[[], LoadedKernel]
+        ) -> None:
             entry = artifact.entries[0]
             super().__init__(None, entry.name, entry_name=entry.symbol)
             self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
@@ -354,7 +270,15 @@ def _classes() -> tuple[Any, Any]:
     return CachedOverload, CachedLibrary
 
 
-_patch = Patch(NUMBA)
+def _resolutions_of(dispatcher: Any) -> NumbaResolutions:
+    definition = NumbaDefinition(dispatcher, {})
+    assert definition.declared  # raises for a device function
+    return NumbaResolutions(
+        definition, process_session, functools.partial(choose_for_device, (), kernel=definition.name)
+    )
+
+
+_patch = Patch(NUMBA, _resolutions_of)
 
 
 restore = _patch.restore
@@ -364,24 +288,13 @@ def replace(home: Any, every_kernel: bool) -> None:
     """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel."""
     if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
         return
-    kind = home.CUDADispatcher
+    kind, _patch.every_kernel = home.CUDADispatcher, every_kernel
     original_compile: Callable[[Any, Any], Any] = kind.compile
-
-    def enable_caching(self: Any) -> None:
-        _patch.attached[self] = None
-        _attach(self)
+    original_call: Callable[[Any, Any, Any], Any] = kind.call
 
     def compile_signature(self: Any, sig: Any) -> Any:
-        wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
-        if wanted and isinstance(self._cache, (home.CUDACache, home.NullCache)):
-            _patch.attached[self] = self._cache
-            _attach(self)
+        _patch.resolutions(self)
         return original_compile(self, sig)
-
-    def specialize_cached(self: Any, *args: Any) -> Any:
-        return specialize(self, args, getattr(self._cache, "resolutions", None))
-
-    original_call: Callable[[Any, Any, Any], Any] = kind.call
 
     def call(self: Any, args: Any, launch_config: Any) -> None:
         if type(self._cache) is DispatcherCache:
@@ -390,17 +303,4 @@ def replace(home: Any, every_kernel: bool) -> None:
         else:
             original_call(self, args, launch_config)
 
-    methods = {
-        "call": call,
-        "enable_caching": enable_caching,
-        "compile": compile_signature,
-        "specialize": specialize_cached,
-    }
-    _patch.replace(kind, methods)
-
-
-def _attach(dispatcher: Any) -> None:
-    definition = NumbaDefinition(dispatcher, {})
-    choose = functools.partial(choose_for_device, (), kernel=definition.name)
-    resolutions = NumbaResolutions(definition, process_session, choose)
-    resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
+    _patch.replace(kind, {"call": call, "compile": compile_signature})

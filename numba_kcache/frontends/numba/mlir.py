@@ -83,6 +83,7 @@ class MlirFlavour(Flavour):
     config = f"{HOME}.core.config"
     searched = (f"{PACKAGE}.",)
     dispatchers = ((DISPATCHERS, "MLIRDispatcher"),)
+    own_cache = "MLIRCache"
     types = ((f"{HOME}.types", "Type"),)
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"),)
     signatures = ((f"{HOME}.typing.templates", "Signature"),)
@@ -553,8 +554,6 @@ class MlirResolutions(PythonResolutions):
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
         self.by_variant = {}
-        if self.dispatcher is not None and self.dispatcher._can_compile:
-            self.dispatcher.overloads.clear()
 
     def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """The default block size of numba-cuda-mlir."""
