@@ -159,10 +159,6 @@ class LoadedKernel:
         """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
-    def has_lost_its_context(self) -> bool:
-        """True if the kernel must be loaded again because its context was destroyed."""
-        return bool(self.module.has_lost_its_context())
-
     @property
     def numba_function(self) -> Any:
         """The function object for Numba's own launch code."""
