@@ -554,7 +554,7 @@ class Lookup:
         self._absent.clear()
 
     def _save_record(self, name: str, record: dict[str, Any]) -> None:
-        if self.stores and not self._is_explaining:
+        if self.stores:
             self.local.put_record(name, record)
 
     def _header_folder(self) -> str:
@@ -711,16 +711,13 @@ class Session(Lookup):
 
     def explain(self, request: Request, *, asks_why: bool = True) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
+        from copy import copy
+
         from .explain import explain
 
-        # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
-        before, self._is_explaining = self._is_explaining, True
-        self.toolchain.load = self.local.peek_record
-        try:
-            found = explain(self, request, asks_why=asks_why)
-        finally:
-            self._is_explaining = before
-            self.toolchain.load = self.local.get_record
+        reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
+        reader._is_explaining, reader.toolchain = True, self.toolchain.peeking(self.local.peek_record)
+        found = explain(reader, request, asks_why=asks_why)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------

@@ -16,8 +16,7 @@ from ..explanation.report import facts_of
 from ..model import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail
-from ..observe.history import history_of
-from ..observe.info import CacheInfo
+from ..observe.info import CacheInfo, history_of
 from ..observe.progress import shown_count
 from ..settings import size_bytes
 from ..store.listing import payload_records

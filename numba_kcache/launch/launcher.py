@@ -159,10 +159,6 @@ class LoadedKernel:
         """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
-    def has_lost_its_context(self) -> bool:
-        """True if the kernel must be loaded again because its context was destroyed."""
-        return bool(self.module.has_lost_its_context())
-
     @property
     def numba_function(self) -> Any:
         """The function object for Numba's own launch code."""
@@ -755,7 +751,7 @@ class Launcher:
         attributes: Concatenated launch attributes as the driver takes them; empty for a plain launch.
         relaunch: Called where this launcher cannot launch; see `Relaunch`.
         slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
-        debug_labels: Where each launch is waited for (`debugging`), the label of each argument in a message; else None.
+        debug_labels: Where each launch is waited for (`failures.watched`), the labels of the arguments; else None.
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
@@ -968,7 +964,7 @@ class Launcher:
         return True
 
     def _queue_watched(self, call: Call, values: list[Any]) -> bool:
-        from .debugging import watched
+        from .failures import watched
 
         queued: bool = watched(
             self.driver, call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,

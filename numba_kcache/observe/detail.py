@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import plain
 from ..model import BUILT, Artifact, Entry, NamedTuple
 from ..model.json_values import fits
-from .text import age_text, aligned, bytes_text, counted, html_table, seconds_text, shows_text
+from .text import age_text, aligned, bytes_text, counted, seconds_text, shows_text
 
 _MAX_VALUE = 160
 """Characters of one component that are shown; `.components` has all."""
@@ -105,6 +105,7 @@ class EntryDetail(NamedTuple):
         return "\n".join(map(plain, lines))
 
 
+@shows_text
 class EntryList(list[Any]):
     """Entries of a store (`store.listing.EntryInfo`), shown as a table."""
 
@@ -122,11 +123,8 @@ class EntryList(list[Any]):
             rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
         return rows
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return "\n".join(aligned([self.COLUMNS, *self.rows()], self.NUMBERS))
-
-    def _repr_html_(self) -> str:
-        return html_table(self.COLUMNS, self.rows(), self.NUMBERS)
 
 
 def _is_any(_value: object) -> bool:

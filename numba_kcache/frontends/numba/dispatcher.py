@@ -114,7 +114,7 @@ def launch_watched(
     configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
 ) -> None:
     """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
-    from ...launch.debugging import watched
+    from ...launch.failures import watched
 
     def queue() -> bool:
         configured(*arguments)
