@@ -235,9 +235,11 @@ class PythonDefinition(Definition):
             ArgumentError: There are too few or too many.
             ValueError, TypeError: Numba has no type for one.
         """
-        code, number = self.function.__code__, len(arguments)
-        if number != code.co_argcount:
-            if code.co_flags & CO_VARARGS or self.function.__defaults__:
+        code, complete = self.function.__code__, self.complete
+        arguments = complete(tuple(arguments)) if complete else arguments
+        number, takes_more = len(arguments), bool(code.co_flags & CO_VARARGS)
+        if number < code.co_argcount or (number > code.co_argcount and not (complete and takes_more)):
+            if complete is None and (takes_more or self.function.__defaults__):
                 return None
             names = ", ".join(code.co_varnames[: code.co_argcount])
             what = f"cannot launch {self.name} with {number} argument{'s' if number != 1 else ''}"

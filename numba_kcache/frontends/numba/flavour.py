@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from ...errors import ToolchainMissingError
 from ...keys import Component, Plain
 from ...launch import is_c_contiguous
 from ...model import NamedTuple
+from ...settings import working_directory
 from .configuration import Place, Registration, Registries, loaded
 from .value import AlwaysRefused, Refused, Trust, value_form
 
@@ -139,6 +140,8 @@ class Flavour(Registries):
         device_readers: Functions and methods that return the current device while it compiles.
         array_codes, array_letters: The parameters of an array: type codes of those before shape and strides, and the
             letters of all (launch.typed).
+        links_itself: Whether it compiles linked CUDA C++ itself: without the text's own folder, and with line tables if
+            the kernel has them.
         is_complex_whole: Whether a complex number is one parameter.
         array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
         name, hint: Its distribution, and how to install it.
@@ -167,6 +170,7 @@ class Flavour(Registries):
     device_readers: tuple[Place, ...]
     array_codes: tuple[str, ...]
     array_letters: str
+    links_itself = False
     is_complex_whole = False
     array_slot: Any = None
     name: str
@@ -291,14 +295,41 @@ class Flavour(Registries):
         """
         raise NotImplementedError
 
+    def linked_runtime(self) -> LinkInput | None:
+        """CUDA C++ of its runtime, which it links to kernels that need it; None if there is none."""
+        return None
+
     def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among the link inputs of a kernel and its callees.
+        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that may be added.
 
         Args:
-            links: The link inputs.
+            links: Link inputs of the kernel and its callees.
             has_lines: Whether the kernel has line tables.
+
+        Raises:
+            Refused: They cannot be keyed.
         """
-        raise NotImplementedError
+        texts, own = [each for each in links if each.kind == "cu"], self.linked_runtime()
+        if not texts and own is None:
+            return None
+        from .objects import check_texts
+
+        has_lines = has_lines and self.links_itself
+        if not check_texts(texts) and own is None and not has_lines:
+            return None
+        from ...headers.roots import HeaderSearch
+
+        if self.links_itself:
+            texts = [*dict.fromkeys(each._replace(folder="") for each in texts)]
+        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
+        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
+        texts += filter(None, (own,))
+        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
+        toolkit = f"{self.room}_include_dirs", partial(toolkit_dirs, self)
+        return HeaderSearch(
+            tuple(each.data for each in texts), tuple(folders), toolkit, has_lines=has_lines,
+            is_working=not all(each.folder for each in texts), is_edited=not self.links_itself,
+        )  # fmt: skip
 
     def intrinsic(self, value: Any) -> Registration | None:
         """The definition of an `@intrinsic`; None for other objects."""
@@ -377,10 +408,10 @@ class Flavour(Registries):
 
 
 _OF_HOME = (
-    ("types", "Array Integer Float Complex Boolean BaseTuple Record NoneType"),
+    ("types", "Array Integer Float Complex Boolean BaseTuple NoneType"),
     ("typing.typeof", "typeof"),
     ("typing", "signature"),
-    ("cudadrv.devicearray", "DeviceNDArray DeviceRecord"),
+    ("cudadrv.devicearray", "DeviceNDArray"),
     ("np.numpy_support", "as_dtype from_dtype"),
     ("core.compiler_lock", "global_compiler_lock"),
     ("cudadrv.devices", "get_context"),

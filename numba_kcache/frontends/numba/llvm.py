@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
-from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_c_contiguous, is_exported, is_immutable
+from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_exported, is_immutable
 from ...launch.launcher import memory_of
 from ...model import LinkInput, Target
-from ...settings import working_directory
 from .. import Variant
-from .arguments import Signature
+from .arguments import Signature, array_type
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
+from .flavour import Declared, External, Flavour, is_a, surface
 from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
-    from ...headers.roots import HeaderSearch
+    pass
 
 
 HOME = "numba.cuda"
@@ -164,35 +163,6 @@ class LlvmFlavour(Flavour):
             raise AlwaysRefused("its declaration cannot be read") from None
         return External(value.name, str(value.sig), abi, cooperative, links)
 
-    def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that Numba may add.
-
-        Args:
-            links: Link inputs of the kernel and its callees.
-            has_lines: Whether the kernel has line tables; its link inputs have none.
-
-        Raises:
-            Refused: They cannot be keyed.
-        """
-        texts = [each for each in links if each.kind == "cu"]
-        own = self.linked_runtime()
-        if not texts and own is None:
-            return None
-        from .objects import check_texts
-
-        asking = check_texts(texts)
-        if own is None and not asking:
-            return None
-        from ...headers.roots import HeaderSearch
-
-        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
-        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
-        texts += filter(None, (own,))
-        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
-        is_working = not all(each.folder for each in texts)
-        toolkit = "llvm_include_dirs", functools.partial(toolkit_dirs, self)
-        return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
-
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
         """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
 
@@ -249,19 +219,16 @@ class NumbaDefinition(PythonDefinition):
     kind = NUMBA.kind
     flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
-    _simulated: Any = None
 
-    @property
+    @functools.cached_property
     def simulated(self) -> Any:
         """The kernel of Numba's simulator for this function; one made by its own `cuda.jit` is returned unchanged."""
         if hasattr(self.thing, "py_func"):
             return self.thing
-        if self._simulated is None:
-            from numba import cuda
+        from numba import cuda
 
-            options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.subject)
-        return self._simulated
+        options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
+        return cuda.jit(**options)(self.subject)
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""
@@ -347,7 +314,7 @@ def _type_of_others(value: Any) -> Any:
     As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
     if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
-        return _array_type(element, value.ndim, "C", True)
+        return array_type(NUMBA, element, value.ndim, "C", True)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:
@@ -356,15 +323,7 @@ def _type_of_others(value: Any) -> Any:
         return None
     if memory is None or memory.element not in _TYPED:
         return None
-    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
-
-
-@functools.lru_cache(maxsize=256)
-def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
-    import numpy
-
-    parts = surface(NUMBA)
-    return parts.Array(parts.from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
+    return array_type(NUMBA, memory.element, len(memory.shape), NUMBA.layout_of(memory), memory.readonly)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -45,9 +44,7 @@ class DispatcherCache(CacheOfDispatcher):
 
     def made(self, types: Signature, artifact: Artifact) -> Any:
         """Make an object for `dispatcher.overloads`."""
-        overload, library = _classes()
-        load = functools.partial(self._load, types)
-        found = overload(self.dispatcher, types, artifact, library(self.dispatcher, types, artifact, load))
+        found = _overload_class()(self.dispatcher, types, artifact, functools.partial(self._load, types))
         self.save_overload(types, found)
         return found
 
@@ -159,23 +156,22 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))
 
 
-class _Exceptions:
+def _exceptions(table: list[Any]) -> Any:
     """The exceptions of a debug kernel by code, with the interface of Numba's call helper."""
+    made = {
+        code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
+        for code, name, arguments, place in table
+    }
 
-    def __init__(self, table: list[Any]) -> None:
-        self._table = {
-            code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
-            for code, name, arguments, place in table
-        }
+    def get_exception(code: int) -> tuple[Any, Any, Any]:
+        return made.get(code, (SystemError, (f"unknown error {code} in native function",), None))
 
-    def get_exception(self, code: int) -> tuple[Any, Any, Any]:
-        unknown = SystemError, (f"unknown error {code} in native function",), None
-        return self._table.get(code, unknown)
+    return SimpleNamespace(get_exception=get_exception)
 
 
 @cache
-def _classes() -> tuple[Any, Any]:
-    """The two classes, defined once Numba is imported."""
+def _overload_class() -> Any:
+    """The class of overloads made from artifacts, defined once Numba is imported."""
     from cuda.core import ObjectCode
     from numba.cuda import types as numba_types
     from numba.cuda import typing
@@ -184,32 +180,36 @@ def _classes() -> tuple[Any, Any]:
     from numba.cuda.dispatcher import _Kernel
 
     class CachedOverload(_Kernel):  # type: ignore[misc]
-        """A kernel made from an artifact."""
+        """A kernel made from an artifact. An attribute that only a compile has is that of one made when it is read."""
 
-        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
-            known = artifact.attributes
-            self._codelibrary = library
+        def __init__(
+            self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Callable[[], LoadedKernel]
+        ) -> None:
+            known, self._options = artifact.attributes, dispatcher.targetoptions
             self.objectmode, self.entry_point = False, None
-            self.extensions = dispatcher.targetoptions.get("extensions") or ()
+            self.extensions = self._options.get("extensions") or ()
             self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
-            self.launch_bounds, self.launch_config_sensitive = dispatcher.targetoptions.get("launch_bounds"), False
+            self.launch_bounds, self.launch_config_sensitive = self._options.get("launch_bounds"), False
             self.entry_name = artifact.entries[0].symbol
             self.signature = typing.signature(numba_types.none, *types)
-            self.call_helper = _Exceptions(known.get("exceptions") or [])
+            self.call_helper = _exceptions(known.get("exceptions") or [])
+            self._codelibrary = CachedLibrary(self, artifact, load)
+
+        @functools.cached_property
+        def compiled(self) -> Any:
+            """The same kernel, compiled by Numba for inspection."""
+            links = list(self._options.get("link") or ())  # Numba appends to it
+            return _Kernel(self.py_func, self.argtypes, **{**self._options, "link": links})
 
         def __getattr__(self, name: str) -> Any:
-            """Read an attribute that only a compilation has from a newly compiled kernel."""
             if name.startswith("__"):
                 raise AttributeError(name)
-            return getattr(self._codelibrary.compiled, name)
+            return getattr(self.compiled, name)
 
         def __reduce__(self) -> Any:
-            return self._codelibrary.compiled.__reduce__()
-
-        type_annotation = property(attrgetter("_codelibrary.compiled.type_annotation"))
-        inspect_types = property(attrgetter("_codelibrary.compiled.inspect_types"))
+            return self.compiled.__reduce__()
 
         def bind(self) -> None:
             self._codelibrary.get_cufunc()
@@ -217,31 +217,15 @@ def _classes() -> tuple[Any, Any]:
     class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
         """The code library of a kernel made from an artifact."""
 
-        def __init__(
-            self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Callable[[], LoadedKernel]
-        ) -> None:
-            entry = artifact.entries[0]
-            super().__init__(None, entry.name, entry_name=entry.symbol)
-            self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
+        def __init__(self, overload: CachedOverload, artifact: Artifact, load: Callable[[], LoadedKernel]) -> None:
+            self._name, self._entry_name = artifact.entries[0].name, overload.entry_name
+            self._overload, self._artifact, self._load = overload, artifact, load
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
-            self._compiled: Any = None
-            self._finalized = True
-            self._lto = bool(dispatcher.targetoptions.get("lto"))
-            self.use_cooperative = bool(artifact.attributes.get("cooperative"))
 
-        get_ltoir = property(attrgetter("compiled._codelibrary.get_ltoir"))
-        get_lto_ptx = property(attrgetter("compiled._codelibrary.get_lto_ptx"))
-        llvm_strs = property(attrgetter("compiled._codelibrary.llvm_strs"))
-        modules = property(attrgetter("compiled._codelibrary.modules"))
-
-        @property
-        def compiled(self) -> Any:
-            """The same kernel, compiled by Numba for inspection."""
-            if self._compiled is None:
-                options = dict(self._dispatcher.targetoptions)
-                options["link"] = list(options.get("link") or ())  # Numba appends to it
-                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
-            return self._compiled
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self._overload.compiled.library, name)
 
         def get_cufunc(self) -> Any:
             ordinal = devices.get_context().device.id
@@ -254,12 +238,12 @@ def _classes() -> tuple[Any, Any]:
         def get_cubin(self, cc: Any = None) -> Any:
             if self._is_own(cc):
                 return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
-            return self.compiled._codelibrary.get_cubin(cc)
+            return super().get_cubin(cc)
 
         def get_asm_strs(self, cc: Any = None) -> Any:
             if self._is_own(cc) and self._artifact.ptx:
                 return [self._artifact.ptx.decode()]
-            return self.compiled._codelibrary.get_asm_strs(cc)
+            return super().get_asm_strs(cc)
 
         def get_linkerinfo(self, cc: Any) -> Any:
             return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
@@ -267,7 +251,7 @@ def _classes() -> tuple[Any, Any]:
         def _is_own(self, cc: Any) -> bool:
             return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc
 
-    return CachedOverload, CachedLibrary
+    return CachedOverload
 
 
 def _resolutions_of(dispatcher: Any) -> NumbaResolutions:

@@ -29,9 +29,10 @@ from .. import Launches, Variant
 from . import dispatcher
 from .arguments import Signature, TypedLauncher, codes_of
 from .compiled_code import assumed_device, compiler
+from .definition import CO_VARARGS
 from .dispatcher import CacheOfDispatcher, Patch, launch_watched, new_dispatcher
 from .flavour import surface
-from .mlir import MLIR, VARARGS, MlirDefinition, MlirResolutions, has_another_compile
+from .mlir import MLIR, MlirDefinition, MlirResolutions, has_another_compile
 
 NAMES = dispatcher.NAMES | {
     "inspect_ptx", "inspect_mlir", "inspect_mlir_optimized", "inspect_transformed_source",
@@ -204,7 +205,7 @@ class InstalledDefinition(MlirDefinition):
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments; None if numba-cuda-mlir has to launch."""
-        if self.is_bound or self.annotated or self.function.__code__.co_flags & VARARGS:
+        if self.is_bound or self.annotated or self.function.__code__.co_flags & CO_VARARGS:
             return None
         try:
             types: Any = super().variant(arguments)
@@ -243,10 +244,6 @@ class InstalledLaunches(Launches):
     _resolutions: InstalledResolutions
     _zero = 0  # numba-cuda-mlir's default stream
 
-    def __init__(self, definition: InstalledDefinition) -> None:
-        super().__init__(definition)
-        self._planners = surface(MLIR)._planner_registry
-
     @property
     def resolutions(self) -> MlirResolutions:
         """The artifacts of the dispatcher."""
@@ -255,7 +252,7 @@ class InstalledLaunches(Launches):
     def takes(self, config: Any) -> bool:
         """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
         dispatcher = self._resolutions.dispatcher
-        is_plain = dispatcher._can_compile and not dispatcher.extensions and not self._planners.has_planners
+        is_plain = dispatcher._can_compile and not dispatcher.extensions
         return is_plain and type(config) is tuple and len(config) in (2, 3, 4)
 
     def _bind(self, config: Any) -> Launch:
