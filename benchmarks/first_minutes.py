@@ -4,8 +4,8 @@ Method      For each first program of README.md: "environment" is `python -m ven
             program's heading into it, with `--wheel` in place of the release and without pip's cache, and "first" and
             "second" are two runs of the program as it stands, with an empty cache of kernels before the first. Seconds
             of whole processes; one round. MB are the files of the environment, of 10^6 bytes.
-Not shown   A slow network: "install" is mostly the download of CUDA, CuPy and PyTorch, here from pip's configured indexes,
-            which may be near. The time to read the page.
+Not shown   A slow network: "install" is mostly the download of CUDA, CuPy and PyTorch, from the indexes that pip is
+            configured for. The time to read the page.
 """
 
 from __future__ import annotations
