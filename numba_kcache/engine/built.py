@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError
 from ..keys import Component, Plain, component, components, digest_of
-from ..model import BUILT, NO_TARGET, Artifact, Resolution, checked_built, copied, is_safe_name
+from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_unicode, read_json
 from . import Candidate, Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
-    from ..model import Origin
     from ..model.reason import ReasonKind
     from . import Session
 
@@ -418,8 +417,6 @@ def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:
 
 def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, for which an explanation shows the line that differs."""
-    from ..model import Origin
-
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
 
