@@ -160,6 +160,101 @@ def test_edit_of_an_extension_invalidates_key(edit: tuple[str, str]) -> None:
     assert before[1] != after[1] or edit in OF_INTERVALS.values()
 
 
+OF_MLIR = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from numba_cuda_mlir import cuda
+from numba_cuda_mlir.numba_cuda import types
+from numba_cuda_mlir._mlir.dialects import arith
+from numba_cuda_mlir._mlir.extras import types as T
+from numba_cuda_mlir.extending import (
+    lower_builtin, lowering_registry, overload_attribute, overload_method, register_model, type_callable, typeof_impl,
+    typing_registry)
+from numba_cuda_mlir.mlir.dialect_exts import llvm
+from numba_cuda_mlir.models import StructModel
+from numba_cuda_mlir.numba_cuda.typing.templates import AttributeTemplate
+from numba_kcache import KernelCache, cached_kernel
+class Interval:
+    def __init__(self, lo, hi): self.lo, self.hi = lo, hi
+class IntervalType(types.Type):
+    def __init__(self): super().__init__(name="Interval")
+interval_type = IntervalType()
+@typeof_impl.register(Interval)
+def typeof_interval(value, context): return interval_type
+@type_callable(Interval)
+def type_interval(context):
+    def typer(lo, hi):
+        if isinstance(lo, types.Float) and isinstance(hi, types.Float): return interval_type
+    return typer
+@register_model(IntervalType)
+class IntervalModel(StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, [("lo", types.float64), ("hi", types.float64)])
+@lower_builtin(Interval, types.Float, types.Float)
+def make_interval(builder, target, args, kwargs):
+    lo, hi = (builder.load_var(each) for each in args)
+    made = llvm.UndefOp(llvm.StructType.get_literal([T.f64(), T.f64()])).result
+    made = llvm.insertvalue(llvm.insertvalue(made, lo, [0]), hi, [1])
+    builder.store_var(target, made)
+@typing_registry.register_attr
+class IntervalAttributes(AttributeTemplate):
+    key = IntervalType
+    def resolve_lo(self, interval): return types.float64
+    def resolve_hi(self, interval): return types.float64
+    def resolve_width(self, interval): return types.float64
+def member(name, position):
+    @lowering_registry.lower_getattr(IntervalType, name)
+    def lower_member(context, builder, target, value):
+        builder.store_var(target, llvm.extractvalue(T.f64(), builder.load_var(value), [position]))
+member("lo", 0)
+member("hi", 1)
+@lowering_registry.lower_getattr(IntervalType, "width")
+def interval_width(context, builder, target, value):
+    whole = builder.load_var(value)
+    lo, hi = (llvm.extractvalue(T.f64(), whole, [each]) for each in (0, 1))
+    builder.store_var(target, arith.subf(hi, lo))
+@overload_method(IntervalType, "scaled", typing_registry=typing_registry)
+def scaled(i, by): return lambda i, by: Interval(i.lo * by, i.hi * by)
+@overload_attribute(
+    IntervalType, "middle", typing_registry=typing_registry, lowering_registry=lowering_registry)
+def middle(i): return lambda i: (i.lo + i.hi) / 2.0
+def plain(x): x[0] = x[0] + x[1]
+def of_intervals(x):
+    x[3] = Interval(x[0], x[1]).width
+def of_methods(x):
+    x[3] = Interval(x[0], x[1]).scaled(x[2]).middle
+"""
+"""The interval of the tutorial for numba-cuda-mlir, without its operator: 0.6.0 lowers no operator of a program's."""
+
+MLIR_EDITS = {
+    "members of a model": ('("hi", types.float64)', '("hi", types.float32)'),
+    "lowering of an attribute": ("arith.subf(hi, lo)", "arith.addf(hi, lo)"),
+    "a method": ("i.lo * by", "i.lo / by"),
+    "an attribute": ("/ 2.0", "/ 4.0"),
+    "the typing of a constructor": ("if isinstance(lo, types.Float) and", "if isinstance(lo, types.Number) and"),
+    "the position of a member": ('member("hi", 1)', 'member("hi", 0)'),
+}
+
+
+def test_extension_tutorial_is_cached_with_numba_cuda_mlir(tmp_path: Path) -> None:
+    """Kernels with an interval and without: compiled once, found in the next process."""
+    pytest.importorskip("numba_cuda_mlir")
+    program = OF_MLIR + COMPILE.replace("of_intervals, of_quaternions", "of_intervals, of_methods")
+
+    assert [said(program, str(tmp_path)) for _ in range(2)] == [[0, 3], [3, 0]]
+
+
+@pytest.mark.parametrize("edit", MLIR_EDITS.values(), ids=MLIR_EDITS)
+def test_edit_of_an_extension_of_numba_cuda_mlir_invalidates_key(edit: tuple[str, str]) -> None:
+    """Of a kernel that uses the interval."""
+    pytest.importorskip("numba_cuda_mlir")
+    keys = KEYS.replace("key(of_intervals), key(of_quaternions)", "key(of_methods), key(of_intervals), key(plain)")
+
+    before, after = (said(each + keys) for each in (OF_MLIR, edited(OF_MLIR, *edit)))
+
+    assert before[:2] != after[:2]
+
+
 def test_registries_of_every_loaded_module_are_found() -> None:
     """Of the first compile's modules, and of one that a later version may have."""
     assert in_python(REGISTRIES).strip() == "True {('numba.cuda.later', 'registry')}"
