@@ -44,6 +44,7 @@ from ..store import renewed_in_children
 from . import (
     BLOCK_LIMIT,
     GRID_LIMIT,
+    LEGACY_DEFAULT,
     NUMBA_CUDA_MODULE,
     Call,
     CurrentDevice,
@@ -191,7 +192,6 @@ class Loader:
         emit: Takes the events of loads.
 
     Attributes:
-        streams: Streams that kernels were launched on: by handle, the object that owns each.
         layouts: Layouts shared by launchers (`launcher.Layout`), by parameters.
     """
 
@@ -199,7 +199,6 @@ class Loader:
         self._emit = emit
         self._modules: dict[tuple[str, int], weakref.ref[LoadedModule]] = {}
         self._dropped: list[tuple[Any, ...]] = []
-        self.streams: dict[int, Any] = {}
         self.layouts: dict[Any, Any] = {}
         self._locks: dict[tuple[str, int], threading.RLock] = {}  # of the modules that are being loaded
         renewed_in_children.add(self)
@@ -238,7 +237,7 @@ class Loader:
                 if self._dropped:
                     from .unloading import unload_dropped
 
-                    unload_dropped(self._dropped, driver, device.ordinal, self.streams)
+                    unload_dropped(self._dropped, driver, device.ordinal)
                 made = LoadedModule(code, device, name, self)
                 kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
             finally:
@@ -305,7 +304,7 @@ class LoadedModule:
         self.driver = driver = bindings()
         self.device, self.live, self.stays = device, [True], [True]
         (artifact, _sections), self._code, self.layouts, self.functions = code, code, loader.layouts, b""
-        self._name, self._loader, self._streams, self.count = name, loader, dict[int, Any](), len(artifact.entries)
+        self._name, self._loader, self.count = name, loader, len(artifact.entries)
         status, count = driver.cuDeviceGetCount()
         self.device_of: Any = None
         if status == 0 and count > 1:
@@ -352,23 +351,7 @@ class LoadedModule:
             return
         call = functools.partial(self.driver.cuModuleUnload, self.handle)
         unload = call if self.numba is None else functools.partial(self.numba_modules.pop, self.handle, None)
-        self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, self._streams, unload, [], self._pid))
-
-    def uses(self, handle: int, stream: Any, arguments: Sequence[Any] = ()) -> None:
-        """Record a stream that a kernel is launched on; None for that of the arguments, which has this handle."""
-        if handle not in self._streams and not self.stays[0]:
-            check_interpreter()
-            from .unloading import MOST_STREAMS, keeps_its_stream, owner_of
-
-            if stream is None:
-                stream = owner_of(handle, arguments, self.device.ordinal)
-            if keeps_its_stream(stream) and len(self._streams) < MOST_STREAMS:
-                self._streams[handle] = stream
-                if len(self._loader.streams) < 1000:
-                    self._loader.streams[handle] = stream
-            else:
-                self.stays[0] = True  # if the stream is destroyed, the end of its work cannot be noticed
-                self._streams.clear()
+        self._loader.drop(self._name, (self.device.ordinal, self.loaded_in, unload, [], self._pid))
 
     def is_capturing(self, handle: int) -> bool:
         """Check whether a stream is being captured."""
@@ -483,8 +466,8 @@ def _functions_of(module: Any) -> bytes:
     find = module.driver.addresses
     get_device = find["cuCtxGetDevice"] if module.device_of else 0
     return pack(
-        "=5Q2i", find["cuLaunchKernel"], find["cuLaunchKernelEx"], get_device, find["cuStreamIsCapturing"],
-        find["cuPointerGetAttribute"], module.device.ordinal, not module.device_of,
+        "=4Q2i", find["cuLaunchKernel"], find["cuLaunchKernelEx"], get_device, find["cuPointerGetAttribute"],
+        module.device.ordinal, not module.device_of,
     )  # fmt: skip
 
 
@@ -610,8 +593,6 @@ class Launcher:
         """
         self._loaded.prepare(shape, self.name)
         handle = 0 if stream is None else stream_handle(stream)
-        if handle > 1:
-            self.module.uses(handle, stream)
         if self.plan is not None and not self.attributes:
             launch: Launch = native.bind(self.plan, shape, handle, stream, None)
             return launch
@@ -694,10 +675,6 @@ class Launcher:
         except Exception as error:
             shorten(error)
             raise
-        if stream is None and handle:
-            module.uses(handle, None, arguments)
-            if self.plan is not None:
-                native.used(self.plan[0], handle)
         if self.plan is not None:
             layout = self.layout
             if (self._is_launched or layout.launched >= _DESCRIBED_AFTER) and sys.meta_path is not None:
@@ -741,8 +718,8 @@ class Launcher:
         except IndexError:
             buffer = self.layout.new_buffer()
         self.pack(buffer[0], 0, *values)
-        if call.handle and not self.module.stays[0] and self.driver.cuStreamIsCapturing(call.handle) != (0, 0):
-            self.module.stays[0] = True  # a captured graph may launch the kernel at any time
+        if call.handle > LEGACY_DEFAULT:
+            self.module.stays[0] = True  # the stream may be destroyed, or captured: nothing tells the end of the work
         grid, block, shared = call.shape
         if self.attributes:
             config = self._configuration(call.shape, call.handle)

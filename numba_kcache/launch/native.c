@@ -23,9 +23,8 @@
 extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
 extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
 #endif
-/* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot.
- * MOST_USED: streams of a kernel that are recognised. */
-enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4, MOST_USED = 8 };
+/* MOST_KNOWN: types and dtypes in the table. MOST_HELD: DLPack capsules of a launch. MOST_FITTING: Numba types of a slot. */
+enum { MOST_BYTES = 4096, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 8, MOST_FITTING = 4 };
 /* Type codes in the order of `NUMPY_NAMES` in __init__.py. An element is an index into them, and a bit of `Row.accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
 static const unsigned char element_bytes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 8, 16, 2, 1, 1};
@@ -118,13 +117,11 @@ typedef struct {
     PyObject *types[MOST_FITTING + 2]; /* Numba types accepted for an array, then the only two types accepted for a number */
 } Slot;
 /* A kernel. `function` is its CUfunction; the words after it are the addresses of cuLaunchKernel, cuLaunchKernelEx,
- * cuCtxGetDevice (0 if the process sees one device), cuStreamIsCapturing and cuPointerGetAttribute. */
+ * cuCtxGetDevice (0 if the process sees one device) and cuPointerGetAttribute. */
 typedef struct {
-    uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
+    uint64_t function, launch, configured, get_device, ask_pointer;
     int ordinal, is_alone, slot_count, bytes;  /* is_alone: the process sees one device; bytes: size of all parameters */
     Slot *slots;
-    uint64_t used[MOST_USED];     /* streams of earlier launches that were given none, which the module knows */
-    unsigned used_count;
 } Plan;
 /* Items of the tuple that is `self` of a launch function: those of `Launcher.plan`, then those that `bind` adds. LIVE,
  * AWAITS_NUMBA and STAYS are flags, each a list of one item; GIVEN is the stream: an object, None for that of the arguments, or
@@ -518,17 +515,10 @@ static bool join_current(Launch *launch) {  /* the current streams of the librar
     return (!tensor || joins(launch, tensor_stream)) && (!cupy || joins(launch, cupy_stream));
 }
 
-static bool was_used(Plan *plan, uint64_t stream) {
-    for (int each = 0; each < MOST_USED; each++)
-        if (__atomic_load_n(&plan->used[each], __ATOMIC_RELAXED) == stream)
-            return true;
-    return false;
-}
-
 typedef int (*DriverFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {  /* -1: the interpreted path has to launch */
     Plan *plan = launch->plan;
-    int here, capturing = 0, code;
+    int here, code;
     /* the module was unloaded, Numba was imported after it was loaded, or another device is current */
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_numba_cuda)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
@@ -539,10 +529,7 @@ static int try_launch(Launch *launch, PyObject *const *args, Py_ssize_t count) {
             return -1;
     }
     if (((launch->tensor || launch->cupy) && !join_current(launch)) || (launch->is_told && launch->identity) ||
-        (launch->is_free && launch->identity && !IS_SET(STAYS) && !was_used(plan, launch->stream)))
-        return -1;
-    if ((launch->identity && ((int (*)(uint64_t, int *))(uintptr_t)plan->is_capturing)(launch->stream, &capturing)) ||
-        (capturing && PyList_SetItem(PyTuple_GetItem(launch->bound, STAYS), 0, Py_NewRef(Py_True))))
+        (launch->identity && !IS_SET(STAYS) && PyList_SetItem(PyTuple_GetItem(launch->bound, STAYS), 0, Py_NewRef(Py_True))))
         return -1;
     const unsigned *to = launch->extents;
     size_t size = plan->bytes;
@@ -674,17 +661,6 @@ static PyObject *fits(PyObject *module, PyObject *args) {  /* adds a Numba type 
     Py_RETURN_NONE;
 }
 
-static PyObject *used(PyObject *module, PyObject *args) {  /* adds a stream to those that the module of a kernel knows */
-    PyObject *capsule;
-    uint64_t stream;
-    if (!PyArg_ParseTuple(args, "OK", &capsule, &stream))
-        return NULL;
-    Plan *plan = PyCapsule_GetPointer(capsule, "plan");
-    if (!was_used(plan, stream))
-        __atomic_store_n(&plan->used[plan->used_count++ % MOST_USED], stream, __ATOMIC_RELAXED);
-    Py_RETURN_NONE;
-}
-
 typedef struct { uint64_t address; int outs; char pattern[16]; } Function;  /* a driver function, and its number of outputs */
 
 /* Call a driver function with its inputs; return the CUresult and the outputs, typed by the letters of `_PATTERNS` in devices.py. */
@@ -746,7 +722,7 @@ PyObject *observe(PyObject *, PyObject *), *begin_watch(PyObject *, PyObject *),
 static PyMethodDef methods[] = {
     {"observe", observe, METH_O, NULL}, {"watch", begin_watch, METH_O, NULL}, {"unwatch", end_watch, METH_NOARGS, NULL},
     {"know", know, METH_VARARGS, NULL}, {"plan", (PyCFunction)(void (*)(void))make_plan, METH_FASTCALL, NULL}, {"fill", fill, METH_VARARGS, NULL},
-    {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"used", used, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
+    {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
     {"address_of", address_of, METH_O, NULL}, {"end", end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

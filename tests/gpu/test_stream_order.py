@@ -332,7 +332,7 @@ def test_given_streams_overlap(cache: KernelCache, library: str) -> None:
     assert second < 1.5 * first
 
 
-def test_module_is_unloaded_after_a_kernel_that_still_runs_on_a_side_stream(cache: KernelCache) -> None:
+def test_module_with_a_kernel_that_still_runs_on_a_side_stream_stays(cache: KernelCache) -> None:
     """Forgotten, collected, or with its stream let go: the kernel ends with the right result."""
     cupy: Any = pytest.importorskip("cupy")
     y = cupy.zeros(N, cupy.float32)

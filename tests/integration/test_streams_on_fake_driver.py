@@ -153,30 +153,13 @@ cuda.current_context().deallocations.clear()
 
 
 @pytest.mark.parametrize("how", ["del kernel, launch", "kernel.forget(); kernel[1, 64](2.0, None, None, 0)"])
-def test_module_launched_on_a_chosen_stream_is_unloaded_after_its_work(tmp_path: Path, how: str) -> None:
-    """The stream lives as long as the module may have work there, and an event of it shows the end of that work."""
+def test_module_launched_on_a_chosen_stream_stays(tmp_path: Path, how: str) -> None:
+    """Nothing tells the end of its work once the stream is destroyed."""
     script = HEAD + KINDS["cuda"] + UNLOAD.format(how=how)
     log = tmp_path / "log"
     numba_server.first(script, tmp_path / "cache", environment(build(), log=log))
-    events = read_log(log, "load", "unload", "launch", "event_record")
-    launched = next(each["stream"] for each in events if each["event"] == "launch")
-    kinds = [each["event"] for each in events]
 
-    assert "unload" in kinds
-    before = events[: kinds.index("unload")]
-    assert [each["stream"] for each in before if each["event"] == "event_record"][:2] == [0, launched]
-    assert {each["result"] for each in events} == {0}
-
-
-def test_module_launched_on_a_stream_without_an_owner_stays(tmp_path: Path) -> None:
-    """Nothing tells when a stream that is known by its handle alone is destroyed. The other modules are kept here."""
-    last = "other[1, 64](2.0, None, None, 0)"
-    unload = UNLOAD.replace("on(stream)", "Foreign(stream)").replace(last, f"{last}; others.append(other)")
-    script = HEAD + KINDS["cuda"] + "\nothers = []" + unload.format(how="del kernel, launch")
-    log = tmp_path / "log"
-    numba_server.first(script, tmp_path / "cache", environment(build(), log=log))
-
-    assert [each["event"] for each in read_log(log, "load", "unload")] == ["load"] * 4
+    assert not read_log(log, "unload")
 
 
 def test_array_over_dlpack_is_kept_until_the_kernel_has_run(tmp_path: Path) -> None:

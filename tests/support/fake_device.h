@@ -392,7 +392,11 @@ SERVE(cuStreamEndCapture, READY, (uintptr_t queue, handle *graph),
     return NOTE("capture_end", capture->is_spoiled ? STREAM_CAPTURE_INVALIDATED : SUCCESS,
                 ",\"stream\":%llu,\"kernels\":[%s]", (address)queue, capture->text);)
 SERVE(cuStreamIsCapturing, READY, (uintptr_t queue, int *status),
-    LOOK_UP(queue); *status = IS_CAPTURING ? 1 + stream->capture->is_spoiled : 0;)
+    LOOK_UP(queue);
+    for (size_t i = 0; i < objects_made && !stream && queue != THREAD_STREAM; i++)  /* the legacy stream waits for it */
+        CHECK(objects[i].kind != STREAM || objects[i].context != here || objects[i].flags || !objects[i].capture,
+              STREAM_CAPTURE_IMPLICIT);
+    *status = IS_CAPTURING ? 1 + stream->capture->is_spoiled : 0;)
 
 static int capture_info(uintptr_t queue, int *status, address *id, handle *graph, const void **nodes,
                         size_t *count)

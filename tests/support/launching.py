@@ -36,7 +36,6 @@ _CALLED = {
     "cuLaunchKernel": 11,
     "cuLaunchKernelEx": 4,
     "cuCtxGetDevice": 1,
-    "cuStreamIsCapturing": 2,
     "cuPointerGetAttribute": 3,
 }
 """The driver's functions that the compiled module calls, with the number of their arguments."""
@@ -154,16 +153,14 @@ class Kernel:
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
         self.driver, self.live = Driver(parameters), [True]
         self.waits: list[tuple[int, int]] = []
-        self.chosen: list[int] = []
         self.held: list[tuple[int, int]] = []  # for each launch with borrowed objects, its stream and their number
         self.driver.device_of = options.get("device_of")
         waits = StreamWaits(self.driver)
         waits.enqueue_wait = lambda producer, consumer: self.waits.append((producer, consumer))  # type: ignore[method-assign]
-        module = SimpleNamespace(
+        module = self.module = SimpleNamespace(
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
             numba_context=options.pop("context", None), waits=waits, awaits_numba=[False], stays=[False],
-            uses=lambda handle, stream, arguments=(): stream is None and self.chosen.append(handle), layouts={},
-            functions=b"", count=1,
+            layouts={}, functions=b"", count=1,
             is_capturing=lambda handle: is_capturing(self.driver, handle),
             hold_for=lambda handle, borrowed: self.held.append((handle, len(borrowed))),
         )  # fmt: skip

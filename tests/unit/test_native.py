@@ -146,16 +146,15 @@ def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_sever
         assert asked == ordinal
 
 
-def test_launch_under_capture_notes_that_the_module_stays() -> None:
-    """Both paths mark the loaded module as needed by a graph, and not before the launch."""
-    for native in (False, True):
-        kernel = Kernel(one("i4"), stream=9)
-        launch = kernel.bind(native=native)
-        launch(1)
-        assert kernel.launcher.module.stays == [False]
-        kernel.driver.capturing = {9}
-        launch(1)
-        assert kernel.launcher.module.stays == [True]
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(("stream", "stays"), [(0, False), (1, False), (2, True), (9, True)])
+def test_launch_on_a_given_stream_notes_that_the_module_stays(stream: int, stays: bool, native: bool) -> None:
+    """The stream may be destroyed, or captured into a graph; the default stream is neither."""
+    kernel = Kernel(one("i4"), stream=stream)
+
+    kernel.bind(native=native)(1)
+
+    assert kernel.module.stays == [stays]
 
 
 def test_keyboard_interrupt_of_an_argument_passes() -> None:

@@ -269,3 +269,41 @@ def test_order_of_registrations_for_different_things_keeps_key() -> None:
     swapped = PROGRAM[:start] + "@overload(operator.truediv)" + truediv + sub + PROGRAM[end:]
 
     assert outcome(swapped) == outcome(PROGRAM)
+
+
+INSTALLED = """
+import sys, sysconfig
+library = '''
+import operator
+from {home}.types import Array, BaseTuple
+from {home}.extending import overload, overload_attribute
+@overload_attribute(Array, "gain_kcache")
+def gain(a): return lambda a: {gain}
+@overload(operator.sub)
+def sub(a, b):
+    if isinstance(a, BaseTuple): return lambda a, b: {gain}
+'''
+exec(compile(library, sysconfig.get_path("purelib") + "/library.py", "exec"), {{"__name__": "library"}})
+import numba_kcache.frontends.numba.{row} as row
+from numba_kcache.frontends.numba.function import fingerprint
+def by_attribute(x): x[0] = x.gain_kcache
+def by_operator(x): x[0] = (1.0, 2.0) - (3.0, 4.0)
+print(*(fingerprint(each, row.{flavour}, with_lines=False).digest for each in (by_attribute, by_operator)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("of", "home", "row"), [("numba", "numba.cuda", "llvm"), ("mlir", "numba_cuda_mlir.numba_cuda", "mlir")]
+)
+def test_registrations_of_an_installed_package_count(of: str, home: str, row: str) -> None:
+    """A library in `site-packages`, below Python's own folder, is the program's as any other file is."""
+    digests = [
+        numba_server.output(
+            ["-c", INSTALLED.format(home=home, row=row, flavour={"llvm": "NUMBA", "mlir": "MLIR"}[row], gain=gain)],
+            environment(build()),
+            of,
+        ).split()
+        for gain in ("3.0", "5.0")
+    ]
+
+    assert all(before != after for before, after in zip(*digests, strict=True)), digests

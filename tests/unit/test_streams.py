@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.launch import streams, typed, unloading
-from numba_kcache.launch.launcher import LoadedModule
+from numba_kcache.launch import streams, typed
 from numba_kcache.model import Parameter
 from tests.support.launching import (
     SHAPE,
@@ -88,8 +87,23 @@ def test_launch_follows_the_current_stream(current: Any, native: bool) -> None:
     assert not kernel.waits
 
 
-def test_compiled_module_launches_on_side_streams_once_they_are_known(current: Any) -> None:
-    """The checked path records each stream for the loaded module; after that the compiled path suffices."""
+@PATHS
+def test_module_stays_loaded_once_launched_on_a_side_stream(current: Any, native: bool) -> None:
+    """The stream may be destroyed or captured: nothing tells the end of the work."""
+    kernel = Kernel(one("*f4"))
+    launch = kernel.bind(native=native)
+    current["cupy"]["handle"] = 0
+    launch(CupyArray(ADDRESS))
+    before = list(kernel.module.stays)
+
+    current["cupy"]["handle"] = CUPY
+    launch(CupyArray(ADDRESS))
+
+    assert (before, kernel.module.stays) == ([False], [True])
+
+
+def test_compiled_module_launches_on_any_side_stream(current: Any) -> None:
+    """A stream that was not seen before needs no interpreted launch."""
     kernel = Kernel(one("*f4"))
     kernel.bind(native=True)
     launch = kernel.launcher.bind(SHAPE)
@@ -101,8 +115,8 @@ def test_compiled_module_launches_on_side_streams_once_they_are_known(current: A
         current["cupy"]["handle"] = handle
         launch(CupyArray(ADDRESS))
 
-    assert kernel.launcher.interpreted == before + 1  # 8 was new
-    assert kernel.chosen[-1:] == [8]
+    assert kernel.launcher.interpreted == before
+    assert launched_on(kernel)[-2:] == [CUPY, 8]
 
 
 @PATHS
@@ -502,60 +516,3 @@ def test_captured_launch_keeps_nothing(events: Events) -> None:
     streams.StreamWaits(events).hold(7, [1])
 
     assert not streams._held
-
-
-# -- which streams a module was launched on ------------------------------------------------------------
-
-
-def module() -> Any:
-    """The part of a loaded module that knows streams."""
-    made = LoadedModule.__new__(LoadedModule)
-    made.stays, made._streams, made.device = [False], {}, SimpleNamespace(ordinal=0)  # type: ignore[assignment]
-    made._loader = SimpleNamespace(streams={})  # type: ignore[assignment]
-    return made
-
-
-class Stream:
-    """A stream of CuPy, PyTorch or Numba."""
-
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
-
-
-Stream.__module__ = "cupy.cuda.stream"
-
-
-def test_number_of_streams_known_of_a_module_is_bounded() -> None:
-    """A program that makes a stream for each launch keeps one module loaded, and none of its streams alive."""
-    made = module()
-    for handle in range(2, 2 + unloading.MOST_STREAMS):
-        made.uses(handle, Stream(handle))
-    assert len(made._streams) == unloading.MOST_STREAMS
-    assert made.stays == [False]
-
-    for handle in range(1000, 3000):
-        made.uses(handle, Stream(handle))
-
-    assert made.stays == [True]
-    assert not made._streams
-
-
-def test_chosen_stream_is_known_by_its_object(current: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The object keeps the stream alive until the module is unloaded; a stream without one keeps the module loaded."""
-    made, own = module(), Stream(CUPY)
-    monkeypatch.setattr(sys.modules["cupy"].cuda, "get_current_stream", lambda: own)  # type: ignore[attr-defined]
-
-    made.uses(CUPY, None, (CupyArray(ADDRESS),))
-    assert made._streams == {CUPY: own}
-
-    made.uses(5, None, (Interface(ADDRESS, stream=5),))
-    assert made.stays == [True]
-
-
-@pytest.mark.parametrize(("stream_id", "keeps"), [(3, True), (0, True), (64, False)])
-def test_foreign_stream_of_pytorch_may_be_destroyed(stream_id: int, keeps: bool) -> None:
-    """PyTorch gives a stream object for a foreign handle as well; its id is the handle."""
-    stream = type("Stream", (), {"stream_id": stream_id, "cuda_stream": 64 if stream_id else 0})()
-    type(stream).__module__ = "torch.cuda.streams"
-
-    assert unloading.keeps_its_stream(stream) == keeps

@@ -19,7 +19,7 @@ from typing import Any
 from ...keys import Plain
 from ...model import NamedTuple
 from ...settings import variables_starting
-from .value import STANDARD, Trust, plain_setting
+from .value import Trust, is_standard, plain_setting
 
 _STARTS = "NUMBA_", "LLVMLITE_"
 
@@ -386,8 +386,7 @@ class Registries:
         closure of Numba's may contain a user's function. The functions of a class are in one file, except for a class
         made by one of Numba's functions: its own functions, or those of its base, may be a user's.
         """
-        homes = [folder for name in sorted(self.packages) for folder in loaded(name, "__path__") or ()]
-        folders = (*(f"{folder}{os.sep}" for folder in homes), *STANDARD)
+        folders = Trust(self.packages).folders
         found: list[_Item] = []
         for kind, item in items:
             waiting: list[Any] = []
@@ -412,7 +411,7 @@ class Registries:
                     break
                 if type(function) is FunctionType:
                     file = function.__code__.co_filename
-                    if file.startswith(folders):
+                    if file.startswith(folders) or is_standard(file):
                         waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
                     else:
                         made_by = str(function.__globals__.get("__name__"))
