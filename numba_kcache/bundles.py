@@ -18,11 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .engine import Session
-from .engine.arrival import arrived, refusal_of
+from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
 from .headers.lookup import without_stats
-from .kernel.verbs import require_directory
+from .kernel import require_directory
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json

@@ -16,7 +16,6 @@ from .errors import KCacheError, OptionError, shortening
 from .get_or import GetOr
 from .kernel import Kernel
 from .model import Event
-from .observe.history import History, history_of
 from .settings import Settings, default_directory
 from .store.listing import ORDERS, EntryInfo, Order, Problem
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:  # a hit does not import these modules
     from .explanation.text import Explanation
     from .frontends.options import Arch, CacheSettings, Folder, ProcessSettings, Size
     from .observe.detail import EntryDetail
-    from .observe.info import CacheInfo
+    from .observe.info import CacheInfo, History
     from .tiers.bundle import BundleReport, BundleTier
     from .warmup.pool import WarmUpReport
 
@@ -192,6 +191,8 @@ class KernelCache(GetOr):
 
     def history(self) -> History:
         """Counts of all processes by day, by entry and by reason of the miss."""
+        from .observe.info import history_of
+
         return history_of(self.session.lifetime())
 
     def verify(self) -> list[Problem]:

@@ -180,3 +180,8 @@ def derive(components: Iterable[Component]) -> str:
     """The key of these components, as 64 hexadecimal digits. Their order counts."""
     encoded = b"".join([each[1] for each in components])
     return sha256(_PREFIX + encoded).hexdigest()
+
+
+def family_of(components: Iterable[Component]) -> str:
+    """Name the manifest that lists the entries for these components, of any compiler."""
+    return derive(each for each in components if not names_a_compiler(each.name))

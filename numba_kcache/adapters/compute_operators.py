@@ -91,8 +91,8 @@ def fresh(functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
         return
     from cuda import compute
 
-    from ..frontends.numba.mlir_compile import fresh as fresh_functions
+    from ..frontends.numba import compiled_code, mlir
 
     compute.clear_all_caches()  # the keys in these caches do not cover all registrations
-    with fresh_functions(others, chip):
+    with compiled_code.fresh_functions(mlir.MLIR, others, chip):
         yield

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
+from ..kernel import require_lasting
 from ..model import BUILT
 from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList
@@ -257,8 +258,6 @@ def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
     An entry whose key the cache already has is not replaced.
     """
-    from ..kernel.verbs import require_lasting
-
     require_lasting(cache.session, "import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
 
@@ -289,8 +288,6 @@ def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     TIER is an address as in the setting `tiers`; the default is the first tier of the setting.
     Every entry is verified before it is copied. Exits with 1 if some could not be copied.
     """
-    from ..kernel.verbs import require_lasting
-
     require_lasting(cache.session, "pull")
     return _moved("from", cache.pull(arguments.tier))
 
@@ -303,7 +300,7 @@ def _moved(way: str, moved: Any) -> Result:
 
 @verb(argument("file", help="where to write it; - for standard output", metavar="FILE.html"))
 def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Write an HTML report about the cache, with charts.
+    """Write an HTML report about the cache.
 
     It shows the time saved on each day, hits, misses and their reasons, the kernels that cost most, sizes and
     evictions. The file is complete in itself and loads nothing from the network.

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import CompileError, KCacheError
+from ..kernel import require_lasting
 from ..observe.console import count
 from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
 
@@ -28,8 +29,6 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
     """
     targets, error = targets_of(arguments), ""
-    from ..kernel.verbs import require_lasting
-
     require_lasting(cache.session, "warm up")
     why = cache.session.local.prepare()
     if why:

@@ -23,16 +23,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import KCacheError, OptionError, UncacheableError
-from ..keys import COVERED, Component, components, derive, names_a_compiler
+from ..keys import COVERED, Component, components, derive, family_of
 from ..launch.launcher import Loader
 from ..model import (
     NO_TARGET,
@@ -43,20 +42,23 @@ from ..model import (
     EventKind,
     NamedTuple,
     Protocol,
+    Resolution,
     Target,
     artifact_from_header,
+    resolved_without_key,
     trouble,
 )
 from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, misspelt, read_settings
 from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
-from ..store.entry import is_key
+from ..store.entry import is_key, variant_of
 from ..toolchain import Identified, Toolchain
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from typing import Protocol
 
+    from ..explanation.history import Subject
     from ..explanation.text import Explanation
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
@@ -146,35 +148,21 @@ class Request(NamedTuple):
         return tuple(each.name for each in self.components if each.value == COVERED)
 
     @property
+    def subject(self) -> Subject:
+        """The subject of an explanation for it."""
+        from ..explanation.history import Subject
+
+        search: Any = self.headers if hasattr(self.headers, "roots") else None
+        return Subject(self.label, self.file, self.name, self.components, search, self.texts, self.kinds())
+
+    def refusal(self, why: str) -> UncacheableError:
+        """Make the error for a request that cannot be cached."""
+        return UncacheableError(f"cannot cache {self.label}", why)
+
+    @property
     def title(self) -> str:
         """Label and target, as in a message."""
         return self.label if self.target == NO_TARGET else f"{self.label} for {self.target}"
-
-
-declared: weakref.WeakValueDictionary[int, Declared] = weakref.WeakValueDictionary()
-"""Resolutions of this process's kernels with `signature=`, by id, in the order of their creation."""
-
-
-class Resolution(NamedTuple):
-    """An artifact and how it was found.
-
-    Args:
-        artifact: The artifact.
-        key: Its key; "" if it cannot be cached.
-        source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
-        uncacheable: Reason why it cannot be cached; "" if it can.
-        is_stored: Whether it came from a store.
-        name: Where it has no key, a name that is unique in this process.
-        row: Its row in the kernel's index, if it depends on headers; else it has no transcript.
-    """
-
-    artifact: Artifact
-    key: str
-    source: str
-    uncacheable: str = ""
-    is_stored: bool = False
-    name: str = ""
-    row: Mapping[str, Any] = {}
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -208,12 +196,6 @@ It suffices for several modules of a megabyte, which take a quarter of a millise
 ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
 """
 
-LOOKING = ("readwrite", "readonly", "frozen")
-"""Modes in which stored entries are used."""
-
-STORING = ("readwrite", "refresh", "verify")
-"""Modes in which entries and counts are stored."""
-
 _NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
 
@@ -245,6 +227,8 @@ class Lookup:
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
+        looks: Whether stored entries are used in this mode.
+        stores: Whether entries and counts are stored in this mode.
         local: The local store.
         chain: The local store with tiers behind it; None if there are no tiers.
         store: The one of both that is looked up in and published to.
@@ -254,6 +238,8 @@ class Lookup:
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
         self.settings = settings
+        self.looks = settings.mode in ("readwrite", "readonly", "frozen")
+        self.stores = settings.mode in ("readwrite", "refresh", "verify")
         self.events = Events(process)
         self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
@@ -281,7 +267,6 @@ class Lookup:
         """Add a tier behind the local store, before those that are there already."""
         from ..tiers.chain import Chain
         from ..tiers.trust import trust_of
-        from .arrival import refusal_of
 
         if self.chain is None:
             self.store = self.chain = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
@@ -393,7 +378,7 @@ class Lookup:
             UncacheableError: The request cannot be keyed.
         """
         if request.uncacheable:
-            raise uncacheable(request, request.uncacheable)
+            raise request.refusal(request.uncacheable)
         self.forget_compilers()
         key = derive(self.components(request))
         self.toolchain.settle()
@@ -406,8 +391,8 @@ class Lookup:
             UncacheableError: The request cannot be keyed.
         """
         if request.uncacheable:
-            raise uncacheable(request, request.uncacheable)
-        if self.settings.mode not in LOOKING:
+            raise request.refusal(request.uncacheable)
+        if not self.looks:
             return None
         found = self.first(self.candidates(request))
         if found is not None and found.source == "memory" and self.local.peek(found.key) is None:
@@ -518,8 +503,6 @@ class Lookup:
             if entry is None:
                 return None
             if self.settings.shared:
-                from .arrival import arrived
-
                 return arrived(entry)
             return artifact_from_header(entry.header, entry.payloads, is_launched=True)
         except (ValueError, KCacheError) as error:
@@ -571,21 +554,16 @@ class Lookup:
         self._absent.clear()
 
     def _save_record(self, name: str, record: dict[str, Any]) -> None:
-        if self.settings.mode in STORING and not self._is_explaining:
+        if self.stores:
             self.local.put_record(name, record)
 
     def _header_folder(self) -> str:
         """The folder for the headers that NVRTC holds itself; "" if nothing is stored, or others may write there."""
-        return self.local.header_folder() if self.settings.mode in STORING else ""
+        return self.local.header_folder() if self.stores else ""
 
     def emit(self, kind: EventKind, request: Request, key: str, **fields: Any) -> None:
         """Emit an event about a request."""
         self.events.emit(Event(kind, {"kernel": request.label, "target": request.target.name, "key": key, **fields}))
-
-
-def family_of(components: Sequence[Component]) -> str:
-    """Name the manifest that lists the entries for these components, of any compiler."""
-    return derive(each for each in components if not names_a_compiler(each.name))
 
 
 def _record_damage(emit: Emit, damaged: dict[str, str], event: Event) -> None:
@@ -595,18 +573,37 @@ def _record_damage(emit: Emit, damaged: dict[str, str], event: Event) -> None:
     emit(event)
 
 
-def variant_of(key: str, target: str, request: str) -> Variant:
-    """Describe an entry for its family's manifest: key, target, and the request with compilers and versions."""
-    return {"key": key, "target": target, "request": request}
-
-
 class RunsUncached(UncacheableError):
     """The kernel cannot be cached, which was reported, but its front end's own launch runs it uncached."""
 
 
-def uncacheable(request: Request, why: str) -> UncacheableError:
-    """Make the error for a request that cannot be cached."""
-    return UncacheableError(f"cannot cache {request.label}", why)
+# -- code of other stores ----------------------------------------------------------------------------------------------
+
+
+def arrived(entry: StoredEntry) -> Artifact:
+    """Read the artifact of a decoded entry, and check it against its code.
+
+    Raises:
+        ValueError: The header is malformed, or contradicts the code.
+    """
+    try:
+        artifact = artifact_from_header(entry.header, entry.payloads)
+    except KCacheError as error:
+        raise ValueError(str(error)) from None
+    from ..model.contradiction import contradiction_of  # here: a hit of the local store does not need it
+
+    if wrong := contradiction_of(artifact):
+        raise ValueError(wrong)
+    return artifact
+
+
+def refusal_of(entry: StoredEntry) -> str:
+    """The reason not to accept an entry from another store; "" for none."""
+    try:
+        arrived(entry)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 # -- one cache ---------------------------------------------------------------------------------------------------------
@@ -621,9 +618,12 @@ class Session(Lookup):
         process: Events of the process's cache, if this is that cache.
 
     Attributes:
+        declared: Resolutions of this process's kernels with `signature=`, by id, in the order of their creation.
         compiled_for: The reasons of each compile, by the key of its artifact.
         served: Keys of `get_or_build` results for which this process counted a hit, by digest of the call.
     """
+
+    declared: ClassVar[weakref.WeakValueDictionary[int, Declared]] = weakref.WeakValueDictionary()
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
         if collected:
@@ -634,7 +634,7 @@ class Session(Lookup):
         self.compiled_for: dict[str, tuple[Reason, ...]] = {}
         self.served: dict[str | bytes, str] = {}
         # the counts are saved at exit, or by `save_collected` once this session was garbage collected
-        save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)
+        save = weakref.finalize(Session, _save, self.statistics, self.local, self.stores)
         weakref.finalize(self, collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # import now, so that its atexit function runs after `_save`
             from ..tiers.opening import open_tiers
@@ -652,8 +652,7 @@ class Session(Lookup):
         """
         if request.uncacheable:
             return self._uncached(request)
-        looks = self.settings.mode in LOOKING
-        found = self.first(self.candidates(request)) if looks else None
+        found = self.first(self.candidates(request)) if self.looks else None
         if found is not None:
             return found
         components = self.components(request)
@@ -687,7 +686,7 @@ class Session(Lookup):
         from .compile import build
 
         self.refuse(request)
-        return without_key(build(self, request, "")[0], request.uncacheable)
+        return resolved_without_key(build(self, request, "")[0], request.uncacheable)
 
     def refuse(self, request: Request, *, is_counted: bool = False) -> None:
         """Report a request that runs uncached.
@@ -700,7 +699,7 @@ class Session(Lookup):
             UncacheableError: The request or the mode forbids to run it uncached.
         """
         if request.strict or self.settings.mode == "frozen":
-            raise uncacheable(request, request.uncacheable)
+            raise request.refusal(request.uncacheable)
         self.emit(EventKind.UNCACHEABLE, request, "", reason=request.uncacheable)
         if not is_counted:
             from ..model.reason import Reason, ReasonKind
@@ -712,16 +711,13 @@ class Session(Lookup):
 
     def explain(self, request: Request, *, asks_why: bool = True) -> Explanation:
         """Explain whether `resolve` would find a stored artifact and in which store, or why not. Changes nothing."""
+        from copy import copy
+
         from .explain import explain
 
-        # meanwhile look-ups, also those of other threads, renew no times of use and save no record of compilers
-        before, self._is_explaining = self._is_explaining, True
-        self.toolchain.load = self.local.peek_record
-        try:
-            found = explain(self, request, asks_why=asks_why)
-        finally:
-            self._is_explaining = before
-            self.toolchain.load = self.local.get_record
+        reader = copy(self)  # renews no times of use and saves no record of compilers, as other threads go on doing
+        reader._is_explaining, reader.toolchain = True, self.toolchain.peeking(self.local.peek_record)
+        found = explain(reader, request, asks_why=asks_why)
         return found._replace(compiled_for=self.compiled_for.get(found.key, ())) if found.is_hit else found
 
     # -- the cache as a whole -----------------------------------------------------------------------
@@ -751,7 +747,7 @@ class Session(Lookup):
     def save_counts(self) -> None:
         """Add the counts since the last call to the counters beside the store."""
         save_collected()
-        _save(self.statistics, self.local, self.settings.mode)
+        _save(self.statistics, self.local, self.stores)
 
     def lifetime(self) -> Mapping[str, float]:
         """The sums of all processes' counts since the cache began, this one included."""
@@ -772,18 +768,10 @@ def save_collected() -> None:
             collected.popleft()()
 
 
-def _save(statistics: Statistics, store: DiskStore, mode: str) -> None:
+def _save(statistics: Statistics, store: DiskStore, stores: bool) -> None:
     unsaved = statistics.take_unsaved()
-    if unsaved and mode in STORING:
+    if unsaved and stores:
         store.counters.add(unsaved)
-
-
-_WITHOUT_KEY = itertools.count()
-
-
-def without_key(artifact: Artifact, why: str) -> Resolution:
-    """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
-    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 
 
 def all_of(users: weakref.WeakSet[Any]) -> list[Any]:

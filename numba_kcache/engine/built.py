@@ -5,7 +5,7 @@ Promise     The key covers the components' values, which are read once, and the 
             before it is stored. If a file of `depends` changes meanwhile, the result is not stored.
 Method      Each of the user's components is a component of the key, named `component[NAME]`, so that it cannot be
             confused with one of the engine's own. A hit or a miss is counted once in a process for each key.
-Not here    The artifact of the bytes (model.built), look-ups, turns and stores (engine).
+Not here    The artifact of the bytes (model), look-ups, turns and stores (engine).
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError
 from ..keys import Component, Plain, component, components, digest_of
-from ..model import BUILT, NO_TARGET, Artifact
-from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
+from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_unicode, read_json
-from . import LOOKING, Candidate, Request, Resolution
+from . import Candidate, Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
     from ..headers.roots import HeaderSearch
-    from ..model import Origin
     from ..model.reason import ReasonKind
     from . import Session
 
@@ -126,7 +124,7 @@ def find_built(
     if known is not None:
         return known, {}
     found = None
-    if session.settings.mode in LOOKING:
+    if session.looks:
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
         if headers is None or headers.read is None:
             # one candidate suffices: its key does not depend on this machine's compilers
@@ -207,7 +205,7 @@ def remove_built(session: Session, given: Any, headers: HeaderSearch | None = No
 
 def _known(session: Session, digest: str | bytes) -> Built | None:
     """The result of the call with this digest, if this process has it in memory and counted a hit of it; else None."""
-    key = session.served.get(digest) if session.settings.mode in LOOKING else None
+    key = session.served.get(digest) if session.looks else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")
 
@@ -263,7 +261,11 @@ def _built(artifact: Artifact, key: str, source: str) -> Built:
     """Make a result, and add it to the lists of `watched`."""
     for each in _watching:
         each.append(Answer(artifact.names[0], key, source, artifact.compile_time_s))
-    return Built(payloads_of(artifact), key, source, meta_of(artifact))
+    payloads, start = {}, 0
+    for name, size in artifact.attributes["payloads"]:
+        payloads[name] = artifact.cubin[start : start + size]
+        start += size
+    return Built(payloads, key, source, copied(artifact.attributes["meta"]))
 
 
 def _request(
@@ -415,13 +417,29 @@ def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:
 
 def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, for which an explanation shows the line that differs."""
-    from ..model import Origin
-
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
+
+
+def built_artifact(label: str, payloads: Mapping[str, bytes], meta: Mapping[str, Any], build_time_s: float) -> Artifact:
+    """Make the artifact of a build's result.
+
+    Args:
+        label: Its name in lists and messages.
+        payloads: Bytes by name.
+        meta: JSON values.
+        build_time_s: Seconds that the build took.
+
+    Raises:
+        ValueError: There is no payload, or too many, or a name that cannot be a file's.
+    """
+    sizes = [[name, len(data)] for name, data in payloads.items()]
+    attributes = {"label": label, "meta": meta, "payloads": sizes}
+    blob = next(iter(payloads.values())) if len(payloads) == 1 else b"".join(payloads.values())
+    return checked_built(Artifact(BUILT, NO_TARGET, (), blob, build_time_s, attributes))
 
 
 def _artifact(label: str, returned: Any, meta: dict[str, Any], seconds: float) -> Artifact:

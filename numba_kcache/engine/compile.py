@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ToolchainMissingError
 from ..explanation import history
 from ..headers import HeadersRead
-from ..keys import Component, derive
-from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, trouble
+from ..keys import Component, derive, family_of
+from ..model import BUILT, NO_TARGET, Artifact, Event, EventKind, Resolution, resolved_without_key, trouble
 from ..model.contradiction import contradiction_of
 from ..model.header import artifact_header
 from ..model.reason import Reason, ReasonKind
-from ..store.entry import MAX_TEXT_BYTES, StoredEntry
+from ..store.entry import MAX_TEXT_BYTES, StoredEntry, variant_of
 from ..toolchain import loaded
-from . import LOOKING, STORING, Lookup, Request, Resolution, family_of, uncacheable, variant_of, without_key
 
 if TYPE_CHECKING:
-    from . import Session
+    from . import Lookup, Request, Session
 
 EXPLAINED_LIMIT = 4096
 """Most compiles whose reasons a process remembers; when there are this many, all are dropped."""
@@ -40,21 +39,13 @@ def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     return cache.components(request)
 
 
-def subject_of(request: Request) -> history.Subject:
-    """The subject of an explanation for a request."""
-    search = None if isinstance(request.headers, HeadersRead) else request.headers
-    return history.Subject(
-        request.label, request.file, request.name, request.components, search, request.texts, request.kinds()
-    )
-
-
 def reasons_of_miss(cache: Lookup, request: Request, components: Sequence[Component]) -> tuple[tuple[Reason, ...], str]:
     """Find the reasons for which a request missed, and put them into words.
 
     The modules that compare and describe are imported only if something of this kernel was stored before.
     """
     is_shipped = any(each.tier.targets() for each in cache.tiers)
-    if cache.settings.mode in LOOKING and not is_shipped and not history.has_history(subject_of(request), cache.local):
+    if cache.looks and not is_shipped and not history.has_history(request.subject, cache.local):
         return (history.NEVER_STORED,), history.NEVER_STORED_TEXT
     from ..explanation.text import summary
     from .explain import missed
@@ -123,7 +114,7 @@ def publish(
     if wrong:
         cache.events.emit(trouble("cubin", f"cannot store {', '.join(artifact.names)} for {artifact.target}: {wrong}"))
         return
-    subject, everything = subject_of(request), (*components, *headers.components)
+    subject, everything = request.subject, (*components, *headers.components)
     code_name = BUILT if artifact.kind == BUILT else "cubin"
     payloads = {code_name: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # long texts are cut
@@ -145,7 +136,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
     compilers = load_compilers(session, request)
     if compilers != tuple(components):  # the compilers that were loaded are not those on record
         components = compilers
-        found = session.first(session.candidates(request.alone)) if session.settings.mode in LOOKING else None
+        found = session.first(session.candidates(request.alone)) if session.looks else None
         if found is not None:
             return found
     key = derive(components)
@@ -161,9 +152,9 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
     untracked = headers.untracked or request.changed()
     if untracked:
         if request.strict:
-            raise uncacheable(request, untracked)
+            raise request.refusal(untracked)
         session.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
-        return without_key(artifact, untracked)
+        return resolved_without_key(artifact, untracked)
     session.forget_compilers()
     actual = session.components(request)  # with the libraries mapped and packages imported now: they made the code
     key = derive((*actual, *headers.components))
@@ -174,7 +165,7 @@ def compile_and_store(session: Session, request: Request, components: Sequence[C
     if session.settings.mode == "verify":
         _compare(session, request, key, artifact)
     session.refused.discard(key)
-    if session.settings.mode in STORING:
+    if session.stores:
         publish(session, request, actual, headers, artifact, key)
     return Resolution(artifact, key, "compiled", row=headers.variant)
 

@@ -17,7 +17,6 @@ from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model import parse_target
 from ..model.reason import Reason, ReasonKind
-from .compile import subject_of
 
 if TYPE_CHECKING:
     from ..tiers.checked_tier import CheckedTier
@@ -62,7 +61,7 @@ def _hit(lookup: Lookup, request: Request) -> Explanation | None:
 def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
     """Find the reasons why a request missed."""
     try:
-        found = why_missed(subject_of(request), components, evidence_of(lookup, components))
+        found = why_missed(request.subject, components, evidence_of(lookup, components))
         return found._replace(reasons=(*_of_bundles(lookup, request), *found.reasons))
     except Exception:  # stores and users' files may contain anything, and a compile must not fail because of it
         return Missed((Reason(ReasonKind.UNKNOWN),))

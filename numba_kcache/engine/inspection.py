@@ -16,12 +16,11 @@ from ..explanation.report import facts_of
 from ..model import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail
-from ..observe.history import history_of
-from ..observe.info import CacheInfo
+from ..observe.info import CacheInfo, history_of
 from ..observe.progress import shown_count
 from ..settings import size_bytes
 from ..store.listing import payload_records
-from .arrival import refusal_of
+from . import refusal_of
 
 if TYPE_CHECKING:
     from ..store.disk import Found
@@ -99,9 +98,10 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
         raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
     sizes = {each.name: each.size_bytes for each in payload_records(stored)}
     if artifact.kind == BUILT:
-        from ..model.built import sizes_of
-
-        sizes = {**sizes_of(artifact), **{name: size for name, size in sizes.items() if name != BUILT}}
+        sizes = {
+            **dict(artifact.attributes["payloads"]),
+            **{name: size for name, size in sizes.items() if name != BUILT},
+        }
     times_hit = hits.get(file.key[:KEY_DIGITS], 0)
     return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **facts_of(stored))
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from ..keys import Component, derive
 from ..model import EventKind, Target, tell_wait
 from ..waiting import is_reentered
-from . import LOOKING, Request, Resolution, declared
 
 if TYPE_CHECKING:
-    from . import Session
+    from ..model import Resolution
+    from . import Request, Session
 
 _ahead: set[int] = set()
 """Threads that resolve a kernel before the program needs it, by `get_ident`: they wait for nobody."""
@@ -37,7 +37,7 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
     Raises:
         BusyError: This thread would have to wait, and must not.
     """
-    looks = session.settings.mode in LOOKING
+    looks = session.looks
     key, may_wait = derive(components), get_ident() not in _ahead
     others = _others_resolved(session, request.target) if may_wait and looks and not is_reentered() else iter(())
     while session.local.locks.is_taken(key) and next(others, False):
@@ -67,7 +67,7 @@ def turn_to_build(session: Session, request: Request, components: Sequence[Compo
 def _others_resolved(session: Session, target: Target) -> Iterator[bool]:
     """Resolve declared kernels one by one, without waiting: yield True after each that no other process builds."""
     me = get_ident()
-    for reference in declared.valuerefs():
+    for reference in session.declared.valuerefs():
         resolves: Sequence[Callable[[], object]] = ()
         with suppress(Exception):  # an invalid signature or target is an error where the kernel is used
             each = reference()

@@ -25,14 +25,13 @@ from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution, RunsUncached, Session, checked_cache, process_session
+from ..engine import Request, RunsUncached, Session, checked_cache, process_session
 from ..errors import (
     CodeRefusedError,
     FrozenCacheError,
     KCacheError,
     LaunchConfigError,
     OptionError,
-    UncacheableError,
     UnknownTargetError,
     shorten,
     shortening,
@@ -53,7 +52,18 @@ from ..launch import (
     stream_handle,
 )
 from ..launch.launcher import Launcher, LoadedKernel, LoadedModule, Relaunch
-from ..model import Artifact, Choice, Entry, Event, EventKind, Protocol, Target, choose_for_device, read_arch
+from ..model import (
+    Artifact,
+    Choice,
+    Entry,
+    Event,
+    EventKind,
+    Protocol,
+    Resolution,
+    Target,
+    choose_for_device,
+    read_arch,
+)
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -204,13 +214,13 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
         if kind not in known:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
     has_parameters = getattr(getattr(thing, "__code__", None), "co_argcount", hasattr(thing, "py_func"))
-    candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
-    for each in candidates:  # grows at the None; a built-in front end is imported when it is reached
-        if each is None:  # the source front end takes no function with parameters
-            candidates += front_ends_for(thing, kind)
-            continue
-        chosen: FrontEnd = front_end(each) if isinstance(each, str) else each
-        if (found := chosen.define(thing, options, depth + 1)) is not None:
+    each: FrontEnd
+    for each in [*_registered, *([] if has_parameters or kind else [front_end("source")])]:
+        if (found := each.define(thing, options, depth + 1)) is not None:
+            return found
+    for name in front_ends_for(thing, kind):  # each is imported when it is reached
+        each = front_end(name)
+        if (found := each.define(thing, options, depth + 1)) is not None:
             return found
     raise not_source(thing)
 
@@ -308,7 +318,7 @@ class Definition:
         """
         request = self.request(_ANY_TARGET, None, self.any_variant)
         if request.uncacheable:
-            raise UncacheableError(f"cannot cache {self.label}", request.uncacheable)
+            raise request.refusal(request.uncacheable)
         return tuple(each for each in request.components if each.name not in OF_ONE_REQUEST)
 
     # -- launches -----------------------------------------------------------------------------------
@@ -362,6 +372,11 @@ class Definition:
     def instantiate(self, values: Mapping[str, Any]) -> Definition:
         """Define the template's instance for these values, as `template_values` gave them."""
         raise NotImplementedError
+
+    def with_options(self, **changed: Any) -> Definition:
+        """Define the same thing with other values of some options."""
+        make: Callable[..., Definition] = type(self)
+        return make(self.thing, {**self.options, **changed})
 
     def by_value(self) -> Definition:
         """Make a definition that can be unpickled without importing the file that defines this one."""
@@ -531,8 +546,10 @@ _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 BOUND_LIMIT = 256
 """Limit of the launch configurations that a kernel keeps; when it is exceeded, all are dropped and bound again."""
 
-_lines: dict[tuple[int, int, int], LaunchShape] = {}  # by grid, block and shared memory, for all kernels
-_Row = tuple[list[bool], Dim3, BindGrid]
+_one_dimensional_shapes: dict[tuple[int, int, int], LaunchShape] = {}
+"""By grid, block and shared memory, for all kernels."""
+
+GridBinding = tuple[list[bool], Dim3, BindGrid]
 """A binding for any grid with one block, stream and shared memory: the kernel's `live`, the largest grid, and the
 function."""
 
@@ -544,7 +561,7 @@ class Configurations:
     _zero: Any = None  # the stream that the integer 0 names, as in `Call.stream`
     _bound: dict[Any, Launch]
     _seen: dict[Any, None]  # configurations used once
-    _rows: dict[Any, _Row]
+    _rows: dict[Any, GridBinding]
 
     def __getitem__(self, config: Any) -> Launch:
         try:
@@ -602,26 +619,22 @@ class Configurations:
             _, (most_x, most_y, most_z), bind = row
             if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
                 with_grid = bind(x, y, z)
-                _put(self._bound if seen else self._seen, config, with_grid if seen else None)
+                keep_bounded(self._bound if seen else self._seen, config, with_grid if seen else None)
                 return with_grid
         is_line = type(grid) is type(block) is type(sharedmem) is int
-        shape = _lines.get((grid, block, sharedmem)) if is_line else launch_shape(grid, block, sharedmem)
+        shape = (
+            _one_dimensional_shapes.get((grid, block, sharedmem)) if is_line else launch_shape(grid, block, sharedmem)
+        )
         if shape is None:
-            if len(_lines) >= BOUND_LIMIT:
-                _lines.clear()
-            shape = _lines[grid, block, sharedmem] = LaunchShape((grid, 1, 1), (block, 1, 1), sharedmem)
+            if len(_one_dimensional_shapes) >= BOUND_LIMIT:
+                _one_dimensional_shapes.clear()
+            shape = _one_dimensional_shapes[grid, block, sharedmem] = LaunchShape(
+                (grid, 1, 1), (block, 1, 1), sharedmem
+            )
         launch = self._configure(config, shape, stream)
         assert launch is not None  # a kind without variants has a launcher
-        _put(self._bound if seen else self._seen, config, launch if seen else None)
+        keep_bounded(self._bound if seen else self._seen, config, launch if seen else None)
         return launch
-
-    def _keep(self, config: Any, launch: Launch) -> None:
-        """Keep the launch that `kernel[config]` returns from now on."""
-        _put(self._bound, config, launch)
-
-    def _keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
-        """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
-        _put(self._rows, config[1:], (live, most, bind))
 
     def _unbind(self) -> None:
         """Drop all bound configurations."""
@@ -630,7 +643,7 @@ class Configurations:
         self._rows.clear()
 
 
-def _put(kept: dict[Any, Any], config: Any, value: Any) -> None:
+def keep_bounded(kept: dict[Any, Any], config: Any, value: Any) -> None:
     if len(kept) >= BOUND_LIMIT:
         kept.clear()
     try:
@@ -667,8 +680,7 @@ class Launches(Configurations):
         shape = cluster if isinstance(cluster, int) else tuple(cluster)
         found = self._clustered.get(shape)
         if found is None:
-            made = type(self)(type(definition)(definition.thing, {**definition.options, "cluster": shape}))  # type: ignore[call-arg]
-            found = self._clustered.setdefault(shape, made)
+            found = self._clustered.setdefault(shape, type(self)(definition.with_options(cluster=shape)))
         return found
 
     def _session(self) -> Session:
@@ -727,7 +739,7 @@ class Launches(Configurations):
             bind = functools.partial(
                 launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
             )
-            self._keep_row(config, loaded.live, GRID_LIMIT, bind)
+            keep_bounded(self._rows, config[1:], (loaded.live, GRID_LIMIT, bind))
         return launch
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
@@ -762,7 +774,7 @@ class Launches(Configurations):
         """
         before = current_ordinal()
         now = self._loaded(variant)[1]
-        if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
+        if now is loaded and before == loaded.device.ordinal and not loaded.module.has_lost_its_context():
             return False
         self._unbind()  # bound launches may be for the previous module or device
         self._variant_launches.clear()
@@ -790,7 +802,7 @@ class Launches(Configurations):
         if loaded is None:
             device = current_device()
             found = on_device.get((device.ordinal, variant))
-            if found is not None and not found[1].has_lost_its_context():
+            if found is not None and not found[1].module.has_lost_its_context():
                 return found
             session = self._session()
             session.users.add(self)
@@ -891,7 +903,7 @@ class VariantLaunch:
         else:
             self._by_variant[variant] = found
         self._front = found
-        self._kernel._keep(self._config, found)
+        keep_bounded(self._kernel._bound, self._config, found)
         found(*args)
 
     def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:

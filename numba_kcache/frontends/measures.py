@@ -16,19 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine import RunsUncached
 from ..errors import LaunchConfigError, LaunchError, OptionError
-from ..launch import (
-    LEGACY_DEFAULT,
-    LaunchShape,
-    bindings,
-    choose,
-    current_device,
-    done,
-    launch_shape,
-    orders_of,
-    stream_handle,
-)
+from ..launch import LEGACY_DEFAULT, LaunchShape, bindings, choose, current_device, done, launch_shape, stream_handle
 from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
-from ..launch.launcher import LoadedKernel
+from ..launch.launcher import LoadedKernel, orders_of
 
 if TYPE_CHECKING:
     from . import Launches, Variant

@@ -9,15 +9,17 @@ Not here    Recognising the thing and reading its options (frontends), finding a
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Request, Resolution
-from ..errors import shorten, shortening
+from ..engine import Lookup, Request
+from ..errors import KCacheError, LaunchError, OptionError, shorten, shortening
 from ..frontends import Definition, Launches, Variant, define
 from ..keys import Component
 from ..launch import current_device, launch_shape
-from ..model import Artifact, Entry, Target, ptx_target, read_arch
+from ..model import Artifact, Choice, Entry, Resolution, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
     from typing import Unpack, overload
@@ -92,9 +94,18 @@ class Kernel(Launches):
         Raises:
             OptionError: No such parameter, a value that is not hashable, or a kernel not made of a function.
         """
-        from .verbs import instantiate
-
-        return instantiate(self, values)
+        full = self._definition.template_values(values)
+        # with types and texts, since -0.0 == 0.0 and (True,) == (1,)
+        key = tuple((type(value), value, repr(value)) for value in full.values())
+        try:
+            found = self._instances.get(key)
+        except TypeError as error:
+            raise OptionError(
+                f"cannot instantiate {self.__name__} with {values!r}",
+                str(error),
+                "give numbers, text, or tuples of these",
+            ) from None
+        return found or self._instances.setdefault(key, type(self)(self._definition.instantiate(full)))
 
     # -- compiling ahead, explaining, inspecting -----------------------------------------------------
 
@@ -111,9 +122,20 @@ class Kernel(Launches):
             NoDeviceError: No target is named and there is no device.
             KCacheError: A directory is configured, and nothing can be stored there.
         """
-        from .verbs import compile_ahead
+        for variant in self._variants(signature):
+            for target in self._targets(arch):
+                self._definition.check_target(target)
+                request = self._request(target, variant)
+                if request.uncacheable:
+                    raise request.refusal(request.uncacheable)
+                if request.covered:
+                    from ..observe.log import INFO, record
 
-        compile_ahead(self, arch, signature)
+                    record(INFO, f"depends= of {request.label} represents: {', '.join(request.covered)}")
+                found = self._exactly(target, variant)
+                if found.uncacheable:
+                    raise request.refusal(found.uncacheable)
+                require_directory(self._session(), f"store {request.label}", found.key)
 
     @shortening
     def key(self, arch: Arch | None = None, signature: Any = None) -> str:
@@ -141,9 +163,15 @@ class Kernel(Launches):
             OptionError: A signature is missing, or given where the code is the same for all arguments.
             NoDeviceError: No target is named and there is no device.
         """
-        from .verbs import explain
-
-        return explain(self, arch, signature)
+        variant, target = self._variants(signature)[0], self._targets(arch)[0]
+        is_auto = arch is None and not self._arch
+        choice = self._resolutions.choose(target) if is_auto else Choice(target, ptx_target(self._arch, target))
+        found = self._resolutions.explain(choice, variant)
+        if found.outcome == "miss" and not is_auto:
+            with contextlib.suppress(LaunchError):  # its `arch` names no target for such a device
+                of_launch = self._resolutions.explain(self._resolutions.choose(target), variant, asks_why=False)
+                return found._replace(instead=of_launch.target if of_launch.is_hit else "")
+        return found
 
     def _any_artifact(self) -> Artifact:
         """Any resolved artifact of the kernel; if there is none, the one for its first target."""
@@ -152,10 +180,19 @@ class Kernel(Launches):
         return self._exactly(self._targets(None)[0], None).artifact
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
-        """Apply `read` to the artifact; for a kind with variants to one of them, or to all known ones as a dict."""
-        from .verbs import read_off
-
-        return read_off(self, read, arch, signature)
+        """Apply `read` to the artifact. With variants and no signature: a dict of the results for all known ones."""
+        definition, known = self._definition, self._resolutions.known()
+        target = None if arch is None else self._targets(arch)[0]
+        if definition.has_variants and signature is None:
+            return {
+                variant: read(each.artifact)
+                for (known_target, _, variant), each in known.items()
+                if target is None or target == known_target
+            }
+        if target is None and not definition.has_variants:
+            self._variants(signature)
+            return read(self._any_artifact())
+        return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
 
     def _read_entry(self, name: str) -> Any:
         return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
@@ -297,9 +334,7 @@ class Kernel(Launches):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":  # read by `inspect.signature`
-            from .signature import signature_of
-
-            return signature_of(self._definition.thing, self._entry_at_hand(), of_python=self._definition.has_variants)
+            return self._signature()
         if name == "__defaults__":  # read by the decorators of Numba
             why = "it is a kernel of this cache already; to keep the options of cuda.jit, put cached_kernel above it"
             raise AttributeError(f"cannot compile {self.__name__} with another decorator: {why}")
@@ -326,15 +361,44 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """An object that unpickles as this kernel in another process, without importing the file that defines it."""
-        from .verbs import to_send
+        named, definition = self._by_name(), self._definition
+        is_found = named is self or named is definition.thing
+        if definition.is_sent_by_name and self.__module__ != "__main__" and is_found:
+            return self
+        return _Sent(self)
 
-        return to_send(self)
+    def _by_name(self) -> Any:
+        """The object that the kernel's module has under the kernel's qualified name."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found
 
     def __repr__(self) -> str:
-        from .signature import text_of
+        name, label, entry = self.__name__, self._label, self._entry_at_hand()
+        if "__wrapped__" in self.__dict__:
+            name = f"{self.__module__}.{self.__qualname__}"
+        parameters = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
+        name = entry.name if name == label and entry is not None else name
+        return f"<Kernel {name}{parameters}{'' if '.' in name or name == label else f' of {label}'}>"
 
-        own = f"{self.__module__}.{self.__qualname__}" if "__wrapped__" in self.__dict__ else self.__name__
-        return f"<Kernel {text_of(own, self._label, self._entry_at_hand())}>"
+    def _signature(self) -> Any:
+        """The signature for `inspect.signature`; that of C++ is known once it is compiled, and None until then."""
+        import inspect
+        import keyword
+
+        entry, thing = self._entry_at_hand(), self._definition.thing
+        if entry is None:
+            return inspect.signature(getattr(thing, "py_func", thing)) if self._definition.has_variants else None
+        found: dict[str, inspect.Parameter] = {}
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for index, each in reversed(list(enumerate(entry.parameters))):
+            name = each.name
+            if not name.isidentifier() or keyword.iskeyword(name) or name in found:
+                # the parameters before a positional-only one must be positional-only too
+                name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY
+            found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
+        return inspect.Signature(list(found.values())[::-1])
 
     def _entry_at_hand(self) -> Entry | None:
         """The kernel in a resolved artifact; None if there is none yet, or the code depends on the arguments' types."""
@@ -343,9 +407,54 @@ class Kernel(Launches):
         return None
 
     def __reduce__(self) -> Any:
-        from .verbs import by_name
+        return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
 
-        return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
+
+class _Sent:
+    """An object whose pickle is that of a kernel with this definition."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._made = type(kernel), (kernel._definition.by_value(),)
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool = False) -> None:
+    """Require that new entries can be written to the configured directory, or that it has the given entry.
+
+    Args:
+        cache: The session.
+        what: The operation, as in `cannot ...`.
+        key: Key of the entry, if it was found or stored; "" if it is not built yet, or its key is not known.
+        is_found: Whether the entry was found in some store; then it is enough that the directory can be read.
+
+    Raises:
+        KCacheError: A directory was configured and cannot be used.
+    """
+    is_configured = cache.settings.directory is not None and cache.stores
+    if not is_configured or not cache.local.directory:
+        return
+    if key and cache.local.has(key):
+        return
+    if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
+        return
+    why = cache.local.prepare()
+    if why:
+        hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
+        raise KCacheError(f"cannot {what}", f"{cache.local.directory} cannot be used: {why}", hint)
+
+
+def require_lasting(cache: Lookup, what: str) -> None:
+    """Require that new entries outlive this process.
+
+    Raises:
+        KCacheError: New entries would be kept only in memory, and the mode is not off.
+    """
+    why = cache.local.prepare()
+    if not cache.local.place and cache.settings.mode != "off":
+        where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
+        raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")
 
 
 if TYPE_CHECKING:  # at run time `typing` would hold these functions, and through them Numba, until after exit

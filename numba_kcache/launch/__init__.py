@@ -1,4 +1,4 @@
-"""What a launch is made of: the driver, the device, grid and block, the stream, and the arguments with their checks.
+"""What a launch is made of: the driver, the device, grid and block, the stream, and the values that arguments become.
 
 Promise     In a program that does not use Numba, Numba is not imported, and launches go into the current context, or
             into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is used:
@@ -6,20 +6,13 @@ Promise     In a program that does not use Numba, Numba is not imported, and lau
             library; it imports nothing and touches no device.
             `launch_shape` accepts the same forms of grid and block as Numba; `check_launch` refuses every shape that
             the device would refuse, and names the first invalid extent.
-            `Slot.settle` is the complete check of one argument. It returns an address only if the memory is reachable
-            from this launch's device, its elements fit the pointee, it is writable where the kernel may write, and it
-            is contiguous (unless `strided`). A bare integer is never taken as an address.
             A launch without a stream is ordered like an operation of the library whose arrays it takes (`choose`):
             streams of other libraries' arguments wait for it, and it waits for them, on the device. A launch on a given
             stream waits for the streams of its arguments, and nothing waits for it.
 Method      Both contexts are the primary one of the device, so memory, streams and kernels work together. A stream is
             recognised by its attributes: `__cuda_stream__` first, then those of each library.
-            `memory_of` reads the device memory of an argument, `orders_of` the streams of all arguments. Copies that an
-            argument needs are collected on the `Call`, and made after all arguments are checked. Here is only the code
-            for the commonest types; the rest is imported with the first argument of another type.
-Not here    Modules and the launch itself (launcher); numbers that need a conversion (`scalars`), rarer kinds of memory
-            (`memory`), rarer pairs of memory and pointer (`pointers`), Numba's arguments, which take several parameters
-            (`typed`); streams that wait for each other (streams); the configurations that a kernel keeps (frontends).
+Not here    Modules, the checks of arguments and the launch itself (launcher); streams that wait for each other
+            (streams); the configurations that a kernel keeps (frontends).
 Source      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits that depend on the
             device or the kernel are queried from the driver. CUDA driver API, "Primary Context Management"; handles 0
             and 1 are the legacy default stream, 2 the per-thread one, and both wait for each other ("Stream
@@ -35,10 +28,10 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..errors import ArgumentError, LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
+from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import SCALAR_SIZES, NamedTuple, Parameter, Target
 
 Dim3: TypeAlias = tuple[int, int, int]
@@ -631,11 +624,6 @@ NUMPY_NAMES = {
 
 CODES = {name: code for code, name in NUMPY_NAMES.items()}
 
-_TYPESTRS = {
-    "|b1": "b1", "|i1": "i1", "|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<i8": "i8",
-    "<u8": "u8", "<f2": "f2", "<f4": "f4", "<f8": "f8", "<c8": "c4", "<c16": "c8",
-}  # fmt: skip
-"""The type code of each `typestr` of an array interface, so that NumPy need not be imported for them."""
 
 _TOO_LARGE = {
     "f2": 2.0**15 * (2 - 2.0**-11),
@@ -646,9 +634,6 @@ _TOO_LARGE = {
     "e5": 2.0**15 * (2 - 2.0**-3),
 }
 """The smallest magnitude that would round beyond the largest finite value of each format."""
-
-_EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
-"""Python types whose values `struct` packs as the converters would, within bounds; by the first letter of the code."""
 
 
 class Call(NamedTuple):
@@ -674,78 +659,24 @@ class Call(NamedTuple):
     borrowed: list[object]
 
 
-Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
-"""Checks one argument: called with the argument, the launch stream (`devices.stream_identity`) and the `Call`. Returns
-the value that `struct` packs (`struct_format`), or a tuple of values; for an address that is known only after
-`Call.before`, a function that returns it. Called with None for the `Call`, it returns None if it needs one."""
+Settle: TypeAlias = Callable[[Any, Call], Any]
+"""Checks one argument: called with the argument and the `Call`. Returns the value that `struct` packs
+(`struct_format`), or a tuple of values; for an address that is known only after `Call.before`, a function that returns
+it."""
 
 
 class Slot:
     """Checks and converts one argument.
 
     Attributes:
+        form: "pointer", "value", "array" or "number", by which the C module may check it (recognition); "" for others.
         settle: Checks one argument.
         launcher: The `Launcher` of the kernel.
     """
 
+    form = ""
     settle: Settle
     launcher: Any
-
-
-class ParameterSlot(Slot):
-    """The slot of one parameter of a kernel.
-
-    Args:
-        launcher: The `Launcher` of the kernel.
-        position: Position of the parameter, counted from 1.
-        declared: The parameter as the compiler reported it.
-    """
-
-    def __init__(self, launcher: Any, position: int, declared: Parameter) -> None:
-        self.launcher, self.position, self.declared = launcher, position, declared
-        self.code = declared.code
-        self.pointee = self.code.lstrip("*k")  # what a pointer points to
-        self._convert: Callable[[Any], Any] | None = None
-
-    @property
-    def convert(self) -> Callable[[Any], Any]:
-        """The converter of values, which checks one and returns a number or bytes."""
-        if self._convert is None:
-            check_interpreter()
-            from .scalars import converter_for
-
-            self._convert = converter_for(self)
-        return self._convert
-
-    def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
-        """Make the error for `value`."""
-        check_interpreter()
-        from .failures import argument_error
-
-        return argument_error(self, value, why, hint)
-
-
-class ValueSlot(ParameterSlot):
-    """The slot of a parameter passed by value."""
-
-    _exact: Any = None  # set at the first launch
-
-    def settle(self, value: Any, _stream_id: int, _call: Call | None) -> Any:
-        """Check one argument; see `Settle`."""
-        if self._exact is None:
-            self._exact = _exact_of(self.code)
-        types, below, above = self._exact
-        if type(value) in types and below < value < above:
-            return value
-        number = self.convert(value)
-        return (number.real, number.imag) if self.code[0] == "c" else number
-
-
-@functools.cache
-def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
-    """The Python types that `struct` packs for this code without conversion, and exclusive bounds of their values."""
-    types = () if code in CARRIERS else _EXACT.get(code[0], ())
-    return types, *(bounds_of(code) if types else (0, 0))
 
 
 def bounds_of(code: str) -> tuple[float, float]:
@@ -769,9 +700,6 @@ def struct_format(parameters: tuple[Parameter, ...]) -> str:
 
 
 # -- pointers ------------------------------------------------------------------------------------------
-
-
-_WORDS = 1 << 64
 
 
 class Unfit(Exception):
@@ -802,118 +730,6 @@ class Memory(NamedTuple):
     strides: tuple[int, ...] | None = None
     readonly: bool = False
     device: int | None = None
-
-
-_new = tuple.__new__  # the constructor of a named tuple takes three times as long
-
-
-class PointerSlot(ParameterSlot):
-    """The slot of a parameter that takes a pointer."""
-
-    def settle(self, value: Any, _stream_id: int, call: Call | None = None) -> Any:
-        """Check one argument; see `Settle`.
-
-        Raises:
-            ArgumentError: The argument does not fit.
-        """
-        try:
-            memory = memory_of(value)
-            if memory is None:
-                if call is None:
-                    return None
-                check_interpreter()
-                from .pointers import settle_rare
-
-                return settle_rare(self, value, call)
-        except Unfit as unfit:
-            raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
-        address, element, _item_bytes, _shape, strides, readonly, device = memory
-        module = self.launcher.module
-        if (element is not None and (element != self.pointee or strides is not None or readonly)) or (
-            module.device_of is not None and device != module.device.ordinal
-        ):
-            check_interpreter()
-            from .pointers import check_memory
-
-            check_memory(self, value, memory)
-        return address
-
-
-class WordSlot(PointerSlot):
-    """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
-
-    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
-        """Check one argument; see `Settle`."""
-        try:
-            return int.from_bytes(self.convert(value), "little")
-        except ArgumentError:
-            if isinstance(value, (int, float, complex)):
-                raise
-        return super().settle(value, stream_id, call)
-
-
-_rare: Any = None
-"""The module `memory`, once it is imported: repeating an import statement takes time."""
-
-
-def _rarer() -> Any:
-    global _rare
-    check_interpreter()
-    from . import memory as _rare
-
-    return _rare
-
-
-def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
-    """Read the device memory of an argument; None if it has no interface for device memory.
-
-    Arrays of Numba, CuPy and PyTorch are read directly: CuPy's array interface is slow, PyTorch's refuses
-    `requires_grad` and has no bfloat16. For all others their array interface is read. No library is imported for it.
-
-    Args:
-        value: The argument.
-        protocol: Name of the interface attribute, for arrays on the device or on the host.
-
-    Raises:
-        Unfit: The argument is memory, but cannot be passed as it is.
-    """
-    if value is None:
-        return Memory(0)
-    if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
-        dtype, strides = value.dtype, None if value.is_c_contiguous() else value.strides
-        address = value.gpu_data.device_ctypes_pointer.value or 0
-        return _new(Memory, (address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides, False, None))
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if cupy is not None and type(value) is cupy.ndarray and hasattr(value, "_c_contiguous"):
-        data, dtype, strides = value.data, value.dtype, None if value._c_contiguous else value.strides
-        code = element_of_dtype(dtype)
-        return _new(Memory, (data.ptr, code, dtype.itemsize, value.shape, strides, False, data.device_id))
-    is_tensor = torch is not None and isinstance(value, torch.Tensor)
-    interface = None if is_tensor else getattr(value, protocol, None)
-    is_unordered = type(interface) is dict and "stream" not in interface and protocol == "__cuda_array_interface__"
-    if interface is None or (is_unordered and hasattr(value, "__dlpack_device__")):
-        rare: Memory | None = (_rare or _rarer()).rare_memory(value)
-        return rare
-    try:
-        if interface.get("mask") is not None:
-            raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
-        element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
-        if element is None:
-            element, item_bytes = (_rare or _rarer()).read_typestr(value, interface["typestr"])
-        else:
-            item_bytes = SCALAR_SIZES[element]
-        address, is_readonly = data if data is not None else (0, False)
-        if type(address) is not int or not 0 <= address < _WORDS:
-            address = _word(address, "address")
-        shape, strides = interface["shape"], interface.get("strides")
-        if strides is not None and len(strides) != len(shape):
-            raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
-        if type(producer := interface.get("stream")) is not int and producer is not None:
-            _word(producer, "stream")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"its {protocol} is not valid: {type(error).__name__}: {error}"
-        raise Unfit(why, "it has shape, typestr, data = (address, is read-only), and perhaps strides") from error
-    return _new(Memory, (address, element, item_bytes, shape, strides, bool(is_readonly), None))
 
 
 def device_elsewhere(module: Any, memory: Memory) -> int | None:
@@ -955,14 +771,6 @@ def is_immutable(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _word(number: Any, what: str) -> int:
-    """Read an unsigned number of 64 bits; None means 0."""
-    found = 0 if number is None else operator.index(number)
-    if not 0 <= found < _WORDS:
-        raise ValueError(f"{found} is not a valid {what}")
-    return found
-
-
 @functools.lru_cache(maxsize=256)
 def element_of_dtype(dtype: Any) -> str:
     """The type code of a NumPy dtype, `"o"` for records; `""` where C++ has no such type (big-endian, dates)."""
@@ -987,41 +795,6 @@ class Order(NamedTuple):
     handle: int
     is_current: bool
     is_numba: bool
-
-
-def orders_of(arguments: Iterable[Any], ordinal: int) -> list[Order]:
-    """The streams of the arguments that have one, in their order. No library is imported for it.
-
-    Args:
-        arguments: Arguments of a launch; tuples may contain further ones.
-        ordinal: Ordinal of the launch's device.
-    """
-    found: list[Order] = []
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    for value in arguments:
-        kind, is_current, is_numba = type(value), True, False
-        if kind is int or kind is float or value is None:
-            continue
-        if isinstance(value, tuple):
-            found += orders_of(value, ordinal)
-            continue
-        if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
-            handle, is_numba = value.stream, True
-            handle = handle if type(handle) is int else stream_handle(handle)
-        elif cupy is not None and isinstance(value, cupy.ndarray):
-            handle = cupy.cuda.get_current_stream().ptr
-        elif (torch is not None and isinstance(value, torch.Tensor)) or hasattr(kind, "__dlpack_c_exchange_api__"):
-            handle = (_rare or _rarer()).current_stream(value, torch, ordinal)
-        else:
-            interface, is_current = getattr(value, "__cuda_array_interface__", None), False
-            handle = interface.get("stream") if type(interface) is dict else None
-            try:
-                handle = handle if handle is None or type(handle) is int else _word(handle, "stream")
-            except (TypeError, ValueError):  # `memory_of` refuses it
-                continue
-        if handle is not None:
-            found.append(_new(Order, (0 if handle == LEGACY_DEFAULT else handle, is_current, is_numba)))
-    return found
 
 
 def choose(orders: list[Order], is_capturing: Callable[[int], bool]) -> int:

@@ -1,8 +1,11 @@
-"""Errors for arguments that do not fit their parameter, and for launches that the driver refuses.
+"""Errors for arguments that do not fit, for launches that the driver refuses, and for those that fail later.
 
 Promise     `argument_error` names position, C type and name of the parameter, the type and value given, the reason and
             a step. Describing a value never runs code of its class that could wait for the device. `launch_error` names
             kernel, shape and the driver's own error name, and a step where one is known.
+            With `debug_launches` a launch that returns has run without an error (`watched`), and one that failed raises
+            `LaunchError` with kernel, shape, arguments and the driver's error. An error of earlier work is not
+            attributed to the launch.
 Not here    A grid or block that is refused before the driver is called (launch/__init__.py, attributes).
 Source      CUDA driver API, `CUresult`.
 """
@@ -10,11 +13,15 @@ Source      CUDA driver API, `CUresult`.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, CodeRefusedError, LaunchError
 from ..model import Target
-from . import Dim3, ParameterSlot, bindings
+from . import Dim3, bindings, stream_handle
+
+if TYPE_CHECKING:
+    from .launcher import ParameterSlot
 
 _SHOWN_LENGTH = 60
 _HINTS = {
@@ -99,3 +106,54 @@ def describe(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
+
+
+def watched(
+    driver: Any,
+    stream: Any,
+    launch: Callable[[], Any],
+    *,
+    kernel: str,
+    shape: tuple[Dim3, Dim3, int],
+    parameters: Sequence[object],
+    arguments: Sequence[Any],
+) -> Any:
+    """Launch between two waits, and return the value of `launch`.
+
+    Args:
+        driver: `devices.bindings()`, or an object with its functions.
+        stream: The user's launch stream.
+        launch: Queues the launch; returns False if another launcher queued it.
+        kernel, shape, parameters, arguments: For the message.
+
+    Raises:
+        LaunchError: Work that was queued before failed, or this launch did.
+    """
+    code = _wait(driver, stream)
+    if code:
+        raise LaunchError(
+            f"cannot launch {kernel}",
+            f"work that was queued before it failed: the driver returned {bindings().name_of(code)}",
+            "it was not launched by a cached kernel with debug_launches, which would have named it",
+        )
+    queued = launch()
+    if queued:
+        code = _wait(driver, stream)
+        if code:
+            passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
+            grid, block, shared_bytes = shape
+            raise LaunchError(
+                f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
+                f"the driver returned {bindings().name_of(code)}",
+                "run it under compute-sanitizer, with lineinfo=True, to see the line",
+            )
+    return queued
+
+
+def _wait(driver: Any, stream: Any) -> Any:
+    """Synchronise the stream and return the driver's code; 0 without synchronising while it is captured."""
+    handle = stream_handle(stream)
+    code, capturing = driver.cuStreamIsCapturing(handle)
+    if code or capturing:
+        return 0
+    return driver.cuStreamSynchronize(handle)[0]

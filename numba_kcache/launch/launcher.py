@@ -5,6 +5,9 @@ Promise     There is one module per artifact and device, also for several thread
             `clear()` or a fork; the kernel then has to be loaded again. A loaded module is never loaded a second time,
             so that its variables have one address.
             Nothing is queued before every argument fits its parameter; the parameter buffer follows the C ABI.
+            `Slot.settle` is the complete check of one argument. It returns an address only if the memory is reachable
+            from this launch's device, its elements fit the pointee, it is writable where the kernel may write, and it
+            is contiguous (unless `strided`). A bare integer is never taken as an address.
             Launches may run in any number of threads, and one may interrupt another: no buffer is shared while in use.
 Method      If the program uses Numba, Numba's driver layer loads the module, by `Context.create_module_image(
             ObjectCode.from_cubin(bytes))`: Numba then owns it, so `cuda.close()` and a reset unload it like Numba's own
@@ -13,13 +16,17 @@ Method      If the program uses Numba, Numba's driver layer loads the module, by
             Otherwise `cuModuleLoadData` loads it, in 0.1 ms less than the library that Numba makes (H200: 0.16 against
             0.26 ms to the first function). If Numba is imported later, the next launch of a kernel of such a module
             starts watching Numba's context, so that no handle from a destroyed context reaches the driver.
+            `memory_of` reads the device memory of an argument, `orders_of` the streams of all arguments. Copies that an
+            argument needs are collected on the `Call`, and made after all arguments are checked. Here is only the code
+            for the commonest types; the rest is imported with the first argument of another type.
             `bind` returns a function of the C module (`native`), which recognises arguments of the commonest exact
             types, packs them and launches. A launch with other arguments goes to `_slow`, which checks the arguments
             one by one. `recognition` describes a kernel to the C module at its second launch, or once many kernels with
             equal parameters were launched, which share the description: importing it takes longer than a launch through
             `_slow`.
-Not here    The device, the streams, the shape of a launch and the checks of its arguments (launch/__init__.py); the
-            bound launches of a kernel (frontends).
+Not here    The device, the streams and the shape of a launch (launch/__init__.py); numbers that need a conversion
+            (`scalars`), rarer kinds of memory (`memory`), rarer pairs of memory and pointer (`pointers`), Numba's
+            arguments, which take several parameters (`typed`); the bound launches of a kernel (frontends).
 Source      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a thread in relaxed mode may make calls that
             would otherwise end another thread's capture. numba-cuda 0.30.4, cudadrv/driver.py:
@@ -29,20 +36,22 @@ Source      cuLaunchKernel copies the parameters before it returns, and is calle
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct, pack, pack_into
 from typing import Any
 
-from ..errors import CodeRefusedError, KCacheError, LaunchError, shorten
-from ..model import LONG_WAIT_S, Artifact, Emit, Entry, Event, EventKind, Parameter, misfit, tell_wait
+from ..errors import ArgumentError, CodeRefusedError, KCacheError, LaunchError, shorten
+from ..model import LONG_WAIT_S, SCALAR_SIZES, Artifact, Emit, Entry, Event, EventKind, Parameter, misfit, tell_wait
 from ..store import renewed_in_children
 from . import (
     BLOCK_LIMIT,
+    CARRIERS,
     GRID_LIMIT,
     LEGACY_DEFAULT,
     NUMBA_CUDA_MODULE,
@@ -52,13 +61,13 @@ from . import (
     Dim3,
     Launch,
     LaunchShape,
+    Memory,
     Order,
-    PointerSlot,
     Slot,
-    ValueSlot,
-    WordSlot,
+    Unfit,
     address_of,
     bindings,
+    bounds_of,
     check_interpreter,
     check_launch,
     choose,
@@ -66,10 +75,10 @@ from . import (
     current_device,
     device_attribute,
     done,
+    element_of_dtype,
     is_capturing,
     limits_of,
     native,
-    orders_of,
     others,
     stream_handle,
     struct_format,
@@ -149,10 +158,6 @@ class LoadedKernel:
     def prefer_shared(self, percent: int) -> None:
         """Set the preferred share, in percent, of shared memory in the memory that it shares with the L1 cache."""
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
-
-    def has_lost_its_context(self) -> bool:
-        """True if the kernel must be loaded again because its context was destroyed."""
-        return bool(self.module.has_lost_its_context())
 
     @property
     def numba_function(self) -> Any:
@@ -442,6 +447,232 @@ class _ContextSentinel:
     """A member of `modules` of Numba's context, freed when these are; the context lives on in a reference cycle."""
 
 
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+_TYPESTRS = {
+    "|b1": "b1", "|i1": "i1", "|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<i8": "i8",
+    "<u8": "u8", "<f2": "f2", "<f4": "f4", "<f8": "f8", "<c8": "c4", "<c16": "c8",
+}  # fmt: skip
+"""The type code of each `typestr` of an array interface, so that NumPy need not be imported for them."""
+
+_WORDS = 1 << 64
+
+_new = tuple.__new__  # the constructor of a named tuple takes three times as long
+
+_EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
+"""Python types whose values `struct` packs as the converters would, within bounds; by the first letter of the code."""
+
+
+class ParameterSlot(Slot):
+    """The slot of one parameter of a kernel.
+
+    Args:
+        launcher: The `Launcher` of the kernel.
+        position: Position of the parameter, counted from 1.
+        declared: The parameter as the compiler reported it.
+    """
+
+    def __init__(self, launcher: Any, position: int, declared: Parameter) -> None:
+        self.launcher, self.position, self.declared = launcher, position, declared
+        self.code = declared.code
+        self.pointee = self.code.lstrip("*k")  # what a pointer points to
+        self._convert: Callable[[Any], Any] | None = None
+
+    @property
+    def convert(self) -> Callable[[Any], Any]:
+        """The converter of values, which checks one and returns a number or bytes."""
+        if self._convert is None:
+            check_interpreter()
+            from .scalars import converter_for
+
+            self._convert = converter_for(self)
+        return self._convert
+
+    def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
+        """Make the error for `value`."""
+        check_interpreter()
+        from .failures import argument_error
+
+        return argument_error(self, value, why, hint)
+
+
+class ValueSlot(ParameterSlot):
+    """The slot of a parameter passed by value."""
+
+    form = "value"
+    _exact: Any = None  # set at the first launch
+
+    def settle(self, value: Any, _call: Call) -> Any:
+        """Check one argument; see `Settle`."""
+        if self._exact is None:
+            self._exact = _exact_of(self.code)
+        types, below, above = self._exact
+        if type(value) in types and below < value < above:
+            return value
+        number = self.convert(value)
+        return (number.real, number.imag) if self.code[0] == "c" else number
+
+
+@functools.cache
+def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
+    """The Python types that `struct` packs for this code without conversion, and exclusive bounds of their values."""
+    types = () if code in CARRIERS else _EXACT.get(code[0], ())
+    return types, *(bounds_of(code) if types else (0, 0))
+
+
+class PointerSlot(ParameterSlot):
+    """The slot of a parameter that takes a pointer."""
+
+    form = "pointer"
+
+    def settle(self, value: Any, call: Call) -> Any:
+        """Check one argument; see `Settle`.
+
+        Raises:
+            ArgumentError: The argument does not fit.
+        """
+        try:
+            memory = memory_of(value)
+            if memory is None:
+                check_interpreter()
+                from .pointers import settle_rare
+
+                return settle_rare(self, value, call, memory_of)
+        except Unfit as unfit:
+            raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
+        address, element, _item_bytes, _shape, strides, readonly, device = memory
+        module = self.launcher.module
+        if (element is not None and (element != self.pointee or strides is not None or readonly)) or (
+            module.device_of is not None and device != module.device.ordinal
+        ):
+            check_interpreter()
+            from .pointers import check_memory
+
+            check_memory(self, value, memory)
+        return address
+
+
+class WordSlot(PointerSlot):
+    """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
+
+    def settle(self, value: Any, call: Call) -> Any:
+        """Check one argument; see `Settle`."""
+        try:
+            return int.from_bytes(self.convert(value), "little")
+        except ArgumentError:
+            if isinstance(value, (int, float, complex)):
+                raise
+        return super().settle(value, call)
+
+
+def _word(number: Any, what: str) -> int:
+    """Read an unsigned number of 64 bits; None means 0."""
+    found = 0 if number is None else operator.index(number)
+    if not 0 <= found < _WORDS:
+        raise ValueError(f"{found} is not a valid {what}")
+    return found
+
+
+_rare: Any = None
+"""The module `memory`, once it is imported: repeating an import statement takes time."""
+
+
+def _rarer() -> Any:
+    global _rare
+    check_interpreter()
+    from . import memory as _rare
+
+    return _rare
+
+
+def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
+    """Read the device memory of an argument; None if it has no interface for device memory.
+
+    Arrays of Numba, CuPy and PyTorch are read directly: CuPy's array interface is slow, PyTorch's refuses
+    `requires_grad` and has no bfloat16. For all others their array interface is read. No library is imported for it.
+
+    Args:
+        value: The argument.
+        protocol: Name of the interface attribute, for arrays on the device or on the host.
+
+    Raises:
+        Unfit: The argument is memory, but cannot be passed as it is.
+    """
+    if value is None:
+        return Memory(0)
+    if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
+        dtype, strides = value.dtype, None if value.is_c_contiguous() else value.strides
+        address = value.gpu_data.device_ctypes_pointer.value or 0
+        return _new(Memory, (address, element_of_dtype(dtype), dtype.itemsize, value.shape, strides, False, None))
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if cupy is not None and type(value) is cupy.ndarray and hasattr(value, "_c_contiguous"):
+        data, dtype, strides = value.data, value.dtype, None if value._c_contiguous else value.strides
+        code = element_of_dtype(dtype)
+        return _new(Memory, (data.ptr, code, dtype.itemsize, value.shape, strides, False, data.device_id))
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    interface = None if is_tensor else getattr(value, protocol, None)
+    is_unordered = type(interface) is dict and "stream" not in interface and protocol == "__cuda_array_interface__"
+    if interface is None or (is_unordered and hasattr(value, "__dlpack_device__")):
+        rare: Memory | None = (_rare or _rarer()).rare_memory(value)
+        return rare
+    try:
+        if interface.get("mask") is not None:
+            raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
+        element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
+        if element is None:
+            element, item_bytes = (_rare or _rarer()).read_typestr(value, interface["typestr"])
+        else:
+            item_bytes = SCALAR_SIZES[element]
+        address, is_readonly = data if data is not None else (0, False)
+        if type(address) is not int or not 0 <= address < _WORDS:
+            address = _word(address, "address")
+        shape, strides = interface["shape"], interface.get("strides")
+        if strides is not None and len(strides) != len(shape):
+            raise ValueError(f"{len(strides)} strides for {len(shape)} axes")
+        if type(producer := interface.get("stream")) is not int and producer is not None:
+            _word(producer, "stream")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = f"its {protocol} is not valid: {type(error).__name__}: {error}"
+        raise Unfit(why, "it has shape, typestr, data = (address, is read-only), and perhaps strides") from error
+    return _new(Memory, (address, element, item_bytes, shape, strides, bool(is_readonly), None))
+
+
+def orders_of(arguments: Iterable[Any], ordinal: int) -> list[Order]:
+    """The streams of the arguments that have one, in their order. No library is imported for it.
+
+    Args:
+        arguments: Arguments of a launch; tuples may contain further ones.
+        ordinal: Ordinal of the launch's device.
+    """
+    found: list[Order] = []
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    for value in arguments:
+        kind, is_current, is_numba = type(value), True, False
+        if kind is int or kind is float or value is None:
+            continue
+        if isinstance(value, tuple):
+            found += orders_of(value, ordinal)
+            continue
+        if getattr(value, "__cuda_ndarray__", False):  # an array of Numba
+            handle, is_numba = value.stream, True
+            handle = handle if type(handle) is int else stream_handle(handle)
+        elif cupy is not None and isinstance(value, cupy.ndarray):
+            handle = cupy.cuda.get_current_stream().ptr
+        elif (torch is not None and isinstance(value, torch.Tensor)) or hasattr(kind, "__dlpack_c_exchange_api__"):
+            handle = (_rare or _rarer()).current_stream(value, torch, ordinal)
+        else:
+            interface, is_current = getattr(value, "__cuda_array_interface__", None), False
+            handle = interface.get("stream") if type(interface) is dict else None
+            try:
+                handle = handle if handle is None or type(handle) is int else _word(handle, "stream")
+            except (TypeError, ValueError):  # `memory_of` refuses it
+                continue
+        if handle is not None:
+            found.append(_new(Order, (0 if handle == LEGACY_DEFAULT else handle, is_current, is_numba)))
+    return found
+
+
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
@@ -520,7 +751,7 @@ class Launcher:
         attributes: Concatenated launch attributes as the driver takes them; empty for a plain launch.
         relaunch: Called where this launcher cannot launch; see `Relaunch`.
         slots: A slot for each argument, where an argument takes several parameters; None for one parameter each.
-        debug_labels: Where each launch is waited for (`debugging`), the label of each argument in a message; else None.
+        debug_labels: Where each launch is waited for (`failures.watched`), the labels of the arguments; else None.
     """
 
     names: tuple[Sequence[str], Sequence[Any]] | None = None
@@ -667,7 +898,7 @@ class Launcher:
             if len(arguments) != len(slots):
                 raise self._wrong_count(call)
             for slot, argument in zip(slots, arguments):  # noqa: B905
-                value = slot.settle(argument, 0, call)
+                value = slot.settle(argument, call)
                 if type(value) is tuple:
                     values += value
                 else:
@@ -733,7 +964,7 @@ class Launcher:
         return True
 
     def _queue_watched(self, call: Call, values: list[Any]) -> bool:
-        from .debugging import watched
+        from .failures import watched
 
         queued: bool = watched(
             self.driver, call.handle, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,

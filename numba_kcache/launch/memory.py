@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ..model import SCALAR_SIZES
-from . import CODES, NUMBA_CUDA_MODULE, NUMPY_NAMES, Call, Memory, Unfit, bindings, element_of_dtype, memory_of
+from . import CODES, NUMBA_CUDA_MODULE, NUMPY_NAMES, Call, Memory, Unfit, bindings, element_of_dtype
 
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""
@@ -173,14 +173,6 @@ _WRAPPERS = ("numba.cuda.args", _MLIR)
 def is_wrapper(value: Any) -> bool:
     """True for Numba's `In`, `Out` and `InOut`, recognised by their module so that Numba is not imported."""
     return any(base.__module__ in _WRAPPERS for base in type(value).__mro__)
-
-
-def host_array_of(value: Any) -> Memory | None:
-    """Describe a host array as a `Memory` without an address, to check it before it is copied; None for others."""
-    if not hasattr(value, "__array_interface__"):
-        return None
-    memory = memory_of(value, "__array_interface__")
-    return None if memory is None else memory._replace(address=0)
 
 
 def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:

@@ -1,6 +1,6 @@
 """Check memory against a pointer parameter; get the memory of DLPack exporters and of wrapped host arrays.
 
-Not here    Reading the memory of an argument (`memory_of` in arguments, memory).
+Not here    Reading the memory of an argument (`memory_of` in launcher, memory).
 Source      C++ forbids reading an object through another type except char, unsigned char and std::byte, and the signed
             or unsigned counterpart of its own type; the vector types are structs of their component (CUDA C++
             Programming Guide, "Built-in Vector Types"), and cuFloatComplex is float2. PyTorch supports few operations
@@ -10,11 +10,14 @@ Source      C++ forbids reading an object through another type except char, unsi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from ..model import CODE_SIZES, SCALAR_SIZES
-from . import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, device_elsewhere, is_immutable, is_packed, memory_of
+from . import CARRIERS, NUMPY_NAMES, Call, Memory, device_elsewhere, is_immutable, is_packed
+
+if TYPE_CHECKING:
+    from .launcher import PointerSlot
 
 TAKE_ANY = ("?", "o", "i1", "u1")
 """Type codes of pointees through which C++ may read memory of any type."""
@@ -56,17 +59,25 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
         raise slot.refuse(value, why, hint)
 
 
-def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[], int]:
+def settle_rare(
+    slot: PointerSlot, value: Any, call: Call, memory_of: Callable[..., Memory | None]
+) -> int | Callable[[], int]:
     """The address of memory borrowed through DLPack, or of the device copy of a wrapped host array.
+
+    Args:
+        slot, value, call: As in `Slot.settle`.
+        memory_of: That of `launcher`, which imports this module.
 
     Raises:
         ArgumentError: The argument is neither, or its memory does not fit.
         Unfit: The wrapped array cannot be passed as it is.
     """
-    from .memory import copy_around, host_array_of, is_wrapper  # here: most programs need none of them
+    from .memory import copy_around, is_wrapper  # here: most programs need neither
 
     if is_wrapper(value):
-        memory = memory_of(value.value) or host_array_of(value.value)
+        memory = memory_of(value.value)
+        if memory is None and (memory := memory_of(value.value, "__array_interface__")) is not None:
+            memory = memory._replace(address=0)  # the copy on the device has another
         if memory is None:
             raise misfit(slot, value)
         check_memory(slot, value.value, memory)
@@ -90,10 +101,8 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
 
 def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
     """Make the error for an argument that is not device memory."""
-    from .memory import host_array_of
-
     why, hint = "a pointer takes a device array, None or ctypes.c_void_p", "check the order of the arguments"
-    if host_array_of(value) is not None or _is_dlpack(value):
+    if hasattr(value, "__array_interface__") or _is_dlpack(value):
         why = "its memory is on the host"
         hint = "copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()"
     elif isinstance(value, (list, tuple)):

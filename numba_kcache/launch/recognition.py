@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype, is_exported, is_immutable, native
+from . import NUMPY_NAMES, element_of_dtype, is_exported, is_immutable, native
 from .pointers import TAKE_ANY, alignment_of, elements_of
 
 if TYPE_CHECKING:
@@ -105,26 +105,24 @@ def _add_known(type_or_dtype: Any, code: int, capsule: Any = None, parts: tuple[
     native.know(type_or_dtype, code, capsule, parts)
 
 
-def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
+def _rows(launcher: Launcher, slots: Sequence[Any]) -> Iterable[tuple[bytes, Any, Any]]:
     """Yield a `Row` of native.c for each slot that one can describe, with the NumPy and the Python class for a number.
 
     None in place of a class means any type that is registered.
     """
     parameters = iter(launcher.parameters)
     for slot in slots:
-        if not isinstance(slot, ParameterSlot):
-            from .typed import ArraySlot, NumberSlot  # here: only kernels with Numba's types have such slots
-        if isinstance(slot, PointerSlot):
+        if slot.form == "pointer":
             offset, pointee = next(parameters).offset, slot.pointee
             is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"
             flags = (_STRIDED if launcher.strided else 0) | (0 if is_writable else _CONST)
             mask = alignment_of(pointee) - 1 if slot.code[0] == "*" else 0
             yield _row("a", 0, offset, flags=flags, mask=mask, accepts=_fitting(pointee)), None, None
-        elif isinstance(slot, ParameterSlot):
+        elif slot.form == "value":
             declared = next(parameters)
             kind, element = ("n", ELEMENTS.index(slot.code)) if slot.code in ELEMENTS else ("b", 0)
             yield _row(kind, element, declared.offset, declared.size), None, None
-        elif isinstance(slot, ArraySlot):
+        elif slot.form == "array":
             fields = [(next(parameters).offset, 8 * (_VIEW_WORDS[letter] + axis)) for letter, axis in slot.fields]
             flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
             flags |= (_COUNTS_ITEMS if ("e", 0) in slot.fields else 0) | (
@@ -139,7 +137,7 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
                 _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=layout,
                      accepts=accepts, fields=fields), None, None,
             )  # fmt: skip
-        elif isinstance(slot, NumberSlot):
+        elif slot.form == "number":
             first = next(parameters)
             if slot.element[0] == "c" and first.code[0] != "c":
                 next(parameters)
@@ -211,17 +209,15 @@ def _is_neg_function(torch: Any, tensor: Any) -> Any:
     return ctypes.cast(function, ctypes.c_void_p).value if is_tensor else torch.Tensor.is_neg
 
 
-def _register_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
+def _register_numba_type(plan: Any, launcher: Launcher, position: int, slot: Any, value: Any) -> None:
     """Register that arrays of this Numba type fit a slot, if all such arrays do."""
     try:
         numba_type = value._numba_type_
     except Exception:  # Numba raises its own errors for elements without a Numba type
         return
     fits = launcher.strided or numba_type.layout in "CF"
-    if not isinstance(slot, ParameterSlot):
-        from .typed import ArraySlot
-
-        fits = slot.kind == numba_type if isinstance(slot, ArraySlot) else fits
+    if slot.form == "array":
+        fits = slot.kind == numba_type
     if fits and len(_held) < 20_000:
         _held[id(numba_type)] = numba_type
         native.fits(plan, position, numba_type)

@@ -18,9 +18,12 @@ import numbers
 import operator
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
+from . import NUMPY_NAMES, STRUCT_LETTERS, bounds_of
+
+if TYPE_CHECKING:
+    from .launcher import ParameterSlot
 
 _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
 """Bits of exponent and mantissa of the formats that `struct` does not support."""

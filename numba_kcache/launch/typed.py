@@ -32,11 +32,10 @@ from . import (
     is_c_contiguous,
     is_capturing,
     is_exported,
-    memory_of,
-    orders_of,
     others,
     stream_handle,
 )
+from .launcher import memory_of, orders_of
 
 
 class OtherTypes(Exception):
@@ -58,7 +57,7 @@ class ArraySlot(Slot):
         passed_as: The letters of its parameters, in order (see the Method of this module).
     """
 
-    others = "CA"
+    form, others = "array", "CA"
 
     def __init__(self, kind: Any, own: Any, *, element: str, item_bytes: int, passed_as: str) -> None:
         self.kind, self.own, self.element, self.item_bytes = kind, own, element, item_bytes
@@ -72,7 +71,7 @@ class ArraySlot(Slot):
         self._pick, self._counts_items = pick, "e" in passed_as
         self.launcher: Any = None
 
-    def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[int, ...]:
+    def settle(self, value: Any, call: Call) -> tuple[int, ...]:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -99,16 +98,16 @@ class ArraySlot(Slot):
         steps = [step // size for step in strides] if self._counts_items else ()
         return self._pick((0, math.prod(shape), size, memory.address, *shape, *strides, *steps))
 
-    def _of_others(self, value: Any, call: Call | None) -> Memory:
+    def _of_others(self, value: Any, call: Call) -> Memory:
         """The memory of an array of another library."""
         try:
             memory = None if getattr(value, "__cuda_ndarray__", False) else memory_of(value)
         except Unfit:
             memory = None
-        if memory is None and call is not None and is_exported(value) and (borrowed := _borrowed(value, call.handle)):
+        if memory is None and is_exported(value) and (borrowed := _borrowed(value, call.handle)):
             memory = borrowed[0]
             call.borrowed.append(borrowed[1])
-        if memory is None or call is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
+        if memory is None or (memory.element or None, len(memory.shape)) != (self.element, self.axes):
             raise OtherTypes
         module, is_packed, elsewhere = self.launcher.module, True, None
         if memory.strides is not None or module.device_of is not None:
@@ -135,13 +134,15 @@ class NumberSlot(Slot):
         values: Converts a number to the values that are packed; None if the number itself is packed.
     """
 
+    form = "number"
+
     def __init__(
         self, element: str, numpy_class: type, python_class: type, values: Callable[[Any], tuple[Any, ...]] | None
     ) -> None:
         self.element, self._values = element, values
         self.numpy_class, self.python_class = numpy_class, python_class
 
-    def settle(self, value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
+    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
 
         Raises:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from struct import Struct, unpack_from
@@ -408,15 +409,19 @@ MAX_PARAMETERS_BYTES = 32764
 """Bytes of parameters one kernel can take (CUDA C++ Programming Guide, "Function Parameters")."""
 
 BUILT = "built"
-"""The kind of bytes that another compiler made (model.built): no cubin, no kernel, never launched."""
+"""The kind of bytes that another compiler made: no cubin, no kernel, the target `any`, which no device and no request
+for a kernel has, so they are never launched. The payloads are concatenated; their names and sizes are in the
+attributes, beside label and meta."""
 
 _MOST_PARAMETERS = 1 << 20  # of all kernels together: 65,536 kernels may share one list, which is checked for each
 _MAX_ENTRIES = _MAX_NAME = 65536
 _MAX_KIND, _MAX_SECONDS, _MOST_THREADS = 32, 1e9, 1024
+_MAX_BUILT, _MAX_BUILT_LABEL, _MAX_PAYLOAD_NAME_BYTES = 4096, 1024, 200
 
 _ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
 _SECTION = Struct("<I20xQQ24x")  # its name, its place and its size
 _SECTION_PLACE = Struct("<24xQQ24x")
+_COUNTS = Struct("<32xQI")  # of the first section, where the header has no room: their count and names
 _INFO = b".nv.info."
 _SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 12 << 16 | 0x1704, 12 << 16 | 0x4504
 _RECORD_HEAD, _LARGE_RECORD_HEAD = (
@@ -558,9 +563,9 @@ def artifact_from_header(
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < _MAX_SECONDS:
             raise ValueError("compile_time_s or attributes")
         if kind == BUILT:
-            from .built import built_from_header
-
-            return built_from_header(header, payloads)
+            if header["target"] != NO_TARGET.name or entries != []:
+                raise ValueError("kernels or a target where there are none")
+            return checked_built(Artifact(BUILT, NO_TARGET, (), payloads[BUILT], float(seconds), attributes))
         if type(entries) is not list or not 0 < len(entries) <= _MAX_ENTRIES:
             raise ValueError("entries")
         if attributes:
@@ -583,6 +588,43 @@ def artifact_from_header(
 
 _new = tuple.__new__
 """Constructs a named tuple faster than its own constructor; a warm start makes one for each parameter."""
+
+
+def checked_built(artifact: Artifact) -> Artifact:
+    """Check label, meta, names and sizes of an artifact of the kind `built`, none of which is trusted.
+
+    Raises:
+        ValueError: They are malformed, contradict the bytes, or a payload's name could lead out of a folder.
+    """
+    attributes, total, names = artifact.attributes, 0, set()
+    rows, label, meta = attributes.get("payloads"), attributes.get("label"), attributes.get("meta")
+    if not (type(label) is str and type(meta) is dict and type(rows) is list):
+        raise ValueError("attributes of another form")
+    for row in rows:  # by hand: this runs at each hit
+        if not (type(row) is list and len(row) == 2 and type(row[0]) is str and type(row[1]) is int):
+            raise ValueError("no payload")
+        name, size = row
+        if not is_safe_name(name):
+            raise ValueError(f"a payload is called {name!r}")
+        if size < 0:
+            raise ValueError("a payload of negative size")
+        total += size
+        names.add(name)
+    if not 0 < len(rows) == len(names) <= _MAX_BUILT:
+        raise ValueError(f"{len(rows)} payloads")
+    if total != len(artifact.cubin):
+        raise ValueError("payloads of other sizes than its bytes")
+    if not label or len(label) > _MAX_BUILT_LABEL:
+        raise ValueError("label")
+    return artifact
+
+
+def is_safe_name(name: str) -> bool:
+    """Check whether a payload's name can be the name of a file in any folder."""
+    is_plain = name.isprintable() and name not in ("", ".", "..") and "/" not in name and "\\" not in name
+    return (
+        is_plain and len(name.encode("utf-8", "surrogatepass")) <= _MAX_PAYLOAD_NAME_BYTES
+    )  # surrogates are not printable
 
 
 def _entries(rows: Any) -> tuple[Entry, ...]:
@@ -661,7 +703,7 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
 
     This runs at each hit, so it reads only what concerns this kernel, and calls no other function of this package.
     A caller that checks more kernels gives a dict `places` to be filled: by symbol, the section with the kernel's
-    records (() if the kernel is known to fit), and by "" the bytes of records that fit, by the parameters they fit.
+    records, and by "" the bytes of records that fit, by the parameters they fit.
     """
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
@@ -676,13 +718,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
             if sm != major * 10 + minor and not is_earlier:
                 return f"its cubin is for sm_{sm}"
-            if not count:  # more sections than the header can count: a module of ten thousand kernels
-                from .contradiction import contradiction_of
-
-                wrong = contradiction_of(artifact)
-                if places is not None and not wrong:
-                    places.update(dict.fromkeys([each.symbol for each in artifact.entries], ()))
-                return wrong
+            if not count:  # more than the header can count: the first section has the numbers
+                count, names_at = _COUNTS.unpack_from(cubin, table)
             rows = [*_SECTION.iter_unpack(cubin[table : table + 64 * count])]
             sections = {row[0]: row for row in reversed(rows)}  # the first of each name
             names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
@@ -694,8 +731,6 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
             if at < 0:
                 return f"its cubin has no kernel {entry.symbol}"
             place = sections[at - names]
-        elif not place:
-            return ""
         _name, start, size = place
         fitting: dict[tuple[Parameter, ...], bytes] = {} if places is None else places.setdefault("", {})
         records = fitting.get(entry.parameters)
@@ -711,10 +746,8 @@ def misfit(artifact: Artifact, entry: Entry, places: dict[str, Any] | None = Non
                     place, word = words[at + 2], words[at + 3]
                     found[place & 0xFFFF] = place >> 16, word >> 18 if head == _PARAMETER_RECORD else word & 0xFFFF
                     last = at + 4
-                elif head & 3 << 16:  # a size not in whole words: the next record is not aligned to a word
-                    from .contradiction import contradiction_of
-
-                    return contradiction_of(artifact)
+                elif head & 3 << 16:
+                    return "its cubin has records that are not whole words, which no compiler writes"
                 at += head >> 18
             at += 1
         if found != {ordinal: each[:2] for ordinal, each in enumerate(entry.parameters)}:
@@ -733,6 +766,43 @@ def _list_kernels(names: bytes, sections: Mapping[int, tuple[int, int, int]], pl
         if at + 1 in sections:
             places.setdefault(names[start:end].decode("utf-8", "replace"), sections[at + 1])
         at = end if end >= 0 else len(names)
+
+
+class Resolution(NamedTuple):
+    """An artifact and how it was found.
+
+    Args:
+        artifact: The artifact.
+        key: Its key; "" if it cannot be cached.
+        source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
+        uncacheable: Reason why it cannot be cached; "" if it can.
+        is_stored: Whether it came from a store.
+        name: Where it has no key, a name that is unique in this process.
+        row: Its row in the kernel's index, if it depends on headers; else it has no transcript.
+    """
+
+    artifact: Artifact
+    key: str
+    source: str
+    uncacheable: str = ""
+    is_stored: bool = False
+    name: str = ""
+    row: Mapping[str, Any] = {}
+
+
+def copied(value: Any) -> Any:
+    """Copy lists and mappings, so that a later change by their owner does not change the copy."""
+    if isinstance(value, Mapping):
+        return {name: copied(each) for name, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
+_unkeyed = itertools.count()
+
+
+def resolved_without_key(artifact: Artifact, why: str) -> Resolution:
+    """Make the resolution of an uncacheable artifact, with a unique name: a counter, since ids are reused."""
+    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_unkeyed)}")
 
 
 # -- request -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Promise     Emitting never raises, whatever a subscriber does. Each kind of trou
 Method      Counters are sums with names. A count for one key, reason, day or tier has that in its name:
             `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; they are summed
             like the others. A process's counts belong to the day (UTC) on which it saves them.
-Not here    Log lines (log), and the presentation of the sums (info, history, page).
+Not here    Log lines (log), and the presentation of the sums (info, page).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from typing import Any
 
+from ..errors import OptionError
 from ..model import IN_USER_CODE, LONG_WAIT_S, Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
@@ -188,8 +189,6 @@ class Events:
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event from now on. Returns the function that unsubscribes it."""
         if not callable(subscriber):
-            from ..errors import OptionError
-
             raise OptionError(f"cannot subscribe {subscriber!r}", "it cannot be called", "give a function of one event")
         token = object()
         self._subscribers[token] = subscriber
@@ -221,12 +220,12 @@ class Events:
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
         """Call user code: subscribers, and the handlers of logs and warnings."""
+        from .log import ERROR, INFO, line_of, record, warn, warning_of
+
         for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:  # user code: its errors must not reach a launch
-                from .log import ERROR, record
-
                 record(ERROR, "a subscriber of numba_kcache failed", with_error=True)
         if event.kind in _QUIET:
             return
@@ -234,13 +233,9 @@ class Events:
             self._missed.reason = event.fields.get("reason")  # for the log line of this thread's next compile
             return
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
-            from .log import INFO, line_of, record
-
             record(INFO, line_of(event, getattr(self._missed, "reason", None)))
         if event.kind in _ORDINARY:
             return
-        from .log import warn, warning_of
-
         subject, text = warning_of(event)
         token = object()
         if text and self._warned.setdefault(subject, token) is token:

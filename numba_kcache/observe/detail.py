@@ -13,9 +13,8 @@ from typing import Any
 
 from ..errors import plain
 from ..model import BUILT, Artifact, Entry, NamedTuple
-from ..model.built import meta_of
 from ..model.json_values import fits
-from .text import age_text, aligned, bytes_text, counted, html_table, seconds_text, shows_text
+from .text import age_text, aligned, bytes_text, counted, seconds_text, shows_text
 
 _MAX_VALUE = 160
 """Characters of one component that are shown; `.components` has all."""
@@ -62,7 +61,7 @@ class EntryDetail(NamedTuple):
             "payload_bytes": dict(self.payload_bytes),
             "compile_time_s": artifact.compile_time_s,
             "label": artifact.names[0] if artifact.kind == BUILT else "",
-            "meta": meta_of(artifact) if artifact.kind == BUILT else {},
+            "meta": artifact.attributes["meta"] if artifact.kind == BUILT else {},
             "kernels": [
                 {**entry._asdict(), "parameters": [each._asdict() for each in entry.parameters]}
                 for entry in artifact.entries
@@ -88,7 +87,10 @@ class EntryDetail(NamedTuple):
             ("hits", str(self.hits)),
         ]
         if artifact.kind == BUILT:
-            rows[1:2] = [("label", artifact.names[0]), ("meta", json.dumps(meta_of(artifact)).removeprefix("{}"))]
+            rows[1:2] = [
+                ("label", artifact.names[0]),
+                ("meta", json.dumps(artifact.attributes["meta"]).removeprefix("{}")),
+            ]
         lines = aligned([(name, text) for name, text in rows if text])
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]
@@ -103,6 +105,7 @@ class EntryDetail(NamedTuple):
         return "\n".join(map(plain, lines))
 
 
+@shows_text
 class EntryList(list[Any]):
     """Entries of a store (`store.listing.EntryInfo`), shown as a table."""
 
@@ -120,11 +123,8 @@ class EntryList(list[Any]):
             rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
         return rows
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return "\n".join(aligned([self.COLUMNS, *self.rows()], self.NUMBERS))
-
-    def _repr_html_(self) -> str:
-        return html_table(self.COLUMNS, self.rows(), self.NUMBERS)
 
 
 def _is_any(_value: object) -> bool:

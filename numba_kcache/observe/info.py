@@ -1,13 +1,18 @@
-"""The contents of a cache, its counts and the time it saved, as one value that prints as a table."""
+"""The contents of a cache, its counts and the time it saved, as one value that prints as a table; the counts by day.
+
+Promise     Names of counters of unknown form, from a later version or a forged file, are ignored.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, counted, entries_text, html, html_table, reason_text, seconds_text, shows_text
+from . import KEY_DIGITS, Counts
+from .text import aligned, bytes_text, counted, entries_text, reason_text, seconds_text, shows_text
 
 
 @shows_text
@@ -104,10 +109,6 @@ class CacheInfo(NamedTuple):
         lines = [*aligned(self._rows()), *(f"hint: {text}" for text in self.advice)]
         return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
-    def _repr_html_(self) -> str:
-        hints = "".join(f"<p>{html(text)}</p>" for text in self.advice)
-        return html_table((f"numba_kcache, {_SCOPES[self.scope]}", ""), self._rows()) + hints
-
     def _rows(self) -> Sequence[tuple[str, str]]:
         """Name and text of each row of the table."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
@@ -150,3 +151,49 @@ _OF_NEW_KERNELS = frozenset(("never_stored", "other_targets", "target", "signatu
 """The reasons of first compiles, which a warm-up has too: each kernel, target and signature misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
+
+
+# -- counts by day, entry and reason -------------------------------------------------------------------------------
+
+_DATE = r"\d{4}-\d{2}-\d{2}"
+_KEY = rf"[0-9a-f]{{{KEY_DIGITS}}}"
+
+
+class Day(NamedTuple):
+    """The counts that processes saved on one day (UTC), `"2026-11-21"`."""
+
+    date: str
+    counts: Counts
+
+
+class History(NamedTuple):
+    """The counts by day, by entry and by reason: those of counters named `group/label` (store.counters).
+
+    Args:
+        days: Days with counts, in order of time.
+        hits: Number of hits on each entry, by the leading digits of its key.
+        reasons: Number of misses for each kind of reason, the most frequent first.
+    """
+
+    days: tuple[Day, ...]
+    hits: Mapping[str, int]
+    reasons: Mapping[str, int]
+
+
+def history_of(sums: Mapping[str, float]) -> History:
+    """The history in the sums of the counters."""
+    days: dict[str, dict[str, float]] = {}
+    hits: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    for name, value in sums.items():
+        group, _, label = name.partition("/")
+        if group == "hits" and re.fullmatch(_KEY, label):
+            hits[label] = int(value)
+        elif group == "reason" and label:
+            reasons[label] = int(value)
+        elif group == "day":
+            date, _, counted = label.partition("/")
+            if re.fullmatch(_DATE, date):
+                days.setdefault(date, {})[counted] = value
+    ranked = dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+    return History(tuple(Day(date, Counts.of(days[date])) for date in sorted(days)), hits, ranked)

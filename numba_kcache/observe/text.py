@@ -93,20 +93,6 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
     return lines
 
 
-def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Format rows below column names as HTML, for a notebook; cells are escaped."""
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        sides = ["right" if at in right else "left" for at in range(len(cells))]
-        filled = (
-            f"<{tag} style='text-align:{side}'>{html(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True)
-        )
-        return f"<tr>{''.join(filled)}</tr>"
-
-    body = "".join(line("td", each) for each in rows)
-    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
-
-
 def html(text: str) -> str:
     """Escape text for HTML, and what a terminal would act on."""
     from html import escape
@@ -114,11 +100,16 @@ def html(text: str) -> str:
     return escape("\n".join(map(plain, text.split("\n"))))
 
 
+def preformatted(text: str) -> str:
+    """Format a text as HTML, for a notebook."""
+    return f"<pre>{html(text)}</pre>"
+
+
 def shows_text(kind: type[T]) -> type[T]:
     """Decorate a class with a text: the text is its `repr` as well, and its HTML if it has none of its own."""
 
     def repr_html(self: T) -> str:
-        return f"<pre>{html(str(self))}</pre>"
+        return preformatted(str(self))
 
     for name, method in (("__repr__", kind.__str__), ("_repr_html_", repr_html)):
         if name not in vars(kind) or name == "__repr__":

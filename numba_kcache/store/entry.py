@@ -73,6 +73,11 @@ Variant = dict[str, Any]
 """One of the entries that a manifest lists, by its `"key"`; its other fields are the caller's."""
 
 
+def variant_of(key: str, target: str, request: str) -> Variant:
+    """Describe an entry for its family's manifest: key, target, and the request with compilers and versions."""
+    return {"key": key, "target": target, "request": request}
+
+
 _VARIANT_KINDS = (
     ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("paths", list),
 )  # fmt: skip

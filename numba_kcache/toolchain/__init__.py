@@ -88,6 +88,14 @@ class Toolchain:
         self._has_loaded, self._contents, self._listed = False, dict[str, str](), dict[str, list[str]]()
         self._packages, self._has_new_packages = dict[str, Any](), False  # in a record of their own: few need them
 
+    def peeking(self, load: Callable[[str], Any]) -> Toolchain:
+        """The same, but records are read by `load`, and none is saved."""
+        from copy import copy  # here: only explanations need it
+
+        found = copy(self)
+        found.load, found.save_record = load, lambda name, record: None
+        return found
+
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
     ) -> Identified | None:

@@ -20,9 +20,9 @@ from typing import Any
 from ..engine import Session
 from ..engine.built import watched
 from ..errors import CompileError, OptionError, SettingsError
-from ..kernel.verbs import require_directory
+from ..kernel import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
-from ..observe.text import counted, html_table, seconds_text, shows_text
+from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
 from ..store.locks import KeyLocks
 from .discovery import Cached, warmable
 from .meter import meter
@@ -106,7 +106,8 @@ class WarmUpReport(NamedTuple):
         return f"{counts} in {seconds_text(self.seconds)}"
 
     def _repr_html_(self) -> str:
-        return f"{html_table(*self.table())}<p>{self}</p>"
+        columns, rows, right = self.table()
+        return preformatted("\n".join([*aligned([columns, *rows], right), str(self)]))
 
 
 class _Wanted(NamedTuple):

@@ -339,6 +339,20 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
 ]  # fmt: skip
 
 
+def test_functions_import_modules_at_named_seams_alone() -> None:
+    """The table of seams in docs/architecture.md has each module that a function imports, or its room with a slash, and
+    nothing else."""
+    text = (house.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Seams\n")[2].partition("\n## ")[0]
+    named = {name for row in table.splitlines() if row.startswith("| ") for name in re.findall(r"`([\w./]+)`", row)}
+    late = {each.module for each in house.House(house.ROOT).imports if each.when == "call"}
+
+    assert {each for each in late if each not in named and f"{each.partition('.')[0]}/" not in named} == set()
+    assert {
+        each for each in named if not any(f"{one}/".replace(".", "/").startswith(each) or one == each for one in late)
+    } == set()
+
+
 @pytest.mark.parametrize(("rule", "files", "found"), OFFENDERS)
 def test_rule_sees_its_offender(
     tmp_path: Path, rule: Callable[[Any], list[str]], files: dict[str, str], found: list[str]

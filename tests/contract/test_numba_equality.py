@@ -13,8 +13,8 @@ from numba.cuda.dispatcher import _Kernel
 
 from numba_kcache.frontends.numba.compiled_code import assumed_device
 from numba_kcache.frontends.numba.llvm import NUMBA
-from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.model import Target
+from tests.support.compiling import compile_numba
 
 TARGET = Target(9, 0, "a")
 

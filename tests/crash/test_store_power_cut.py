@@ -74,7 +74,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     made.mount()
     yield made
     while subprocess.run([program("umount"), "-l", str(point)], capture_output=True).returncode == 0:
-        pass  # nor could os.path.ismount tell while the filesystem is down: stat of it fails
+        pass  # os.path.ismount cannot decide it: stat fails while the filesystem is down
 
 
 def read_after_cut(disk: Disk, durability: str) -> tuple[int, int]:

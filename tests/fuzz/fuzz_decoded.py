@@ -33,7 +33,7 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine.arrival import arrived
+from numba_kcache.engine import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
 from numba_kcache.explanation.report import facts_of
@@ -41,8 +41,7 @@ from numba_kcache.model import artifact_from_header, misfit
 from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe import Counts
 from numba_kcache.observe.detail import EntryDetail
-from numba_kcache.observe.history import history_of
-from numba_kcache.observe.info import CacheInfo
+from numba_kcache.observe.info import CacheInfo, history_of
 from numba_kcache.observe.page import page
 from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format

@@ -177,7 +177,7 @@ before, stale = room.context_id(), kernel._loaded()[1]
 driver.cuDevicePrimaryCtxReset(0)
 driver.cuCtxSetCurrent(driver.CUcontext(0))
 context()
-print(room.context_id() != before, stale.has_lost_its_context())
+print(room.context_id() != before, stale.module.has_lost_its_context())
 saxpy_is_right(kernel, 12)
 """
     assert said(tmp_path, script) == "True True\n"

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_kcache.engine import family_of
 from numba_kcache.errors import UncacheableError
 from numba_kcache.explanation.diff import Difference, diff
 from numba_kcache.frontends.source.module import link_request
-from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode
+from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, component, derive, encode, family_of
 from numba_kcache.model import Artifact, ModuleEntries, Origin, Target
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, definition_of, key_of, request_of

@@ -59,7 +59,7 @@ WAITS = {
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
-    "launch/debugging.py driver.cuStreamSynchronize": "the work of the user's kernel",
+    "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",

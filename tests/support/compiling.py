@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from numba_kcache.frontends.source.build import build_source
-from numba_kcache.model import Artifact, LinkInput, Origin, SourceRequest, parse_target
+from numba_kcache.model import Artifact, LinkInput, Origin, SourceRequest, Target, parse_target
 from numba_kcache.model.options import compile_options
 from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
@@ -102,3 +104,19 @@ def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = 
     )
     assert not check or done.returncode == 0, done.stderr
     return done.stdout
+
+
+def compile_numba(dispatcher: Any, types: Any, target: Target, **more: Any) -> SimpleNamespace:
+    """The artifact of a kernel of numba-cuda, as it is compiled to be stored; or the reason why it must not be."""
+    from numba.cuda.cudadrv.libs import get_cudalib
+
+    from numba_kcache.errors import UncacheableError
+    from numba_kcache.frontends.numba.compiled_code import compile_kernel
+    from numba_kcache.frontends.numba.llvm import NUMBA
+
+    runtime = hashlib.sha256(Path(get_cudalib("cudadevrt", static=True)).read_bytes()).hexdigest()
+    try:
+        artifact = compile_kernel(NUMBA, dispatcher, types, target, runtime_build=f"sha256:{runtime}", **more)
+    except UncacheableError as error:
+        return SimpleNamespace(artifact=None, uncacheable=error.why)
+    return SimpleNamespace(artifact=artifact, uncacheable=None)

@@ -190,7 +190,7 @@ class Kernel:
         def registered(*arguments: Any) -> None:
             for position, (slot, value) in enumerate(zip(launcher.slots or (), arguments, strict=False)):
                 try:
-                    slot.settle(value, 0, Call(SHAPE, 0, 0, arguments, [], [], []))
+                    slot.settle(value, Call(SHAPE, 0, 0, arguments, [], [], []))
                 except Exception:
                     continue
                 recognise(launcher.plan[0], launcher, [None] * position + [value], is_first=False)

@@ -407,7 +407,7 @@ for name in ("asm", "ptx", "llvm", "mlir", "mlir_optimized"):
     assert types in look() and len(str(look(types))) > 100, look
 assert kernel.get_regs_per_thread(types) > 0
 hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
-print("kernel", dict(hits) and "hit" or "", dict(misses) and "missed" or "")
+print("kernel", hits.total() and "hit" or "", misses.total() and "missed" or "")
 print("compiles", numba_kcache.info("process").compiles)
 numba_kcache.uninstall()
 kernel.recompile()

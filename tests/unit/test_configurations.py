@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.frontends import BOUND_LIMIT, Configurations, Launches
+from numba_kcache.frontends import BOUND_LIMIT, Configurations, Launches, keep_bounded
 from numba_kcache.launch import LaunchShape
 
 
@@ -29,7 +29,7 @@ class Counting(Configurations):
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
         self.made.append((shape, stream))
         if self.has_row:
-            self._keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
+            keep_bounded(self._rows, config[1:], (self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z)))
         return lambda *_: shape.grid
 
 

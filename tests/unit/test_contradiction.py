@@ -109,9 +109,8 @@ def test_more_threads_than_launch_bounds_allow_are_found_out() -> None:
     assert "fewer threads of k" in contradiction_of(made._replace(entries=(entry._replace(safe_threads=65),)))
 
 
-def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
-    """No compiler writes such a record; in a forged one, right parameters pass and wrong ones are refused all the
-    same."""
+def test_record_that_is_no_whole_number_of_words_is_refused() -> None:
+    """No compiler writes such a record; the parameters of the kernel may stand elsewhere than they seem to."""
     made = artifact()
     places: dict[str, Any] = {}
     entry = made.entries[0]
@@ -128,9 +127,23 @@ def test_record_that_is_no_whole_number_of_words_is_read_by_its_bytes() -> None:
     second = second[:2] + struct.pack("<H", sizes[1] - 2) + second[4:] + b"\0\0"
     odd = made._replace(cubin=made.cubin[:at] + first + second + made.cubin[at + sum(sizes) :])
 
-    assert misfit(odd, entry) == misfit(odd, entry, {}) == ""
+    assert "not whole words" in misfit(odd, entry)
+    assert "not whole words" in misfit(odd, entry, {})
+
+
+@pytest.mark.parametrize("places", [None, {}])
+def test_sections_beyond_the_numbers_of_the_header_are_found(places: dict[str, Any] | None) -> None:
+    """A cubin of more than 65,279 sections has their number, and that of their names, in its first section."""
+    made = artifact()
+    code = bytearray(made.cubin)
+    (table,), (count, names_at) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<HH", code, 60)
+    struct.pack_into("<HH", code, 60, 0, 0xFFFF)
+    struct.pack_into("<QI", code, table + 32, count, names_at)
+    entry = made.entries[0]
     shorter = entry._replace(parameters=entry.parameters[:-1])
-    assert "other parameters" in misfit(odd._replace(entries=(shorter, *odd.entries[1:])), shorter)
+
+    assert misfit(made._replace(cubin=bytes(code)), entry, places) == ""
+    assert "other parameters" in misfit(made._replace(cubin=bytes(code)), shorter, places)
 
 
 def test_variable_of_another_size_is_found_out() -> None:

@@ -18,7 +18,6 @@ def debugged(stream: int = 0) -> tuple[Driver, Any, tuple[Any, ...]]:
     kernel = Kernel(stream=stream, debug_labels=SAXPY)
     numba = Numba()
     arguments = 2.0, numba.array(), numba.array(), 1024
-    kernel.driver.kept = numba  # type: ignore[attr-defined]
     return kernel.driver, kernel.bind(), arguments
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import CompileError, FrozenCacheError, Kernel, KernelCache, OptionError
-from numba_kcache.frontends.repeats import written
+from numba_kcache.get_or import written
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 

@@ -10,7 +10,7 @@ from numba_kcache import observe as events
 from numba_kcache.model import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.observe import Statistics
-from numba_kcache.observe.history import history_of
+from numba_kcache.observe.info import history_of
 from numba_kcache.store import counters
 from tests.support.stores import Clock, counters_of, key_of
 

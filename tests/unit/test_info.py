@@ -50,7 +50,7 @@ def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], w
     assert bool(found.advice) == bool(words)
     assert all(each in " ".join(found.advice) for each in words)
     assert str(found).count("hint: ") == len(found.advice)
-    assert found._repr_html_().count("<p>") == len(found.advice)
+    assert found._repr_html_().count("hint: ") == len(found.advice)
     assert json.loads(json.dumps(found.to_dict()))["advice"] == list(found.advice)
 
 

@@ -19,7 +19,6 @@ from tests.support.resolving import definition_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.numba import mlir_arguments as arrays  # noqa: E402
 from numba_kcache.frontends.numba.arguments import TypedLauncher, codes_of, lay_out, make_launcher  # noqa: E402
 from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
@@ -231,39 +230,14 @@ def test_arguments_of_star_args_are_launched_as_others_are(native: bool) -> None
     assert [b"".join(written) for *_, written in fast.driver.launches] == [struct.pack("<qi", 5, 6)]
 
 
-@pytest.mark.parametrize("strides", [None, (12, 4)], ids=["none", "bytes"])
-def test_copy_of_a_host_array_has_the_strides_of_what_was_allocated(
-    native: bool, monkeypatch: pytest.MonkeyPatch, strides: Any
-) -> None:
-    """A library that gives no strides has allocated in C order."""
-    allocated = SimpleNamespace(strides=strides, gpu_data=None)
+def test_host_array_is_left_to_the_dispatcher(native: bool) -> None:
+    """Only numba-cuda-mlir copies it; nothing is queued before."""
+    typed, given = Typed(array(axes=2), native=native), np.zeros((2, 3), "f4")
 
-    def copied(_flavour: Any, _value: Any, call: Any) -> Any:
-        call.before.append(lambda: None)
-        return lambda: ADDRESS, [allocated]
+    typed.launch(given)
 
-    monkeypatch.setattr(arrays, "copied", copied)
-    typed = Typed(array(axes=2), native=native)
-
-    typed.launch(np.zeros((2, 3), "f4"))
-
-    assert typed.launches == [(0, values(ADDRESS, 2, 3, 3, 1))]
-
-
-def test_record_of_the_host_is_copied_for_the_launch(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel gets the address of the copy; a record of another type is passed to the dispatcher."""
-    made = np.zeros(2, [("a", "f4"), ("b", "i8")])
-    other = np.zeros(1, [("a", "f8")])
-    copies: list[Any] = []
-    monkeypatch.setattr(arrays, "copied", lambda _flavour, value, call: (copies.append(value), (ADDRESS,))[1])
-    typed = Typed(surface(MLIR).typeof(made[0]), native=native)
-
-    typed.launch(made[1])
-    typed.launch(other[0])
-
-    assert typed.launches == [(0, struct.pack("<Q", ADDRESS))]
-    assert len(typed.refused) == 1
-    assert {each.dtype for each in copies} == {made.dtype}
+    assert not typed.launches
+    assert [[id(each) for each in row] for row in typed.refused] == [[id(given)]]
 
 
 def test_argument_without_a_type_raises_the_compiler_s_error_with_the_kernel_s_name() -> None:

@@ -9,15 +9,18 @@ import pytest
 
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.errors import CompileError
 from numba_kcache.model import Artifact, Target
 from tests.support.resolving import definition_of, resolutions_of
 
 mlir_cuda = pytest.importorskip("numba_cuda_mlir.cuda")
 
-from numba_kcache.frontends.numba import mlir_dispatcher as mlir_dispatcher  # noqa: E402
+from numba_kcache.frontends.numba import dispatcher as dispatchers  # noqa: E402
+from numba_kcache.frontends.numba.compiled_code import assumed_device  # noqa: E402
+from numba_kcache.frontends.numba.dispatcher import dispatcher_of  # noqa: E402
 from numba_kcache.frontends.numba.flavour import surface  # noqa: E402
 from numba_kcache.frontends.numba.mlir import MLIR  # noqa: E402
-from numba_kcache.frontends.numba.mlir_dispatcher import dispatcher_of, result_of  # noqa: E402
+from numba_kcache.frontends.numba.mlir_dispatcher import DispatcherCache, result_of  # noqa: E402
 
 SIGNATURE = "void(float32[::1])"
 
@@ -27,32 +30,47 @@ def function(x: Any) -> None:
 
 
 @pytest.fixture
-def dispatcher() -> Any:
+def resolutions() -> Any:
+    """The resolutions of a cached kernel."""
+    return resolutions_of(cached_kernel(mlir_cuda.jit(function)))
+
+
+@pytest.fixture
+def dispatcher(resolutions: Any) -> Any:
     """The dispatcher that stands behind a cached kernel."""
-    return dispatcher_of(resolutions_of(cached_kernel(mlir_cuda.jit(function))))
+    return dispatcher_of(resolutions)
 
 
-def test_dispatcher_is_of_the_kernel_s_function(dispatcher: Any) -> None:
+def test_dispatcher_is_of_the_kernel_s_function(resolutions: Any, dispatcher: Any) -> None:
     """There is one dispatcher for as long as the kernel lives."""
     assert dispatcher.py_func is function
-    assert dispatcher_of(dispatcher.resolutions) is dispatcher
+    assert dispatcher_of(resolutions) is dispatcher
 
 
 def test_signature_that_is_served_is_not_compiled(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`compile` returns the served code."""
-    served = object()
-    monkeypatch.setattr(mlir_dispatcher, "served", lambda *wanted, **more: served)
+    served = SimpleNamespace(metadata={})
+    monkeypatch.setattr(DispatcherCache, "load_overload", lambda *wanted: served)
 
-    assert dispatcher.compile(SIGNATURE) is served
+    with assumed_device(MLIR, (9, 0)):
+        assert dispatcher.compile(SIGNATURE).cres is served
 
 
-def test_error_in_linked_code_is_raised_by_a_cached_kernel(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_linked_code_is_raised_by_a_cached_kernel(
+    resolutions: Any, dispatcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error comes from the cache; for a kernel with only numba-cuda-mlir's decorator it is left to that."""
-    asked: list[bool] = []
-    monkeypatch.setattr(mlir_dispatcher, "served_launch", lambda *wanted: (asked.append(wanted[-1]), "found")[1])
 
-    assert dispatcher._compile_impl((1,)) == "found"
-    assert asked == [False]
+    def refuse(*_wanted: object) -> Any:
+        raise CompileError("cannot link")
+
+    monkeypatch.setattr(dispatchers, "current_device", lambda: SimpleNamespace(target=Target(9, 0)))
+    monkeypatch.setattr(type(resolutions), "for_device", refuse)
+    types = (surface(MLIR).types.int64,)
+
+    with assumed_device(MLIR, (9, 0)), pytest.raises(CompileError):
+        dispatcher.compile(types)
+    assert DispatcherCache(resolutions, dispatcher, is_numbas=True).load_overload(types, None) is None
 
 
 def test_kernel_that_is_not_cached_is_compiled_as_ever_while_the_cache_is_installed(

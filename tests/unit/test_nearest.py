@@ -14,7 +14,6 @@ import pytest
 
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
-from numba_kcache.engine.compile import subject_of
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
 from numba_kcache.frontends.numba.definition import component_kinds
@@ -345,7 +344,7 @@ def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
 def name_in(file: str, text: str = EMPTY, *, name: str = "", label: str = "m.k", **more: Any) -> str:
     """The name of the history of a kernel that this file defines."""
     request = request_of(text, label=label, name=more.pop("entry", None), **more)
-    return history_name(subject_of(request._replace(file=file, name=name)))
+    return history_name(request._replace(file=file, name=name).subject)
 
 
 @pytest.mark.parametrize("label", ["__main__.k", "__mp_main__.k", "<run_path>.k", "train.k", "train:7", "train:9"])

@@ -18,9 +18,9 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, codes_of, lay_out, slot_of
 from numba_kcache.frontends.numba.llvm import NUMBA, NumbaDefinition
-from numba_kcache.frontends.numba.llvm_compile import compile_numba
 from numba_kcache.launch import struct_format
 from numba_kcache.model import Parameter, Target
+from tests.support.compiling import compile_numba
 
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give
 VALUES: dict[str, Any] = {
@@ -46,7 +46,7 @@ def words_of(kind: Any, value: Any) -> bytes:
     for size in sizes:
         places.append(Parameter(offset, size, "?"))
         offset += size
-    return struct.pack(struct_format(laid_out((kind,), places)), *slot_of(NUMBA, kind).settle(value, 0, None))
+    return struct.pack(struct_format(laid_out((kind,), places)), *slot_of(NUMBA, kind).settle(value, None))
 
 
 def laid_out(kinds: Any, found: Any) -> Any:
@@ -131,7 +131,7 @@ def test_array_of_jax_is_typed_without_its_export() -> None:
 def test_value_of_another_class_is_handed_on(value: Any) -> None:
     """A kernel for int64 takes ints of 64 bits: Numba types a larger one otherwise, and compiles for each class."""
     with pytest.raises(OtherTypes):
-        slot_of(NUMBA, types.int64).settle(value, 0, None)
+        slot_of(NUMBA, types.int64).settle(value, None)
 
 
 def test_what_is_not_common_is_left_to_numba() -> None:

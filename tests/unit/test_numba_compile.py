@@ -21,18 +21,19 @@ from numba_kcache.frontends.numba.compiled_code import assumed_device
 from numba_kcache.frontends.numba.flavour import Declared
 from numba_kcache.frontends.numba.function import Fingerprint, fingerprint
 from numba_kcache.frontends.numba.llvm import NUMBA
-from numba_kcache.frontends.numba.llvm_compile import NumbaBuild, compile_numba, why_uncacheable
+from numba_kcache.frontends.numba.llvm_compile import why_uncacheable
 from numba_kcache.model import Target, artifact_from_header, parse_target
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.header import artifact_header
 from numba_kcache.toolchain.nvrtc import run_nvrtc
+from tests.support.compiling import compile_numba
 
 SM_80 = Target(8, 0)
 ARRAY = float32[::1]
 EXTERNAL = 'extern "C" __device__ int external(int *out, int x) { *out = x * 77 + EXTRA; return 0; }'
 
 
-def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> NumbaBuild:
+def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> SimpleNamespace:
     """Compile as the cache does: with the digests of the device functions that the kernel calls."""
     found = fingerprint(dispatcher, NUMBA, with_lines=False)
     callees = found.device_functions() if isinstance(found, Fingerprint) else ()
@@ -40,7 +41,7 @@ def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, *
     return compile_numba(declared, signature, target, device_functions=callees)
 
 
-def ptx_of(build: NumbaBuild) -> str:
+def ptx_of(build: SimpleNamespace) -> str:
     return build.artifact.ptx.decode()
 
 
@@ -458,7 +459,8 @@ from numba_kcache.frontends.numba.llvm import NUMBA
 from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target
 from numba_kcache.frontends.numba.flavour import Declared
-from numba_kcache.frontends.numba.llvm_compile import compile_numba
+from numba_kcache.frontends.numba.compiled_code import compile_kernel
+from numba_kcache.frontends.numba.llvm import NUMBA
 @cuda.jit(device=True)
 def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
 @cuda.jit
@@ -469,7 +471,7 @@ def kernel(x, out):
 @cuda.jit
 def plain(x): x[0] = device(x[0])
 before = fingerprint(kernel, NUMBA, with_lines=False), NUMBA.code_environment(has_lines=False)
-compile_numba(plain, (float32[::1],), Target(8, 0))
+compile_kernel(NUMBA, plain, (float32[::1],), Target(8, 0))
 after = fingerprint(kernel, NUMBA, with_lines=False), NUMBA.code_environment(has_lines=False)
 assert before[0].components == after[0].components, (before, after)
 assert before[0].digest == after[0].digest and before[1] == after[1]
@@ -561,11 +563,9 @@ def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
     """The code contains the grid, which is not in the key."""
     parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
     library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
-    chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}
-    for metadata, reason in (({"launch_config_sensitive": True}, "launch configuration"), ({}, None)):
-        result = SimpleNamespace(library=library, metadata=metadata)
-        found = why_uncacheable(result, chosen, attributes, parts)  # type: ignore[arg-type]
-        assert (reason in str(found)) if reason else found is None
+    for is_sensitive, reason in ((True, "its code depends on the launch configuration"), (False, "")):
+        kernel = SimpleNamespace(library=library, launch_config_sensitive=is_sensitive)
+        assert why_uncacheable(kernel, {}, parts) == reason
 
 
 @pytest.mark.slow

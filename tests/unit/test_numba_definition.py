@@ -13,7 +13,7 @@ from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.engine import RunsUncached
 from numba_kcache.errors import KCacheWarning, UncacheableError
-from numba_kcache.frontends.numba import llvm_compile as numba_compile
+from numba_kcache.frontends.numba import compiled_code
 from numba_kcache.model import EventKind, Target
 from tests.support.resolving import definition_of, resolutions_of
 
@@ -75,7 +75,7 @@ def test_change_during_a_compile_stores_nothing_and_is_reported_once(
     seen: list[Any] = []
     cache = KernelCache(tmp_path)
     cache.subscribe(seen.append)
-    compiled = numba_compile.compile_numba
+    compiled = compiled_code.compile_kernel
 
     def meanwhile(*arguments: Any, **more: Any) -> Any:
         made = compiled(*arguments, **more)
@@ -83,7 +83,7 @@ def test_change_during_a_compile_stores_nothing_and_is_reported_once(
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr(numba_compile, "compile_numba", meanwhile)
+        patch.setattr(compiled_code, "compile_kernel", meanwhile)
         kernel = cached_kernel(program["kernel"], cache=cache, arch="sm_90", signature=SIGNATURE)
         with pytest.warns(KCacheWarning, match="is not cached"):
             found = resolutions_of(kernel).exactly(Target(9, 0), None, definition_of(kernel).variants(None, ())[0])

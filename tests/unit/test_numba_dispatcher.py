@@ -12,7 +12,8 @@ from numba import cuda
 import numba_kcache
 from numba_kcache import Kernel, cached_kernel
 from numba_kcache.errors import CompileError, NoDeviceError
-from numba_kcache.frontends.numba import llvm_dispatcher as numba_dispatcher
+from numba_kcache.frontends.numba import dispatcher as dispatchers
+from numba_kcache.frontends.numba.llvm import NumbaDefinition
 from numba_kcache.frontends.numba.llvm_dispatcher import DispatcherCache
 from numba_kcache.model import Target
 
@@ -78,8 +79,9 @@ def test_error_in_linked_code_is_left_to_numba_where_the_kernel_is_its_own(
     def refuse(*_wanted: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(numba_dispatcher, "current_device", lambda: SimpleNamespace(target=Target(9, 0, "a")))
-    resolutions: Any = SimpleNamespace(known=lambda: (), for_device=refuse)
+    monkeypatch.setattr(dispatchers, "current_device", lambda: SimpleNamespace(target=Target(9, 0, "a")))
+    definition = NumbaDefinition(lambda: None, {})
+    resolutions: Any = SimpleNamespace(known=lambda: (), for_device=refuse, definition=definition)
     asked = DispatcherCache(resolutions, None, is_numbas=is_numbas)
     if is_raised:
         with pytest.raises(type(error)):

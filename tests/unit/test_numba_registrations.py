@@ -223,13 +223,13 @@ space = vars(app)
 exec({source!r}, space)
 from numba import float64
 from numba_kcache.frontends.numba.llvm import NUMBA as dialect
-from numba_kcache.frontends.numba.llvm_compile import compile_numba
+from numba_kcache.frontends.numba.compiled_code import compile_kernel
 from numba_kcache.frontends.numba.function import fingerprint
 from numba_kcache.model import Target
 before = fingerprint(space["kernel"], dialect, with_lines=False)
 digest = getattr(before, "digest", None) or str(before)
 try:
-    code = compile_numba(space["kernel"], (float64[::1],), Target(9, 0)).artifact.cubin
+    code = compile_kernel(dialect, space["kernel"], (float64[::1],), Target(9, 0)).cubin
     code = hashlib.sha256(code).hexdigest()
 except Exception as error:
     code = type(error).__name__

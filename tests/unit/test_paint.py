@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from numba_kcache.observe.paint import painted
+from numba_kcache.observe.console import painted
 from numba_kcache.observe.text import aligned
 
 LETTERS = "ab /.:-[]0ü火  fine  hint: "

@@ -586,8 +586,8 @@ def test_info_is_a_value_that_prints_as_a_table(directory: Path) -> None:
     assert f"directory   {directory}" in text
     assert "hits        1 (50%)" in text
     assert "of 9.5 MiB" in text
-    assert html.startswith("<table>")
-    assert f"<td style='text-align:left'>{directory}</td>" in html
+    assert html.startswith("<pre>")
+    assert f"directory   {directory}\n" in html
 
 
 def test_html_escapes_the_directory(tmp_path: Path) -> None:
@@ -636,3 +636,22 @@ def test_process_cache_is_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (numba_kcache.info("process").compiles, numba_kcache.info("process").hits) == (1, 1)
     assert "numba" not in vars(sys.modules["numba_kcache.engine"])
+
+
+def test_explanation_leaves_the_look_ups_of_other_threads_alone(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one thread explains, those of others save records of compilers and renew times of use."""
+    import numba_kcache.engine.explain as explaining
+
+    cache, seen = open_cache(directory), list[bool]()
+    session, explain, load = cache.session, explaining.explain, cache.session.toolchain.load
+
+    def spy(lookup: Any, *args: Any, **named: Any) -> Any:
+        seen.append(session.toolchain.load is load and lookup.toolchain is not session.toolchain)
+        return explain(lookup, *args, **named)
+
+    monkeypatch.setattr(explaining, "explain", spy)
+    cached_kernel(SAXPY, cache=cache).explain("sm_90")
+
+    assert set(seen) == {True}

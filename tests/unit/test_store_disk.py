@@ -80,7 +80,7 @@ def test_put_replaces(root: Path) -> None:
 
 
 def test_remove_forgets(root: Path) -> None:
-    """It returns whether there was an entry."""
+    """Removing an entry returns True once, then False."""
     store = open_store(root)
     store.put(entry_of(1))
 

@@ -15,12 +15,11 @@ Method      One slot per argument. An argument takes these parameters of the cub
             With numba-cuda-mlir (mlir_arguments) also
 
                 datetime, timedelta the count of its units
-                record              the address of a copy on the device
                 tuple               the parameters of its members
                 None                nothing
 
 Not here    Arrays of numba-cuda-mlir (mlir_arguments). What a Numba launches by its own code (llvm_dispatcher,
-            mlir_dispatcher): host arrays, records and tuples of numba-cuda, enums, pointers, texts, functions,
+            mlir_dispatcher): host arrays, records, tuples of numba-cuda, enums, pointers, texts, functions,
             extensions, debug kernels.
 Source      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
             aligned to their size. numba-cuda 0.30.4: `_Kernel._prepare_args`. numba-cuda-mlir 0.6.0, cext/launcher of
@@ -29,6 +28,7 @@ Source      Numba types a Python int as int64, a float as float64, a complex as 
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +46,22 @@ from .value import Refused
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """Python's classes that Numba types like NumPy's."""
+
+
+TYPE_NAMES = {
+    "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
+    "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64",
+    "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
+}  # fmt: skip
+"""The name of a Numba's type for each type code of an element (`model`)."""
+
+
+@functools.lru_cache(maxsize=256)
+def array_type(flavour: Flavour, element: str, axes: int, layout: str, readonly: bool) -> Any:
+    """The type of an array by the type code of its elements; None if the Numba has none."""
+    types = surface(flavour).types
+    dtype = getattr(types, TYPE_NAMES[element], None)
+    return None if dtype is None else types.Array(dtype, axes, layout, readonly=readonly)
 
 
 class Signature(tuple[Any, ...]):
@@ -298,7 +314,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
     numpy_class, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
     least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
 
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> tuple[Any, ...]:
         try:
             number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
             fits = letter not in "iu" or least <= number < beyond
@@ -309,7 +325,7 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
                 f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which cannot represent it",
                 "convert it, or change the signature",
             )  # fmt: skip
-        found: tuple[Any, ...] = exact.settle(numpy_class(number), stream_id, call)
+        found: tuple[Any, ...] = exact.settle(numpy_class(number), call)
         return found
 
     return SettledSlot(settle)

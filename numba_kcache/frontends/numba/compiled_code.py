@@ -1,21 +1,27 @@
-"""What a compile of either Numba needs before, during and after: no code of earlier compiles, a device, warnings.
+"""Compile a kernel of either Numba: without code of earlier compiles, for an assumed device, with its warnings.
 
-Promise     Code of a device function or an implementation is used again only if all its argument types are plain: the
+Promise     Any target on any machine: no device, driver or context is needed, and an existing one has no effect. The
+            program is compiled in its present state. Errors of the Numba pass unchanged, and the user's options are not
+            modified. What only this process can run is refused.
+            Code of a device function or an implementation is used again only if all its argument types are plain: the
             type of a function, a class or an extension's type refers to an object of the program, on whose present
             state the code depends, and which the digest of the function itself does not cover.
             Of a device function it is used again only if it was compiled last under the same digest and for the same
             target, and nothing else was compiled of it since.
             Warnings of a compile are issued when it has ended, under the program's filters, and stored. A hit issues
             the same texts, at the kernel's file and line.
-Not here    Making a device function's dispatcher compile again (llvm_compile, mlir_compile).
+Not here    What one Numba does alone: its own steps (llvm_compile, mlir_compile).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,11 +33,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
-from ...keys import Plain
-from ...model import Entry, Parameter
+from ...keys import Plain, sha256
+from ...model import Artifact, Entry, LinkInput, NamedTuple, Parameter, Target
 from ...model.cubin import read_cubin
 from .configuration import Registration
-from .flavour import Flavour, gathered, surface
+from .flavour import Flavour, gathered, is_a, on_device, surface
 from .value import Trust
 
 _compiled_as: WeakKeyDictionary[Any, tuple[str, object, int]] = WeakKeyDictionary()
@@ -46,6 +52,84 @@ _TEMPLATE_CACHES = (
     "_overload_cache",
     "_overload_result_cache",
 )
+
+
+class Code(NamedTuple):
+    """What a Numba made of one signature of a kernel.
+
+    Args:
+        cubin, symbol, ptx, log: The linked code, the kernel's symbol, its PTX before linking, and the linker's log.
+        attributes: Attributes that only artifacts of this Numba have.
+        is_cooperative: Whether it synchronises its grid.
+        has_runtime: Whether CUDA's device runtime was linked.
+        callbacks: Callbacks that have to run when the code is loaded or unloaded, and that nothing would call.
+        why: The reason why it is only valid in this process; "" if it may be stored.
+    """
+
+    cubin: bytes
+    symbol: str
+    ptx: str
+    log: str
+    attributes: dict[str, Any]
+    is_cooperative: bool
+    has_runtime: bool
+    callbacks: Sequence[Any]
+    why: str = ""
+
+
+def compile_kernel(
+    flavour: Flavour,
+    declared: Any,
+    types: Iterable[Any],
+    target: Target,
+    *,
+    ptx_target: Target | None = None,
+    device_functions: Iterable[tuple[Any, str]] = (),
+    keep_ptx: bool = True,
+    links: Iterable[LinkInput] = (),
+    runtime_build: str | None = None,
+) -> Artifact:
+    """Compile one signature of a kernel.
+
+    Args:
+        flavour: The Numba.
+        declared: The function with its options (`Declared`), or a dispatcher.
+        types: Types of the arguments, in order.
+        target: A real target.
+        ptx_target: The virtual target to generate PTX for, if the user requested one.
+        device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
+            digest of everything that determines its code (`Fingerprint.device_functions`).
+        keep_ptx: Whether the artifact contains the PTX, as it is before linking.
+        links: Link inputs in the key.
+        runtime_build: Build of the device runtime in the key; None for none.
+
+    Raises:
+        UncacheableError: The result is only valid in this process, or is not that of its key.
+        CompileError, LinkError: A linked file was refused, or the linked cubin has no such kernel.
+        ToolchainMissingError: Numba, NVVM or nvJitLink is missing or of an unknown version.
+    """
+    start, parts, types = time.perf_counter(), compiler(flavour), tuple(types)
+    generated, options = ptx_target or target, dict(declared.targetoptions)
+    given = options.get("link") or ()
+    options["link"] = [given] if isinstance(given, (str, os.PathLike)) else list(given)  # a Numba appends to it
+    device, fresh = flavour.assumed(target, generated), fresh_functions(flavour, device_functions, generated)
+    with recorded(parts.global_compiler_lock) as warned, assumed_device(flavour, device), fresh:
+        code = flavour.part("compile").compile_signature(declared.py_func, types, options, target, generated, links)
+    why = code.why
+    if not all(str(each.__module__).startswith(flavour.generated) for each in code.callbacks):
+        why = "what it links has callbacks to run when it is loaded"
+    if code.has_runtime:
+        with open(parts.get_cudalib("cudadevrt", static=True), "rb") as file:
+            if runtime_build != f"sha256:{sha256(file.read()).hexdigest()}":
+                why = "the build of CUDA's device runtime that was linked is not the one in the kernel's key"
+    if why:
+        raise UncacheableError("cannot cache it", why)
+    entry = entry_of(code.cubin, code.symbol, declared.py_func.__name__)
+    attributes = attributes_of(options, types, is_cooperative=code.is_cooperative) | code.attributes
+    if warned:
+        attributes["warnings"] = rows_of(warned, declared.py_func)
+    extras = {"log": code.log.encode(), **({"ptx": code.ptx.encode()} if keep_ptx else {})}
+    return Artifact(flavour.kind, target, (entry,), code.cubin, time.perf_counter() - start, attributes, extras)
 
 
 def is_plain(types: Any, form_of_type: Callable[[Any], Plain]) -> bool:
@@ -94,13 +178,7 @@ def forget_implementations(
 
 
 @contextmanager
-def fresh_functions(
-    flavour: Any,
-    device_functions: Iterable[tuple[Any, str]],
-    target: object,
-    on_device: Callable[[Any], Any],
-    compile_callee: Callable[[Any, Any, Any], object],
-) -> Iterator[None]:
+def fresh_functions(flavour: Flavour, device_functions: Iterable[tuple[Any, str]], target: object) -> Iterator[None]:
     """Compile without code that was compiled earlier for another target, other globals or other flags.
 
     The records of the last compile are removed first, and written again after success: so the next compile drops what a
@@ -111,29 +189,24 @@ def fresh_functions(
         flavour: The flavour.
         device_functions: As `Fingerprint.device_functions` returns them.
         target: The target.
-        on_device: Returns the dispatcher or function that is compiled for the device; None if there is none yet.
-        compile_callee: Compiles a dispatcher's signature: its argument types, and the result of its last compile.
     """
-    functions, implementations = tuple(device_functions), []
-    for function, digest in functions:
-        found = on_device(function)
-        if isinstance(found, FunctionType):
-            implementations.append(found)
-        elif found is not None:
+    functions = [(on_device(function), digest) for function, digest in device_functions]
+    for found, digest in functions:
+        if is_a(found, *flavour.dispatchers[:1]):  # not one of `njit` that no kernel has called yet
             is_known = _compiled_as.pop(found, None) == (digest, target, len(found.overloads))
             if not (is_known and is_plain((*found.overloads,), flavour.form_of_type)):
                 given = {} if found._can_compile else dict(found.overloads)  # the decorator's: no call compiles them
                 found.overloads.clear()
                 vars(found).pop("_device_dispatcher", None)  # numba-cuda-mlir's
                 for types, result in given.items():
-                    compile_callee(found, types, result)
+                    flavour.compile_callee(found, types, result)
+    implementations = [found for found, _digest in functions if isinstance(found, FunctionType)]
     _of_value, of_attribute, of_all = flavour.registrations()
     all_code = bool(of_attribute or of_all)
     forget_implementations(flavour.registries(), implementations, flavour.form_of_type, all_code=all_code)
     yield
-    for function, digest in functions:
-        found = on_device(function)
-        if found is not None and not isinstance(found, FunctionType):
+    for found, digest in functions:
+        if is_a(found := on_device(found), *flavour.dispatchers[:1]):
             _compiled_as[found] = digest, target, len(found.overloads)
 
 
@@ -296,7 +369,8 @@ def compiler(flavour: Flavour) -> SimpleNamespace:
     Raises:
         ToolchainMissingError: The Numba is not installed, or of an unsupported version.
     """
-    found = gathered(flavour, flavour.compiler_parts)
+    home = flavour.home
+    found = gathered(flavour, ((f"{home}.cudadrv.libs", "get_cudalib"), *flavour.compiler_parts))
     vars(found).update(vars(surface(flavour)))
     for name, wanted in flavour.parameters:
         lacking = {*wanted.split()} - {*signature(getattr(found, name)).parameters}
@@ -306,30 +380,36 @@ def compiler(flavour: Flavour) -> SimpleNamespace:
 
 
 @contextmanager
-def assumed_device(flavour: Flavour, cc: tuple[int, int]) -> Iterator[None]:
-    """Make this thread compile as if the current device had compute capability `cc`.
+def assumed_device(flavour: Flavour, cc: tuple[Any, ...]) -> Iterator[None]:
+    """Make this thread compile as if the current device had compute capability `cc` (`Flavour.assumed`).
 
     Both Numbas compile device functions for the current device, and need one for that; numba-cuda-mlir links for the
     first one, whatever the target. Other threads still get the real device.
     """
     parts, thread = compiler(flavour), threading.get_ident()
     with parts.global_compiler_lock:
-        places = [(import_module(module), name) for module, name in flavour.device_readers]
-        before = [getattr(module, name) for module, name in places]
+        places = []
+        for module, path in flavour.device_readers:
+            *owners, name = path.split(".")
+            owner = functools.reduce(getattr, owners, import_module(module))
+            places.append((owner, name, getattr(owner, name)))
 
-        def current(*given: Any, **named: Any) -> Any:
-            is_own = threading.get_ident() == thread
-            return flavour.device_answer(cc, *given, **named) if is_own else before[0](*given, **named)
+        def current(real: Any) -> Any:
+            def answer(*given: Any, **named: Any) -> Any:
+                is_own = threading.get_ident() == thread
+                return flavour.device_answer(cc, *given, **named) if is_own else real(*given, **named)
 
-        for module, name in places:
-            setattr(module, name, current)
+            return answer
+
+        for owner, name, real in places:
+            setattr(owner, name, current(real))
         try:
             with uncollected():
                 flavour.fill_registries(parts)
             yield
         finally:
-            for (module, name), real in zip(places, before, strict=True):
-                setattr(module, name, real)
+            for owner, name, real in places:
+                setattr(owner, name, real)
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, RunsUncached, Session, declared
+from ...engine import Request, RunsUncached, Session
 from ...errors import ArgumentError, OptionError, UncacheableError
 from ...keys import Component, component
-from ...model import Artifact, Choice, Target
+from ...model import Artifact, Choice, Resolution, Target
 from ...settings import NVRTC_VARIABLES, variables
 from .. import COMMON_OPTIONS, Definition, Resolutions, Variant
 from .arguments import TypedLauncher, make_launcher, signature_component
@@ -63,7 +63,6 @@ class PythonDefinition(Definition):
         strict: Refuse rather than run uncached.
         keep_ptx: Store the PTX with the cubin.
         flavour: The Numba.
-        room: Prefix of the names of the Numba's modules `compile` and `dispatcher`.
         decorator_options: The options of `cuda.jit` for a kernel.
         is_cast: Whether numbers are converted to the types of a signature that the user wrote.
     """
@@ -72,7 +71,6 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     flavour: Flavour
-    room: str
     decorator_options: tuple[str, ...]
     complete: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     is_cast: Any = False
@@ -176,26 +174,21 @@ class PythonDefinition(Definition):
         Raises:
             UncacheableError: The result is only valid in this process, or is not that of its key.
         """
-        from .compiled_code import observed
+        from .compiled_code import compile_kernel, observed
 
         known = None if isinstance(found, Uncapturable) else found
         try:
             with self.compiler_lock(), observed(self.flavour, known.unread if known else ()):
-                made: Artifact = self.part("compile").compile_kernel(
-                    self.declared, types, target, ptx_target=ptx_target, keep_ptx=self.keep_ptx,
+                return compile_kernel(
+                    self.flavour, self.declared, types, target, ptx_target=ptx_target, keep_ptx=self.keep_ptx,
                     device_functions=known.device_functions() if known else (), links=known.links if known else (),
                     runtime_build=runtime_build,
                 )  # fmt: skip
-            return made
         except UncacheableError as error:
             raise UncacheableError(f"cannot cache {self.label}", error.why) from error
         except Exception as error:  # mostly the compiler's own, whose message is kept
             error.add_note(f"while compiling the Numba kernel {self.label} for ({', '.join(map(str, types))})")
             raise
-
-    def part(self, name: str) -> Any:
-        """A module of this compiler alone."""
-        return import_module(f".{self.room}_{name}", __package__)
 
     def by_value(self) -> Any:
         """Make a definition that pickles its function by value."""
@@ -242,9 +235,11 @@ class PythonDefinition(Definition):
             ArgumentError: There are too few or too many.
             ValueError, TypeError: Numba has no type for one.
         """
-        code, number = self.function.__code__, len(arguments)
-        if number != code.co_argcount:
-            if code.co_flags & CO_VARARGS or self.function.__defaults__:
+        code, complete = self.function.__code__, self.complete
+        arguments = complete(tuple(arguments)) if complete else arguments
+        number, takes_more = len(arguments), bool(code.co_flags & CO_VARARGS)
+        if number < code.co_argcount or (number > code.co_argcount and not (complete and takes_more)):
+            if complete is None and (takes_more or self.function.__defaults__):
                 return None
             names = ", ".join(code.co_varnames[: code.co_argcount])
             what = f"cannot launch {self.name} with {number} argument{'s' if number != 1 else ''}"
@@ -313,7 +308,7 @@ class PythonResolutions(Resolutions):
         self.launches: Any = getattr(self.session, "__self__", None)
         self._uncached: dict[Variant, str] = {}
         if self.definition.options.get("signature"):
-            declared[id(self)] = self
+            Session.declared[id(self)] = self
 
     def ahead(self, target: Target) -> Sequence[Any]:
         """Functions that resolve its own signatures for a device, without those resolved or being resolved."""
@@ -357,27 +352,26 @@ class PythonResolutions(Resolutions):
 
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through the Numba's own dispatcher."""
-        self.definition.part("dispatcher").launch(self, shape, stream, arguments)
+        self.definition.flavour.part("dispatcher").launch(self, shape, stream, arguments)
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of the Numba's own dispatcher."""
-        part = self.definition.part("dispatcher")
-        return part.attribute(self, name) if name in part.NAMES else super().attribute(name)
+        part = self.definition.flavour.part("dispatcher")
+        return part.dispatcher.attribute_of(self, name) if name in part.NAMES else super().attribute(name)
 
-    def recompile(self, dispatcher: Any) -> None:
-        """Recompile all signatures of a dispatcher from the current function and launch the new kernels."""
-        dispatcher.recompile()
-        if self.launches is not None:
-            self.launches.forget()
-
-    def flush(self) -> None:
-        """Read the function again at the next launch."""
-        self.resolved, self._uncached = {}, {}
+    def cache_of(self, dispatcher: Any, *, is_numbas: bool = False) -> Any:
+        """Make the cache of one of the Numba's dispatchers (`CacheOfDispatcher`)."""
+        part = self.definition.flavour.part("dispatcher")
+        return part.DispatcherCache(self, dispatcher, is_numbas=is_numbas)
 
     def forget(self) -> None:
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
-        self.flush()
+        self.resolved, self._uncached = {}, {}
+        if self.dispatcher is not None and self.dispatcher._can_compile:
+            self.dispatcher.overloads.clear()
+            if hasattr(self.dispatcher, "_clear"):  # numba-cuda has another table of them
+                self.dispatcher._clear()
 
 
 definitions: dict[str, Callable[[Any], Any]] = {}

@@ -1,21 +1,25 @@
 """The Numbas' own dispatchers, and patching them for unedited programs: code that both need.
 
-Promise     Patched kernels remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from
-            the cache. Kernels that were decorated before `install()` use it from their next compilation on.
-            `uninstall()` undoes all.
-Not here    Making a dispatcher, and launches by it (llvm_dispatcher, mlir_dispatcher).
+Promise     A dispatcher made here behaves like one of the Numba's `cuda.jit` with the same options. Patched kernels
+            remain Numba's dispatchers with unchanged behaviour; only their compiled code comes from the cache. Kernels
+            that were decorated before `install()` use it from their next compilation on. `uninstall()` undoes all.
+Method      A Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. That of
+            `CacheOfDispatcher` returns a complete kernel, from disk or compiled just now, so that the Numba compiles
+            only kernels that must not be stored.
+Not here    What it returns, and launches by a dispatcher (llvm_dispatcher, mlir_dispatcher).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...errors import OptionError
-from ...launch import LaunchShape, bindings
+from ...engine import RunsUncached
+from ...errors import CompileError, NoDeviceError, OptionError
+from ...launch import LaunchShape, bindings, current_device
+from ...model import Artifact
 from .arguments import Signature
 from .flavour import Flavour, surface
 
@@ -28,40 +32,62 @@ NAMES = frozenset((
 """Attributes of a Numba's dispatcher that a kernel has with the same meaning."""
 
 
-def attribute_of(resolutions: Any, name: str, make: Callable[[Any], Any], specialize: Callable[..., Any]) -> Any:
+def attribute_of(resolutions: Any, name: str) -> Any:
     """Read an attribute of the dispatcher of a kernel, which is first given every resolved signature.
 
     Args:
         resolutions: Resolutions of the kernel.
         name: One of `NAMES`, or of those that one Numba alone has.
-        make: Returns the dispatcher.
-        specialize: Makes a dispatcher for the types of given arguments.
     """
     if name == "specialize":
-        return functools.partial(specialize, resolutions)
-    dispatcher = make(resolutions)
+        return lambda *arguments: specialized(dispatcher_of(resolutions), resolutions, arguments)
+    dispatcher = dispatcher_of(resolutions)
     if dispatcher._can_compile:
         for _target, _ptx_target, types in resolutions.known():
             if tuple(types) not in dispatcher.overloads:
                 dispatcher.compile(tuple(types))
-    return functools.partial(resolutions.recompile, dispatcher) if name == "recompile" else getattr(dispatcher, name)
+    return getattr(dispatcher, name)
 
 
-def specialized(flavour: Flavour, dispatcher: Any, key: Any, prepare: Callable[[Any], None]) -> Any:
-    """Make what `dispatcher.specialize` makes for a compute capability and types; `prepare` compiles it."""
+def dispatcher_of(resolutions: Any) -> Any:
+    """The Numba's dispatcher of a kernel, made when the Numba itself has to launch, compile or inspect it."""
+    with resolutions.definition.compiler_lock():
+        if resolutions.dispatcher is None:
+            resolutions.dispatcher = new_dispatcher(resolutions)
+    return resolutions.dispatcher
+
+
+def new_dispatcher(resolutions: Any) -> Any:
+    """Make a dispatcher over this cache, restricted to given signatures if that of the user is."""
+    definition, thing = resolutions.definition, resolutions.definition.thing
+    options = dict(definition.declared.targetoptions)
+    options["link"] = list(options.get("link") or ())
+    made = surface(definition.flavour).Dispatcher(definition.declared.py_func, targetoptions=options)
+    made._cache = resolutions.cache_of(made)
+    if not getattr(thing, "_can_compile", True):
+        for types in thing.overloads:
+            made.compile(types)
+        made.disable_compile()
+        made._specialized = thing._specialized
+    return made
+
+
+def specialized(dispatcher: Any, resolutions: Any, arguments: Sequence[Any]) -> Any:
+    """Make what `dispatcher.specialize(*arguments)` makes, but over this cache, which the Numba would drop."""
+    parts = surface(resolutions.definition.flavour)
+    if dispatcher.specialized:
+        raise RuntimeError("Dispatcher already specialized")
+    types = tuple([each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments])
+    key = parts.get_context().device.compute_capability, types
     found = dispatcher.specializations.get(key)
     if found is None:
-        found = surface(flavour).Dispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
-        prepare(found)
-        dispatcher.specializations[key] = bound(found)
+        found = parts.Dispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+        found._cache = resolutions.cache_of(found)
+        found.compile(types)
+        found.disable_compile()
+        found._specialized = True
+        dispatcher.specializations[key] = found
     return found
-
-
-def bound(dispatcher: Any) -> Any:
-    """Restrict a dispatcher to the types that it was compiled for."""
-    dispatcher.disable_compile()
-    dispatcher._specialized = True
-    return dispatcher
 
 
 def read_signature_list(flavour: Flavour, given: Any) -> tuple[Signature, ...]:
@@ -88,7 +114,7 @@ def launch_watched(
     configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
 ) -> None:
     """Launch by a configured dispatcher, and wait until the kernel has ended; an error shows the arguments."""
-    from ...launch.debugging import watched
+    from ...launch.failures import watched
 
     def queue() -> bool:
         configured(*arguments)
@@ -105,22 +131,56 @@ class Patch:
 
     Args:
         flavour: The Numba.
+        resolutions_of: Makes the resolutions of a dispatcher; may raise `OptionError` for a device function.
 
     Attributes:
         attached: Dispatchers that use this cache, with their previous cache; None for the one that `cache=True` would
             make.
+        every_kernel: Whether kernels without `cache=True` use it, too.
     """
 
-    def __init__(self, flavour: Flavour) -> None:
-        self._flavour, self._replaced = flavour, dict[str, Any]()
+    every_kernel = False
+
+    def __init__(self, flavour: Flavour, resolutions_of: Callable[[Any], Any]) -> None:
+        self._flavour, self._resolutions_of, self._replaced = flavour, resolutions_of, dict[str, Any]()
         self.attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def replace(self, kind: Any, methods: Mapping[str, Any]) -> None:
-        """Replace these methods of a class."""
-        for name, method in methods.items():
+        """Replace these methods of a class, `enable_caching` (what `cache=True` calls) and `specialize`."""
+        original = kind.specialize
+
+        def enable_caching(dispatcher: Any) -> None:
+            self._attach(dispatcher, None)
+
+        def specialize(dispatcher: Any, *arguments: Any) -> Any:
+            resolutions = self.resolutions(dispatcher)
+            if resolutions is None:
+                return original(dispatcher, *arguments)
+            return specialized(dispatcher, resolutions, arguments)
+
+        for name, method in {"enable_caching": enable_caching, "specialize": specialize, **methods}.items():
             self._replaced[name] = vars(kind)[name]
             method.__doc__ = self._replaced[name].__doc__
             setattr(kind, name, method)
+
+    def resolutions(self, dispatcher: Any) -> Any:
+        """The resolutions of a dispatcher, which uses this cache from now on; None if it must not."""
+        cache, parts = dispatcher._cache, surface(self._flavour)
+        if isinstance(cache, CacheOfDispatcher):
+            return cache.resolutions
+        if not isinstance(cache, (parts.OwnCache, parts.NullCache)) or dispatcher.targetoptions.get("device"):
+            return None
+        is_wanted = self.every_kernel or isinstance(cache, parts.OwnCache)
+        return self._attach(dispatcher, cache) if is_wanted else None
+
+    def _attach(self, dispatcher: Any, before: Any) -> Any:
+        try:
+            resolutions = self._resolutions_of(dispatcher)
+        except OptionError:  # a device function
+            return None
+        self.attached[dispatcher] = before
+        resolutions.dispatcher, dispatcher._cache = dispatcher, resolutions.cache_of(dispatcher, is_numbas=True)
+        return resolutions
 
     def restore(self) -> None:
         """Undo `replace`, and give each dispatcher its previous cache back."""
@@ -146,16 +206,55 @@ class CacheOfDispatcher:
 
     Args:
         resolutions: Resolutions of the dispatcher's function and options.
+        dispatcher: The dispatcher that has this cache.
+        is_numbas: Whether the program uses the Numba's own decorator, which raises errors in linked code itself.
     """
 
-    def __init__(self, resolutions: Any) -> None:
-        self.resolutions = resolutions
+    unresolved: tuple[type[Exception], ...] = (NoDeviceError, RunsUncached)
+    """Errors after which the Numba compiles."""
+
+    def __init__(self, resolutions: Any, dispatcher: Any, *, is_numbas: bool = False) -> None:
+        self.resolutions, self.dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
 
     @property
     def cache_path(self) -> str | None:
         """The directory of the cache."""
         found: str | None = self.resolutions.session().local.directory
         return found
+
+    def load_overload(self, sig: Any, _context: Any) -> Any:
+        """Return the complete kernel of a signature; None if the Numba has to compile it."""
+        resolutions, definition = self.resolutions, self.resolutions.definition
+        given = sig if isinstance(sig, tuple) else surface(definition.flavour).normalize_signature(sig)[0]
+        types = self.keyed(Signature(given))
+        if types is None:
+            return None
+        is_known = any(each == types for _target, _ptx_target, each in resolutions.known())
+        try:
+            resolution = resolutions.for_device(definition.native(current_device().target), types)
+        except self.unresolved:
+            return None
+        except CompileError:
+            if self._is_numbas:
+                return None
+            raise
+        if resolution.source == "compiled" and not is_known:  # a Numba counts every kernel returned here as a hit
+            counted = self.counted(sig, given)
+            self.dispatcher._cache_hits[counted] -= 1
+            self.dispatcher._cache_misses[counted] += 1
+        return self.made(types, resolution.artifact)
+
+    def keyed(self, types: Signature) -> Signature | None:
+        """The types under which the kernel is looked up; None if the Numba has to compile it."""
+        return types
+
+    def counted(self, sig: Any, _types: Any) -> Any:
+        """The key under which the Numba counts a hit."""
+        return sig
+
+    def made(self, types: Signature, artifact: Artifact) -> Any:
+        """Make what the Numba's own cache would return."""
+        raise NotImplementedError
 
     def save_overload(self, _sig: Any, _data: Any) -> None:
         """Do nothing: a kernel that Numba compiled itself is one that must not be stored."""
@@ -167,4 +266,4 @@ class CacheOfDispatcher:
 
     def flush(self) -> None:
         """Read the function again at the next launch; entries stay, since their keys cover their content."""
-        self.resolutions.flush()
+        (self.resolutions.launches or self.resolutions).forget()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,13 @@ from ...errors import ToolchainMissingError
 from ...keys import Component, Plain
 from ...launch import is_c_contiguous
 from ...model import NamedTuple
+from ...settings import working_directory
 from .configuration import Place, Registration, Registries, loaded
 from .value import AlwaysRefused, Refused, Trust, value_form
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
-    from ...model import LinkInput
+    from ...model import LinkInput, Target
 
 
 class Jitted(NamedTuple):
@@ -80,7 +81,7 @@ def is_a(value: Any, *places: tuple[str, str]) -> bool:
     return False
 
 
-def _on_device(dispatcher: Any) -> Any:
+def on_device(dispatcher: Any) -> Any:
     """The dispatcher that a kernel calls: for that of `njit`, the CUDA dispatcher that Numba made at its first use."""
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", dispatcher)
 
@@ -96,10 +97,10 @@ def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
 def signature_read(dispatcher: Any) -> Any:
     """The `inspect.Signature` that a device function's dispatcher read when it was made, if its parameters or defaults
     are not those of the function now; None otherwise."""
-    pysig = getattr(getattr(_on_device(dispatcher), "_compiler", None), "pysig", None)
+    pysig = getattr(getattr(on_device(dispatcher), "_compiler", None), "pysig", None)
     if pysig is None:
         return None
-    function = _on_device(dispatcher).py_func
+    function = on_device(dispatcher).py_func
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = [id(each.default) for each in pysig.parameters.values() if each.default is not each.empty]
     is_same = defaults == [*map(id, function.__defaults__ or ())]
@@ -123,9 +124,12 @@ class Flavour(Registries):
     `code_environment` and `linked_headers` raise `Refused`.
 
     Attributes:
+        kind: The kind of its kernels.
+        room: Prefix of the names of its modules `compile` and `dispatcher`.
         stateful: Modules of these packages, and objects in them, whose results depend on more than their arguments.
         config: The module with its settings.
         dispatchers, types, intrinsics, signatures: Base classes of dispatchers, Numba types, intrinsics, signatures.
+        own_cache: The class of caches that `cache=True` makes.
         code_modules: Modules whose functions decide about code; a program may have replaced some.
         without_code: Options that do not change code, repeat another option, or concern one compile only.
         libraries, distributions: Its compilers, as in `Request`.
@@ -133,18 +137,23 @@ class Flavour(Registries):
         surface_parts, compiler_parts, linker_parts: The undocumented names that are used from each module (parts).
         parameters: Parameters that functions among them take.
         methods: Undocumented attributes of its class of dispatchers.
-        device_readers: Functions that return the current device while it compiles.
+        device_readers: Functions and methods that return the current device while it compiles.
         array_codes, array_letters: The parameters of an array: type codes of those before shape and strides, and the
             letters of all (launch.typed).
+        links_itself: Whether it compiles linked CUDA C++ itself: without the text's own folder, and with line tables if
+            the kernel has them.
         is_complex_whole: Whether a complex number is one parameter.
         array_slot: Makes the slot of an array from its type and the launcher; None for that of its own arrays.
         name, hint: Its distribution, and how to install it.
         trust: Makes the record of modules for one fingerprint.
     """
 
+    kind: str
+    room: str
     stateful: frozenset[str]
     config: str
     dispatchers: tuple[Place, ...]
+    own_cache: str
     types: tuple[Place, ...]
     intrinsics: tuple[Place, ...]
     signatures: tuple[Place, ...]
@@ -161,6 +170,7 @@ class Flavour(Registries):
     device_readers: tuple[Place, ...]
     array_codes: tuple[str, ...]
     array_letters: str
+    links_itself = False
     is_complex_whole = False
     array_slot: Any = None
     name: str
@@ -174,8 +184,25 @@ class Flavour(Registries):
     def check_version(self) -> None:
         """Raise `unsuitable` if it is of a version that is too old."""
 
-    def device_answer(self, cc: tuple[int, int], *given: Any, **named: Any) -> Any:
+    def part(self, name: str) -> Any:
+        """A module of this Numba alone."""
+        return import_module(f".{self.room}_{name}", __package__)
+
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """The compute capability of the device that a compile assumes.
+
+        Args:
+            target: The target of the linked code.
+            generated: The target that the kernel's own code is generated for.
+        """
+        raise NotImplementedError
+
+    def device_answer(self, cc: tuple[Any, ...], *given: Any, **named: Any) -> Any:
         """The result of one of `device_readers` for a device of this compute capability."""
+        raise NotImplementedError
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again; `result` is that of the last compile."""
         raise NotImplementedError
 
     def other_codes(self, kind: Any) -> tuple[str, ...]:
@@ -207,7 +234,7 @@ class Flavour(Registries):
 
     def python_function(self, value: Any) -> Any:
         """The function under a decorator of Numba's; None for other objects."""
-        return _on_device(value).py_func if self.is_dispatcher(value) else None
+        return on_device(value).py_func if self.is_dispatcher(value) else None
 
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
         """The options of a dispatcher; for a device function also its given signatures, to which arguments are cast.
@@ -268,14 +295,41 @@ class Flavour(Registries):
         """
         raise NotImplementedError
 
+    def linked_runtime(self) -> LinkInput | None:
+        """CUDA C++ of its runtime, which it links to kernels that need it; None if there is none."""
+        return None
+
     def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among the link inputs of a kernel and its callees.
+        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that may be added.
 
         Args:
-            links: The link inputs.
+            links: Link inputs of the kernel and its callees.
             has_lines: Whether the kernel has line tables.
+
+        Raises:
+            Refused: They cannot be keyed.
         """
-        raise NotImplementedError
+        texts, own = [each for each in links if each.kind == "cu"], self.linked_runtime()
+        if not texts and own is None:
+            return None
+        from .objects import check_texts
+
+        has_lines = has_lines and self.links_itself
+        if not check_texts(texts) and own is None and not has_lines:
+            return None
+        from ...headers.roots import HeaderSearch
+
+        if self.links_itself:
+            texts = [*dict.fromkeys(each._replace(folder="") for each in texts)]
+        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
+        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
+        texts += filter(None, (own,))
+        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
+        toolkit = f"{self.room}_include_dirs", partial(toolkit_dirs, self)
+        return HeaderSearch(
+            tuple(each.data for each in texts), tuple(folders), toolkit, has_lines=has_lines,
+            is_working=not all(each.folder for each in texts), is_edited=not self.links_itself,
+        )  # fmt: skip
 
     def intrinsic(self, value: Any) -> Registration | None:
         """The definition of an `@intrinsic`; None for other objects."""
@@ -354,10 +408,10 @@ class Flavour(Registries):
 
 
 _OF_HOME = (
-    ("types", "Array Integer Float Complex Boolean BaseTuple Record NoneType"),
+    ("types", "Array Integer Float Complex Boolean BaseTuple NoneType"),
     ("typing.typeof", "typeof"),
     ("typing", "signature"),
-    ("cudadrv.devicearray", "DeviceNDArray DeviceRecord"),
+    ("cudadrv.devicearray", "DeviceNDArray"),
     ("np.numpy_support", "as_dtype from_dtype"),
     ("core.compiler_lock", "global_compiler_lock"),
     ("cudadrv.devices", "get_context"),
@@ -388,7 +442,7 @@ def surface(flavour: Flavour) -> SimpleNamespace:
     home = flavour.home
     found = gathered(flavour, (*flavour.surface_parts, *((f"{home}.{name}", names) for name, names in _OF_HOME)))
     found.types, found.config = sys.modules[f"{home}.types"], import_module(flavour.config)
-    found.Dispatcher = getattr(found, flavour.dispatchers[0][1])
+    found.Dispatcher, found.OwnCache = getattr(found, flavour.dispatchers[0][1]), getattr(found, flavour.own_cache)
     lacking = [name for name in flavour.methods.split() if not hasattr(found.Dispatcher, name)]
     if lacking:
         raise flavour.unsuitable(f"is of another version: its dispatcher has no {lacking[0]}")

@@ -13,12 +13,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...engine import STORING, Request, Session
+from ...engine import Request, Session
+from ...engine.built import built_artifact
 from ...engine.compile import publish
 from ...headers import HeadersRead
 from ...keys import derive
 from ...launch import NUMPY_NAMES
-from ...model.built import built_artifact
 from .. import front_end
 from .code import scalar_form
 from .configuration import loaded
@@ -47,7 +47,7 @@ def learn(home: Home) -> None:
 def store(home: Home, session: Session) -> None:
     """Store the facts that this process has observed, unless they are stored already."""
     request, facts = _observed.get(home.kind, (None, b""))
-    if request is None or session.settings.mode not in STORING:
+    if request is None or not session.stores:
         return
     components = session.components(request)
     key = derive(components)

@@ -18,10 +18,11 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-from ...engine import LOOKING, Request, Resolution, Session, process_session
+from ...engine import Request, Session, process_session
 from ...keys import components
-from ...launch import CODES, Unfit, memory_of
-from ...model import Choice, Target
+from ...launch import CODES, Unfit
+from ...launch.launcher import memory_of
+from ...model import Choice, Resolution, Target
 from .. import Variant
 from .arguments import LightType, Signature
 from .configuration import Registrations
@@ -322,7 +323,7 @@ class StandInResolutions(PythonResolutions):
         definition = self.definition
         if definition.is_light and (not variant or has_light_types(variant)):
             wanted = self._without_numba(choice, variant)
-            if wanted is not None and session.settings.mode in LOOKING:
+            if wanted is not None and session.looks:
                 found = session.first(session.candidates(wanted))
                 if found is not None:
                     return self._warned(found)

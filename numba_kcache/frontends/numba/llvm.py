@@ -23,27 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
 from ...keys import Component, component
-from ...launch import (
-    NUMPY_NAMES,
-    LaunchShape,
-    Unfit,
-    element_of_dtype,
-    is_c_contiguous,
-    is_exported,
-    is_immutable,
-    memory_of,
-)
-from ...model import LinkInput
-from ...settings import working_directory
+from ...launch import NUMPY_NAMES, LaunchShape, Unfit, element_of_dtype, is_exported, is_immutable
+from ...launch.launcher import memory_of
+from ...model import LinkInput, Target
 from .. import Variant
-from .arguments import Signature
+from .arguments import Signature, array_type
 from .configuration import CODE_MODULES, code_settings, loaded
 from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, External, Flavour, is_a, surface, toolkit_dirs
+from .flavour import Declared, External, Flavour, is_a, surface
 from .value import OF_NUMPY, AlwaysRefused, Refused, plain_setting
 
 if TYPE_CHECKING:
-    from ...headers.roots import HeaderSearch
+    pass
 
 
 HOME = "numba.cuda"
@@ -58,9 +49,17 @@ _OF_TOOLKIT = {
 """Settings whose default depends on the toolkit, and the name of that default in `numba.cuda.debuginfo`."""
 
 
+DECORATOR_OPTIONS = (
+    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
+    "shared_memory_carveout", "extensions",
+)  # fmt: skip
+"""Options of `cuda.jit` for a kernel."""
+
+
 class LlvmFlavour(Flavour):
     """numba-cuda, which lowers to LLVM IR."""
 
+    kind, room = "numba", "llvm"
     packages = frozenset({"numba", HOME, "numba_cuda", "numpy", "llvmlite"})
     stateful = OF_NUMPY | {
         *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
@@ -70,6 +69,7 @@ class LlvmFlavour(Flavour):
     config = f"{HOME}.core.config"
     searched = f"{HOME}.", "numba.core.imputils", "numba.core.typing.templates"
     dispatchers = ((f"{HOME}.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
+    own_cache = "CUDACache"
     types = (("numba.core.types", "Type"), (f"{HOME}.types", "Type"))
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic"))
     signatures = ((f"{HOME}.typing.templates", "Signature"), ("numba.core.typing.templates", "Signature"))
@@ -83,32 +83,38 @@ class LlvmFlavour(Flavour):
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (
         (f"{HOME}.decorators", "_validate_shared_memory_carveout"),
-        (f"{HOME}.dispatcher", "CUDADispatcher NullCache _Kernel reshape_funcs"),
+        (f"{HOME}.dispatcher", "CUDADispatcher CUDACache NullCache _Kernel"),
     )
     compiler_parts = (
-        (f"{HOME}.compiler", "compile_cuda kernel_fixup"),
-        (f"{HOME}.cudadrv.nvvm", "set_launch_bounds"),
         (f"{HOME}.descriptor", "cuda_target"),
         (_NRT, "NRT_LIBRARY"),
-        (f"{HOME}.cudadrv.libs", "get_cudalib"),
         (f"{HOME}.np.arrayobj", ""),  # numba-cuda 0.30 reads functions of NumPy that NumPy 2.5 has not
     )
     linker_parts = (
         (f"{HOME}.cuda_paths", "get_cuda_paths"),
         (_NRT, "get_include"),
     )
-    parameters = ((
-        "compile_cuda", "pyfunc return_type args debug lineinfo forceinline fastmath nvvm_options cc max_registers lto"
-    ),)  # fmt: skip
-    device_readers = tuple((f"{HOME}.{name}", "get_current_device") for name in ("dispatcher", "compiler", "api"))
+    parameters = (("_Kernel", f"py_func argtypes {' '.join(DECORATOR_OPTIONS)}"),)
+    device_readers = (
+        *((f"{HOME}.{name}", "get_current_device") for name in ("dispatcher", "compiler", "api")),
+        (f"{HOME}.codegen", "CUDACodeLibrary._ensure_cc"),
+    )
     array_codes = ("u8", "u8", "i8", "i8", "u8")
     array_letters = "00niasb"  # meminfo, parent, items, item size, address
     name = "numba-cuda"
     hint = "pip install 'numba-kcache[numba]'"
 
-    def device_answer(self, cc: tuple[int, int], *_given: Any, **_named: Any) -> Any:
-        """A device with this compute capability."""
-        return SimpleNamespace(compute_capability=cc)
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """That of the code's own target, since linking is done here."""
+        return *generated.cc, generated.suffix
+
+    def device_answer(self, cc: tuple[Any, ...], library: Any = None, asked: Any = None) -> Any:
+        """A device with this compute capability; for a code library, the one that was asked for, or this one."""
+        return SimpleNamespace(compute_capability=cc[:2]) if library is None else asked or cc
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again."""
+        dispatcher.compile_device(types, result.signature.return_type)
 
     def fill_registries(self, parts: Any) -> None:
         """Make Numba fill its registries, as its first compile does."""
@@ -157,35 +163,6 @@ class LlvmFlavour(Flavour):
             raise AlwaysRefused("its declaration cannot be read") from None
         return External(value.name, str(value.sig), abi, cooperative, links)
 
-    def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among these link inputs, and of the runtime that Numba may add.
-
-        Args:
-            links: Link inputs of the kernel and its callees.
-            has_lines: Whether the kernel has line tables; its link inputs have none.
-
-        Raises:
-            Refused: They cannot be keyed.
-        """
-        texts = [each for each in links if each.kind == "cu"]
-        own = self.linked_runtime()
-        if not texts and own is None:
-            return None
-        from .objects import check_texts
-
-        asking = check_texts(texts)
-        if own is None and not asking:
-            return None
-        from ...headers.roots import HeaderSearch
-
-        given = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
-        extra = [os.path.join(working_directory(), each) for each in given]  # as NVRTC does: `..` stays
-        texts += filter(None, (own,))
-        folders = filter(None, (*extra, *(each.folder for each in texts)))  # with repetitions, as they are searched
-        is_working = not all(each.folder for each in texts)
-        toolkit = "llvm_include_dirs", functools.partial(toolkit_dirs, self)
-        return HeaderSearch(tuple(each.data for each in texts), tuple(folders), toolkit, is_working=is_working)
-
     def code_environment(self, *, has_lines: bool) -> tuple[Component, ...]:
         """Read the settings, and the toolkit's defaults; () while `numba.cuda` is not loaded.
 
@@ -230,12 +207,6 @@ def _is_own_link(link: Any) -> bool:
     return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
 
 
-DECORATOR_OPTIONS = (
-    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
-    "shared_memory_carveout", "extensions",
-)  # fmt: skip
-"""Options of `cuda.jit` for a kernel."""
-
 _TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 
 _NOT_SIMULATED = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "launch_bounds"}
@@ -245,23 +216,19 @@ _NOT_SIMULATED = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "
 class NumbaDefinition(PythonDefinition):
     """A Python function or a dispatcher of `cuda.jit` as a kernel."""
 
-    kind = "numba"
-    room = "llvm"
+    kind = NUMBA.kind
     flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
-    _simulated: Any = None
 
-    @property
+    @functools.cached_property
     def simulated(self) -> Any:
         """The kernel of Numba's simulator for this function; one made by its own `cuda.jit` is returned unchanged."""
         if hasattr(self.thing, "py_func"):
             return self.thing
-        if self._simulated is None:
-            from numba import cuda
+        from numba import cuda
 
-            options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-            self._simulated = cuda.jit(**options)(self.subject)
-        return self._simulated
+        options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
+        return cuda.jit(**options)(self.subject)
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""
@@ -314,12 +281,6 @@ class NumbaResolutions(PythonResolutions):
 
     definition: NumbaDefinition
 
-    def forget(self) -> None:
-        """Resolve again at the next launch. Running launches go on."""
-        super().forget()
-        if self.dispatcher is not None and self.dispatcher._can_compile:
-            self.dispatcher._reset_overloads()
-
     def launch_by_front_end(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through Numba's own dispatcher, or its simulator, which has one stream."""
         if is_simulated():
@@ -331,12 +292,12 @@ class NumbaResolutions(PythonResolutions):
         """Ask Numba's own code for the block size."""
         if is_simulated():
             return 1  # like the simulator's own forall
-        found: int = self.definition.part("dispatcher").block_size(self, arguments, shared_bytes)
+        found: int = self.definition.flavour.part("dispatcher").block_size(self, arguments, shared_bytes)
         return found
 
     def attribute(self, name: str) -> Any:
         """Read an attribute of Numba's dispatcher, or of the simulator's."""
-        if is_simulated() and name in self.definition.part("dispatcher").NAMES:
+        if is_simulated() and name in self.definition.flavour.part("dispatcher").NAMES:
             return getattr(self.definition.simulated, name)
         return super().attribute(name)
 
@@ -353,7 +314,7 @@ def _type_of_others(value: Any) -> Any:
     As in Numba, the layout of their arrays is `"C"` or `"A"`, never `"F"`. JAX's must not be written.
     """
     if is_immutable(type(value)) and is_exported(value) and (element := element_of_dtype(value.dtype)) in _TYPED:
-        return _array_type(element, value.ndim, "C", True)
+        return array_type(NUMBA, element, value.ndim, "C", True)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
     try:
@@ -362,15 +323,7 @@ def _type_of_others(value: Any) -> Any:
         return None
     if memory is None or memory.element not in _TYPED:
         return None
-    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
-
-
-@functools.lru_cache(maxsize=256)
-def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
-    import numpy
-
-    parts = surface(NUMBA)
-    return parts.Array(parts.from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
+    return array_type(NUMBA, memory.element, len(memory.shape), NUMBA.layout_of(memory), memory.readonly)
 
 
 @functools.cache

@@ -1,13 +1,9 @@
 """Numba's own dispatcher for a kernel, with this cache behind it and launch options that Numba lacks.
 
-Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options, and treats arguments as Numba
-            does. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` work too,
-            on every device, for kernels from the cache and for those that Numba compiled.
-Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. That of
-            `DispatcherCache` returns a complete kernel, from disk or compiled just now, so that Numba compiles only
-            kernels that must not be stored. Numba calls `kernel.launch` after the callbacks of the launch
-            configuration; a callback of this module replaces it by a function that prepares the launch and calls
-            Numba's. A cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
+Promise     Arguments are treated as Numba does. The kernel's launch attributes, dynamic shared memory above 48 KiB and
+            `debug_launches` work too, on every device, for kernels from the cache and for those that Numba compiled.
+Method      Numba calls `launch` of an overload; that of a cached kernel prepares the launch and calls Numba's. A
+            cluster is passed to Numba's code by replacing the name `LaunchConfig` there.
             `install()` replaces four methods of the dispatcher class: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls), `specialize` (Numba's drops the cache; `forall` calls it, too), and
             `call` (a launch), so that arrays of other libraries are ordered with Numba's stream.
@@ -24,20 +20,19 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ...engine import RunsUncached, process_session
-from ...errors import CodeRefusedError, CompileError, NoDeviceError
+from ...engine import process_session
+from ...errors import CodeRefusedError
 from ...launch import NUMBA_CUDA_MODULE, LaunchShape, bindings, check_interpreter, current_device, done, stream_handle
 from ...launch.attributes import LaunchOptions
 from ...launch.launcher import LoadedKernel
 from ...launch.typed import around
 from ...model import Artifact, Entry, choose_for_device
 from . import dispatcher
-from .dispatcher import CacheOfDispatcher, Patch, launch_watched, read_signature_list, specialized
-from .flavour import surface
+from .arguments import Signature
+from .dispatcher import CacheOfDispatcher, Patch, dispatcher_of, launch_watched, specialized
 from .llvm import NUMBA, NumbaDefinition, NumbaResolutions, is_simulated
 
 NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
@@ -45,37 +40,20 @@ NAMES = dispatcher.NAMES | {"inspect_sass_cfg", "inspect_types"}
 
 
 class DispatcherCache(CacheOfDispatcher):
-    """The cache of one of Numba's dispatchers, with the interface of Numba's caches.
+    """The cache of one of Numba's dispatchers, with the interface of Numba's caches."""
 
-    Args:
-        resolutions: Resolutions of the dispatcher's function and options.
-        dispatcher: The dispatcher that has this cache.
-        is_numbas: Whether the program uses Numba's own decorator, so that Numba raises errors in linked code itself.
-    """
+    def made(self, types: Signature, artifact: Artifact) -> Any:
+        """Make an object for `dispatcher.overloads`."""
+        found = _overload_class()(self.dispatcher, types, artifact, functools.partial(self._load, types))
+        self.save_overload(types, found)
+        return found
 
-    def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
-        super().__init__(resolutions)
-        self.resolutions: NumbaResolutions = resolutions
-        self._dispatcher, self._is_numbas = dispatcher, is_numbas
+    def save_overload(self, _sig: Any, data: Any) -> None:
+        """Give a kernel the launch options, also one that Numba compiled itself, which must not be stored."""
+        if not self._is_numbas:
+            apply_options(data, self.resolutions.definition.launch_options or LaunchOptions())
 
-    def load_overload(self, sig: Any, _context: Any) -> Any:
-        """Return the complete kernel of a signature; None if Numba has to compile it."""
-        types = sig if isinstance(sig, tuple) else read_signature_list(NUMBA, sig)[0]
-        is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
-        try:
-            resolution = self.resolutions.for_device(current_device().target, types)
-        except (NoDeviceError, RunsUncached):
-            return None
-        except CompileError:
-            if self._is_numbas:
-                return None
-            raise
-        if resolution.source == "compiled" and not is_known:  # Numba counts every kernel returned here as a hit
-            self._dispatcher._cache_hits[sig] -= 1
-            self._dispatcher._cache_misses[sig] += 1
-        return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))
-
-    def _load(self, types: tuple[Any, ...]) -> LoadedKernel:
+    def _load(self, types: Signature) -> LoadedKernel:
         """Load the kernel on the current device, with its carveout.
 
         Raises:
@@ -85,6 +63,7 @@ class DispatcherCache(CacheOfDispatcher):
         device = current_device()
         found = self.resolutions.for_device(device.target, types)
         artifact, loader = found.artifact, self.resolutions.session().loader
+        loaded: LoadedKernel
         try:
             loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
         except CodeRefusedError as error:
@@ -96,11 +75,6 @@ class DispatcherCache(CacheOfDispatcher):
         if carveout is not None:
             loaded.prefer_shared(int(carveout))
         return loaded
-
-
-def attribute(resolutions: NumbaResolutions, name: str) -> Any:
-    """Read one of `NAMES` from the dispatcher."""
-    return dispatcher.attribute_of(resolutions, name, _dispatcher, _specialize)
 
 
 def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
@@ -116,14 +90,10 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
         LaunchConfigError, LaunchError: The device or an attribute does not allow it; a launch in debug mode failed.
     """
     check_interpreter()
-    definition, is_watched = resolutions.definition, resolutions.session().settings.debug_launches
-    options = definition.launch_options
-    configured = _dispatcher(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
-    if options or shape.shared_bytes or is_watched:
-        wanted = options or LaunchOptions()
-        configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, wanted))
+    definition = resolutions.definition
+    configured = dispatcher_of(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
     try:
-        if is_watched:
+        if resolutions.session().settings.debug_launches:
             launch_watched(configured, shape, stream, arguments, definition.function)
         else:
             configured(*arguments)
@@ -134,51 +104,9 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
 
 def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:
     """Ask Numba's own code for the block size at which most threads are resident."""
-    from_numba = _specialize(resolutions, *arguments).forall(1, 0, 0, shared_bytes)
+    made = specialized(dispatcher_of(resolutions), resolutions, arguments)
+    from_numba = made.forall(1, 0, 0, shared_bytes)
     return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
-
-
-def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
-    """Make a dispatcher of Numba's for exactly the types of these arguments."""
-    made = specialize(_dispatcher(resolutions), arguments, resolutions)
-    options = resolutions.definition.launch_options
-    if options:
-        for kernel in made.overloads.values():
-            apply_options(kernel, options)
-    return made
-
-
-def _dispatcher(resolutions: NumbaResolutions) -> Any:
-    """Numba's dispatcher of a kernel, made when Numba itself has to launch, compile or inspect it."""
-    declared, thing = resolutions.definition.declared, resolutions.definition.thing
-    parts = surface(NUMBA)
-    with parts.global_compiler_lock:
-        made = resolutions.dispatcher
-        if made is None:
-            made = parts.CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
-            made._cache = DispatcherCache(resolutions, made)
-            if not getattr(thing, "_can_compile", True):  # the user's dispatcher is restricted to given signatures
-                for types in thing.overloads:
-                    made.compile(types)
-                made.disable_compile()
-            resolutions.dispatcher = made
-    return made
-
-
-def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
-    """Make what `dispatcher.specialize(*arguments)` makes, but with this cache, which Numba would drop."""
-    from numba.cuda.api import get_current_device
-
-    if dispatcher.specialized:
-        raise RuntimeError("Dispatcher already specialized")
-    key = get_current_device().compute_capability, tuple(dispatcher.typeof_pyval(each) for each in arguments)
-
-    def prepare(made: Any) -> None:
-        if resolutions is not None:
-            made._cache = DispatcherCache(resolutions, made)
-        made.compile(key[1])
-
-    return specialized(NUMBA, dispatcher, key, prepare)
 
 
 def apply_options(kernel: Any, options: LaunchOptions) -> None:
@@ -228,40 +156,22 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True], stays=[True]))
 
 
-Load = Callable[[], LoadedKernel]
-"""Returns the kernel, loaded on the current device."""
-
-
-def make_overload(dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> Any:
-    """Make an object for `dispatcher.overloads`.
-
-    Args:
-        dispatcher: A dispatcher of `cuda.jit`.
-        types: Numba types of the arguments.
-        artifact: The compiled kernel.
-        load: Loads it on the current device.
-    """
-    overload, library = _classes()
-    return overload(dispatcher, types, artifact, library(dispatcher, types, artifact, load))
-
-
-class _Exceptions:
+def _exceptions(table: list[Any]) -> Any:
     """The exceptions of a debug kernel by code, with the interface of Numba's call helper."""
+    made = {
+        code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
+        for code, name, arguments, place in table
+    }
 
-    def __init__(self, table: list[Any]) -> None:
-        self._table = {
-            code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
-            for code, name, arguments, place in table
-        }
+    def get_exception(code: int) -> tuple[Any, Any, Any]:
+        return made.get(code, (SystemError, (f"unknown error {code} in native function",), None))
 
-    def get_exception(self, code: int) -> tuple[Any, Any, Any]:
-        unknown = SystemError, (f"unknown error {code} in native function",), None
-        return self._table.get(code, unknown)
+    return SimpleNamespace(get_exception=get_exception)
 
 
 @cache
-def _classes() -> tuple[Any, Any]:
-    """The two classes, defined once Numba is imported."""
+def _overload_class() -> Any:
+    """The class of overloads made from artifacts, defined once Numba is imported."""
     from cuda.core import ObjectCode
     from numba.cuda import types as numba_types
     from numba.cuda import typing
@@ -270,32 +180,36 @@ def _classes() -> tuple[Any, Any]:
     from numba.cuda.dispatcher import _Kernel
 
     class CachedOverload(_Kernel):  # type: ignore[misc]
-        """A kernel made from an artifact."""
+        """A kernel made from an artifact. An attribute that only a compile has is that of one made when it is read."""
 
-        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
-            known = artifact.attributes
-            self._codelibrary = library
+        def __init__(
+            self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Callable[[], LoadedKernel]
+        ) -> None:
+            known, self._options = artifact.attributes, dispatcher.targetoptions
             self.objectmode, self.entry_point = False, None
-            self.extensions = dispatcher.targetoptions.get("extensions") or ()
+            self.extensions = self._options.get("extensions") or ()
             self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
-            self.launch_bounds, self.launch_config_sensitive = dispatcher.targetoptions.get("launch_bounds"), False
+            self.launch_bounds, self.launch_config_sensitive = self._options.get("launch_bounds"), False
             self.entry_name = artifact.entries[0].symbol
             self.signature = typing.signature(numba_types.none, *types)
-            self.call_helper = _Exceptions(known.get("exceptions") or [])
+            self.call_helper = _exceptions(known.get("exceptions") or [])
+            self._codelibrary = CachedLibrary(self, artifact, load)
+
+        @functools.cached_property
+        def compiled(self) -> Any:
+            """The same kernel, compiled by Numba for inspection."""
+            links = list(self._options.get("link") or ())  # Numba appends to it
+            return _Kernel(self.py_func, self.argtypes, **{**self._options, "link": links})
 
         def __getattr__(self, name: str) -> Any:
-            """Read an attribute that only a compilation has from a newly compiled kernel."""
             if name.startswith("__"):
                 raise AttributeError(name)
-            return getattr(self._codelibrary.compiled, name)
+            return getattr(self.compiled, name)
 
         def __reduce__(self) -> Any:
-            return self._codelibrary.compiled.__reduce__()
-
-        type_annotation = property(attrgetter("_codelibrary.compiled.type_annotation"))
-        inspect_types = property(attrgetter("_codelibrary.compiled.inspect_types"))
+            return self.compiled.__reduce__()
 
         def bind(self) -> None:
             self._codelibrary.get_cufunc()
@@ -303,29 +217,15 @@ def _classes() -> tuple[Any, Any]:
     class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
         """The code library of a kernel made from an artifact."""
 
-        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> None:
-            entry = artifact.entries[0]
-            super().__init__(None, entry.name, entry_name=entry.symbol)
-            self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
+        def __init__(self, overload: CachedOverload, artifact: Artifact, load: Callable[[], LoadedKernel]) -> None:
+            self._name, self._entry_name = artifact.entries[0].name, overload.entry_name
+            self._overload, self._artifact, self._load = overload, artifact, load
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
-            self._compiled: Any = None
-            self._finalized = True
-            self._lto = bool(dispatcher.targetoptions.get("lto"))
-            self.use_cooperative = bool(artifact.attributes.get("cooperative"))
 
-        get_ltoir = property(attrgetter("compiled._codelibrary.get_ltoir"))
-        get_lto_ptx = property(attrgetter("compiled._codelibrary.get_lto_ptx"))
-        llvm_strs = property(attrgetter("compiled._codelibrary.llvm_strs"))
-        modules = property(attrgetter("compiled._codelibrary.modules"))
-
-        @property
-        def compiled(self) -> Any:
-            """The same kernel, compiled by Numba for inspection."""
-            if self._compiled is None:
-                options = dict(self._dispatcher.targetoptions)
-                options["link"] = list(options.get("link") or ())  # Numba appends to it
-                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
-            return self._compiled
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self._overload.compiled.library, name)
 
         def get_cufunc(self) -> Any:
             ordinal = devices.get_context().device.id
@@ -338,12 +238,12 @@ def _classes() -> tuple[Any, Any]:
         def get_cubin(self, cc: Any = None) -> Any:
             if self._is_own(cc):
                 return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
-            return self.compiled._codelibrary.get_cubin(cc)
+            return super().get_cubin(cc)
 
         def get_asm_strs(self, cc: Any = None) -> Any:
             if self._is_own(cc) and self._artifact.ptx:
                 return [self._artifact.ptx.decode()]
-            return self.compiled._codelibrary.get_asm_strs(cc)
+            return super().get_asm_strs(cc)
 
         def get_linkerinfo(self, cc: Any) -> Any:
             return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
@@ -351,10 +251,18 @@ def _classes() -> tuple[Any, Any]:
         def _is_own(self, cc: Any) -> bool:
             return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc
 
-    return CachedOverload, CachedLibrary
+    return CachedOverload
 
 
-_patch = Patch(NUMBA)
+def _resolutions_of(dispatcher: Any) -> NumbaResolutions:
+    definition = NumbaDefinition(dispatcher, {})
+    assert definition.declared  # raises for a device function
+    return NumbaResolutions(
+        definition, process_session, functools.partial(choose_for_device, (), kernel=definition.name)
+    )
+
+
+_patch = Patch(NUMBA, _resolutions_of)
 
 
 restore = _patch.restore
@@ -364,24 +272,13 @@ def replace(home: Any, every_kernel: bool) -> None:
     """Replace methods of the dispatcher class in `numba.cuda.dispatcher`; with `every_kernel`, for each kernel."""
     if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # then Numba uses its built-in CUDA target
         return
-    kind = home.CUDADispatcher
+    kind, _patch.every_kernel = home.CUDADispatcher, every_kernel
     original_compile: Callable[[Any, Any], Any] = kind.compile
-
-    def enable_caching(self: Any) -> None:
-        _patch.attached[self] = None
-        _attach(self)
+    original_call: Callable[[Any, Any, Any], Any] = kind.call
 
     def compile_signature(self: Any, sig: Any) -> Any:
-        wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
-        if wanted and isinstance(self._cache, (home.CUDACache, home.NullCache)):
-            _patch.attached[self] = self._cache
-            _attach(self)
+        _patch.resolutions(self)
         return original_compile(self, sig)
-
-    def specialize_cached(self: Any, *args: Any) -> Any:
-        return specialize(self, args, getattr(self._cache, "resolutions", None))
-
-    original_call: Callable[[Any, Any, Any], Any] = kind.call
 
     def call(self: Any, args: Any, launch_config: Any) -> None:
         if type(self._cache) is DispatcherCache:
@@ -390,17 +287,4 @@ def replace(home: Any, every_kernel: bool) -> None:
         else:
             original_call(self, args, launch_config)
 
-    methods = {
-        "call": call,
-        "enable_caching": enable_caching,
-        "compile": compile_signature,
-        "specialize": specialize_cached,
-    }
-    _patch.replace(kind, methods)
-
-
-def _attach(dispatcher: Any) -> None:
-    definition = NumbaDefinition(dispatcher, {})
-    choose = functools.partial(choose_for_device, (), kernel=definition.name)
-    resolutions = NumbaResolutions(definition, process_session, choose)
-    resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
+    _patch.replace(kind, {"call": call, "compile": compile_signature})

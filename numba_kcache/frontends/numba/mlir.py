@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
-import os
 import sys
 import textwrap
 import weakref
@@ -26,23 +25,23 @@ from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import Session
-from ...errors import ArgumentError, OptionError
+from ...errors import OptionError
 from ...keys import Component, Plain, component
 from ...launch.launcher import LoadedKernel
-from ...model import Choice, LinkInput, Target, choose_for_device, parse_target
+from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.linkable import callbacks_of, linkable_input
 from ...settings import variables
 from .. import Variant
 from .arguments import Signature, TypedLauncher
 from .code import code_form
 from .configuration import CODE_MODULES, code_settings, loaded
-from .definition import PythonDefinition, PythonFrontEnd, PythonResolutions
-from .flavour import Declared, Extension, External, Flavour, is_a, refuse, surface, toolkit_dirs
+from .definition import CO_VARARGS, PythonDefinition, PythonFrontEnd, PythonResolutions
+from .flavour import Declared, Extension, External, Flavour, is_a, refuse, surface
 from .mlir_arguments import MlirArraySlot, array_type_of, other_codes, other_slot
 from .value import OF_NUMPY, AlwaysRefused, Refused
 
 if TYPE_CHECKING:
-    from ...headers.roots import HeaderSearch
+    pass
 
 
 PACKAGE = "numba_cuda_mlir"
@@ -73,6 +72,7 @@ _OWN = (f"{PACKAGE}.decorators",)
 class MlirFlavour(Flavour):
     """numba-cuda-mlir, which lowers to MLIR."""
 
+    kind = room = "mlir"
     packages = frozenset({PACKAGE, "numpy"})
     stateful = OF_NUMPY | {
         *(f"{HOME}.{name}" for name in ("api", "cudadrv.devices", "cudadrv.driver", "cudadrv.runtime", "device_init")),
@@ -82,6 +82,7 @@ class MlirFlavour(Flavour):
     config = f"{HOME}.core.config"
     searched = (f"{PACKAGE}.",)
     dispatchers = ((DISPATCHERS, "MLIRDispatcher"),)
+    own_cache = "MLIRCache"
     types = ((f"{HOME}.types", "Type"),)
     intrinsics = ((f"{HOME}.extending", "_Intrinsic"),)
     signatures = ((f"{HOME}.typing.templates", "Signature"),)
@@ -107,13 +108,12 @@ class MlirFlavour(Flavour):
     runtime = f"{HOME}:cudadevrt"
     surface_parts = (
         (PACKAGE, ""),
-        (f"{HOME}.args", "ArgHint InOut"),
         (DISPATCHERS, "MLIRDispatcher mlir_target _compile_arg_types _extensions_use_launch_config"),
         (f"{PACKAGE}.cuda", "as_cuda_array"),
         (f"{PACKAGE}.decorators", "verify_target_options"),
         (f"{PACKAGE}.compiler", "CompileResult CodeLibrary"),
         (f"{PACKAGE}.caching", "MLIRCache CachedCompileResult NullCache"),
-        (f"{PACKAGE}._whole_function_planners", "_planner_registry"),
+        (f"{PACKAGE}._whole_function_planners", "_planner_registry"),  # see has_planners
         (f"{PACKAGE}.lowering_utilities.type_conversions", "to_numba_type"),
     )
     compiler_parts = (
@@ -139,7 +139,7 @@ class MlirFlavour(Flavour):
     device_readers = ((f"{PACKAGE}.tools", "get_gpu_compute_capability"),)
     array_codes = ("u8", "u8", "i8")
     array_letters = "aa0se"  # of records the strides are in bytes
-    is_complex_whole = True
+    links_itself = is_complex_whole = True
     name = "numba-cuda-mlir"
     hint = "pip install 'numba-kcache[mlir]', which has numba-cuda-mlir>=0.5.4"
 
@@ -149,7 +149,15 @@ class MlirFlavour(Flavour):
         if tuple(int(each) for each in version.split(".")[:3] if each.isdecimal()) < (0, 5, 4):
             raise self.unsuitable(f"is of version {version}")
 
-    def device_answer(self, cc: tuple[int, int], as_type: type = str, **_named: Any) -> Any:
+    def assumed(self, target: Target, generated: Target) -> tuple[Any, ...]:
+        """That of the linked code: numba-cuda-mlir links for the first device, whatever the target."""
+        return target.cc
+
+    def compile_callee(self, dispatcher: Any, types: Any, result: Any) -> None:
+        """Compile a device function for argument types again."""
+        dispatcher._compile_as_device_callee(types)
+
+    def device_answer(self, cc: tuple[Any, ...], as_type: type = str, **_named: Any) -> Any:
         """The compute capability, as text or numbers."""
         return cc if as_type is tuple else f"sm_{cc[0]}{cc[1]}"
 
@@ -243,31 +251,6 @@ class MlirFlavour(Flavour):
         llvm = variables(("LIBLLVM7",)).get("LIBLLVM7", "")
         return (component("numba settings", {**code_settings(config), "LIBLLVM7": llvm and _build_of(llvm)}),)
 
-    def linked_headers(self, links: Sequence[LinkInput], *, has_lines: bool) -> HeaderSearch | None:
-        """Make the search for headers of CUDA C++ among these link inputs.
-
-        Args:
-            links: Link inputs of the kernel and its callees.
-            has_lines: Whether line tables are compiled in.
-
-        Raises:
-            Refused: They cannot be keyed.
-        """
-        texts = [*dict.fromkeys(each._replace(folder="") for each in links if each.kind == "cu")]
-        if not texts:
-            return None
-        from .objects import check_texts
-
-        if not check_texts(texts) and not has_lines:
-            return None
-        from ...headers.roots import HeaderSearch
-
-        extra = filter(None, str(self.setting("CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":"))
-        folders = tuple(map(os.path.abspath, extra))
-        codes = tuple(each.data for each in texts)
-        toolkit = "mlir_include_dirs", functools.partial(toolkit_dirs, self)
-        return HeaderSearch(codes, folders, toolkit, is_working=True, has_lines=has_lines, is_edited=False)
-
 
 MLIR = MlirFlavour()
 
@@ -350,9 +333,6 @@ DECORATOR_OPTIONS = (
 )  # fmt: skip
 """Options of numba-cuda-mlir's `cuda.jit` for a kernel."""
 
-VARARGS = 0x04  # in `co_flags`, as named by `inspect`
-
-
 _PLAIN_OPTIONS = {"device", "fastmath", "forceinline", "lineinfo", "max_registers"}
 """Options that `cuda.jit` takes over as they are given."""
 
@@ -369,8 +349,7 @@ class MlirDefinition(PythonDefinition):
         is_bound: Whether it takes fixed signatures, to which arguments are cast.
     """
 
-    kind = "mlir"
-    room = "mlir"
+    kind = MLIR.kind
     flavour = MLIR
     decorator_options = DECORATOR_OPTIONS
     takes_cluster = True
@@ -380,7 +359,6 @@ class MlirDefinition(PythonDefinition):
         self.asked = _asked_targets(thing)
         self.is_bound = not getattr(thing, "_can_compile", True)
         self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
-        self._annotated: tuple[Any, ...] | None = None
 
     def native(self, device: Target) -> Target:
         """The device's compute capability without architecture-specific features, as numba-cuda-mlir compiles."""
@@ -398,25 +376,10 @@ class MlirDefinition(PythonDefinition):
         return arguments + self.defaults[-lacking:] if 0 < lacking <= len(self.defaults) else arguments
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
-        """Type the arguments; None if no signature fits.
-
-        Raises:
-            ArgumentError: The number of arguments is wrong.
-            ValueError, TypeError: One has no type.
-        """
-        arguments, code = self.complete(tuple(arguments)), self.function.__code__
+        """Type the arguments; None if no signature fits, or an extension changes them before they are typed."""
         if self.declared.targetoptions.get("extensions"):
-            return None  # extensions change the arguments before they are typed
-        if len(arguments) != code.co_argcount and not (code.co_flags & VARARGS and len(arguments) > code.co_argcount):
-            raise ArgumentError(
-                f"cannot launch {self.name} with {len(arguments)} arguments",
-                f"it takes {code.co_argcount}: {', '.join(code.co_varnames[: code.co_argcount])}",
-            )
-        try:
-            types = self.types_of(arguments)
-        except (ValueError, TypeError) as error:  # the error's message does not name the kernel
-            error.add_note(self.note)
-            raise
+            return None
+        types: Any = super().variant(arguments)
         return _signature_for(self.thing, types) if self.is_bound else types
 
     def types_of(self, arguments: Sequence[Any]) -> Signature:
@@ -426,20 +389,18 @@ class MlirDefinition(PythonDefinition):
         for position, kind in enumerate(self.annotated):
             if kind is not None and position < len(found):
                 found[position] = kind
-        if code.co_flags & VARARGS:
+        if code.co_flags & CO_VARARGS:
             rest = found[code.co_argcount :]
             found[code.co_argcount :] = [parts.types.StarArgTuple.from_types(rest)]
         return Signature(found)
 
-    @property
+    @functools.cached_property
     def annotated(self) -> tuple[Any, ...]:
         """The type in each parameter's annotation; None if that is not a type."""
-        if self._annotated is None:
-            annotations = self.function.__annotations__
-            names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
-            found = [_annotation(self.function, name) if name in annotations else None for name in names]
-            self._annotated = tuple(found) if any(each is not None for each in found) else ()
-        return self._annotated
+        annotations, code = self.function.__annotations__, self.function.__code__
+        names = code.co_varnames[: code.co_argcount] if annotations else ()
+        found = [_annotation(self.function, name) if name in annotations else None for name in names]
+        return tuple(found) if any(each is not None for each in found) else ()
 
     # -- launches -----------------------------------------------------------------------------------
 
@@ -545,8 +506,6 @@ class MlirResolutions(PythonResolutions):
         """Resolve again at the next launch. Running launches go on."""
         super().forget()
         self.by_variant = {}
-        if self.dispatcher is not None and self.dispatcher._can_compile:
-            self.dispatcher.overloads.clear()
 
     def block_size_by_front_end(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """The default block size of numba-cuda-mlir."""

@@ -1,32 +1,25 @@
-"""Arguments that numba-cuda-mlir passes by rules of its own: arrays, tuples, records, dates, None.
+"""Arguments that numba-cuda-mlir passes by rules of its own: arrays, tuples, dates, None.
 
 Promise     Arrays of numba-cuda-mlir, CuPy and PyTorch, and objects with an array interface or DLPack, are treated
-            alike, by their memory. A host array is copied before and after the launch, as numba-cuda-mlir does.
-Not here    Numbers, and launchers (arguments).
+            alike, by their memory.
+Not here    Numbers, and launchers (arguments). Host arrays and records, which numba-cuda-mlir's dispatcher launches.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...launch import Call, Memory, Slot, Unfit, is_exported, memory_of
+from ...launch import Call, Memory, Slot, Unfit, is_exported
+from ...launch.launcher import memory_of
 from ...launch.typed import ArraySlot, OtherTypes
 from ...model import SCALAR_SIZES
-from .arguments import LightType, SettledSlot, codes_of, slot_of
+from .arguments import TYPE_NAMES, LightType, SettledSlot, array_type, codes_of, slot_of
 from .flavour import Flavour, surface
 
 if TYPE_CHECKING:
     from .arguments import TypedLauncher
-
-_NAMES = {
-    "b1": "boolean", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64", "u1": "uint8", "u2": "uint16",
-    "u4": "uint32", "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64",
-    "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
-}  # fmt: skip
-"""The name of numba-cuda-mlir's type for each type code of an element (`model`)."""
 
 
 def array_type_of(flavour: Flavour, value: Any) -> Any:
@@ -50,7 +43,7 @@ def _memory_of(value: Any, call: Call | None) -> tuple[Memory, object] | None:
         memory = memory_of(value)
     except Unfit as unfit:
         raise ValueError(f"cannot type a {kind.__module__}.{kind.__qualname__}: {unfit.why}") from unfit
-    return None if memory is None or memory.element not in _NAMES else (memory, None)
+    return None if memory is None or memory.element not in TYPE_NAMES else (memory, None)
 
 
 def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
@@ -59,19 +52,12 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
     from ...launch.dlpack import borrow
 
     found = borrow(value, 0 if call is None else call.handle)
-    return None if found is None or found[0].element not in _NAMES else found
+    return None if found is None or found[0].element not in TYPE_NAMES else found
 
 
 def _type_of_memory(flavour: Flavour, memory: Memory) -> Any:
     layout = layout_of(memory.shape, memory.strides, memory.item_bytes)
-    return _array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
-
-
-@functools.cache
-def _array_type(flavour: Flavour, element: str, ndim: int, layout: str, readonly: bool) -> Any:
-    types = surface(flavour).types
-    dtype = getattr(types, _NAMES[element], None)
-    return None if dtype is None else types.Array(dtype, ndim, layout, readonly=readonly)
+    return array_type(flavour, memory.element or "", len(memory.shape), layout, memory.readonly)
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int) -> str:
@@ -94,7 +80,7 @@ def _packed(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
 
 
 class MlirArraySlot(ArraySlot):
-    """The slot of an array of any library, or of the host.
+    """The slot of an array of any library.
 
     Args:
         kind: Its type.
@@ -112,7 +98,7 @@ class MlirArraySlot(ArraySlot):
         super().__init__(kind, own, element=element, item_bytes=item_bytes, passed_as=letters)
         self.launcher: TypedLauncher = launcher
 
-    def settle(self, value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
         """Check one argument; see `Settle`.
 
         Raises:
@@ -120,13 +106,9 @@ class MlirArraySlot(ArraySlot):
         """
         memory = self.read_own(value)
         if memory is None:
-            if call is None:
-                raise OtherTypes
             found = _memory_of(value, call)
-            if found is None and type(self.kind) is LightType:
+            if found is None:  # one of the host, which only numba-cuda-mlir copies
                 raise OtherTypes
-            if found is None:
-                return _host_values(self.launcher.flavour, value, self.kind, self.item_bytes, call)
             memory = self._of_this_type(*found, call)
         return self.values_of(memory)
 
@@ -154,7 +136,7 @@ class MlirArraySlot(ArraySlot):
 def _element_of(flavour: Flavour, dtype: Any) -> str:
     """The type code of an element; "" for a rarer one."""
     types = surface(flavour).types
-    for code, name in _NAMES.items():  # types are interned, so that identity suffices
+    for code, name in TYPE_NAMES.items():  # types are interned, so that identity suffices
         if getattr(types, name, None) is dtype:
             return code
     return ""
@@ -168,70 +150,27 @@ def _unit_of(flavour: Flavour, kind: Any) -> int:
     return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
-def _host_values(flavour: Flavour, value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
-    """The values of a host array, which is copied before and after the launch."""
-    parts = surface(flavour)
-    inner = value.value if isinstance(value, parts.ArgHint) else value
-    if isinstance(inner, parts.DeviceNDArray) or parts.typeof(value) != kind:
-        raise OtherTypes
-    address, copies = copied(flavour, value, call)
-
-    def strides(axis: int) -> Callable[[], int]:
-        def found() -> int:
-            view, item_bytes = copies[0], inner.itemsize
-            if view.strides is None:
-                return _packed(inner.shape, item_bytes)[axis] // unit
-            of_view = 1 if hasattr(view, "gpu_data") else item_bytes  # cuda.core counts items, Numba's arrays bytes
-            return int(view.strides[axis]) * of_view // unit
-
-        return found
-
-    return address, address, 0, *inner.shape, *[strides(axis) for axis in range(kind.ndim)]
-
-
-def copied(flavour: Flavour, value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
-    """Copy a host array or record before and after the launch. Returns a function that gives the copy's address, and
-    a list that will contain the copy."""
-    parts = surface(flavour)
-    wrapper = value if isinstance(value, parts.ArgHint) else parts.InOut(value)
-    copies: list[Any] = []
-
-    def copy() -> None:
-        from cuda.core import Stream
-
-        copies.append(wrapper.to_device(call.after, Stream.from_handle(call.handle)))
-
-    def address() -> int:
-        pointer = getattr(copies[0], "device_ctypes_pointer", None)
-        return int(copies[0].ptr if pointer is None else pointer.value or 0)
-
-    call.before.append(copy)
-    return address, copies
-
-
 # -- other arguments ---------------------------------------------------------------------------------------------
 
 
 def other_codes(flavour: Flavour, kind: Any) -> tuple[str, ...]:
-    """The type code of each parameter of a tuple, a record, a date or None, as `codes_of`."""
+    """The type code of each parameter of a tuple, a date or None, as `codes_of`."""
     parts, cls = surface(flavour), type(kind)
     if cls is parts.NoneType:
         return ()
     if parts.BaseTuple in cls.__mro__:  # not isinstance: see flavour.is_a
         return tuple(code for each in kind for code in codes_of(flavour, each))
-    if cls is parts.Record or cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
-        return ("u8",) if cls is parts.Record else ("i8",)
+    if cls in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("i8",)
     raise KeyError(kind)
 
 
 def other_slot(flavour: Flavour, kind: Any, launcher: Any) -> Slot:
-    """Make the slot of a tuple, a record, a date or None, as `slot_of`."""
+    """Make the slot of a tuple, a date or None, as `slot_of`."""
     parts, cls = surface(flavour), type(kind)
     other_codes(flavour, kind)
     if cls is parts.NoneType:
         return _values_slot(lambda value: () if value is None else _refuse())
-    if cls is parts.Record:
-        return _record_slot(flavour, kind)
     if parts.BaseTuple in cls.__mro__:
         return _tuple_slot(kind, [slot_of(flavour, each, launcher) for each in kind])
     return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _refuse())
@@ -242,33 +181,18 @@ def _refuse() -> Any:
 
 
 def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+    def settle(value: Any, call: Call) -> tuple[Any, ...]:
         if not isinstance(value, tuple) or len(value) != len(slots):
             raise OtherTypes
         if getattr(kind, "instance_class", type(value)) is not type(value):
             raise OtherTypes
         found: list[Any] = []
         for slot, each in zip(slots, value, strict=True):
-            found += slot.settle(each, stream_id, call)
+            found += slot.settle(each, call)
         return tuple(found)
 
     return SettledSlot(settle)
 
 
-def _record_slot(flavour: Flavour, kind: Any) -> Slot:
-    parts = surface(flavour)
-
-    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
-        if isinstance(value, parts.DeviceRecord):
-            if parts.typeof(value) != kind:
-                raise OtherTypes
-            return (value.gpu_data.device_ctypes_pointer.value,)
-        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
-            raise OtherTypes
-        return (copied(flavour, value, call)[0],)
-
-    return SettledSlot(settle)
-
-
 def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
-    return SettledSlot(lambda value, _stream_id, _call: values_of(value))
+    return SettledSlot(lambda value, _call: values_of(value))

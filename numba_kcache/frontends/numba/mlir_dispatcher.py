@@ -1,14 +1,12 @@
 """numba-cuda-mlir's own dispatcher for a kernel, with this cache behind it, and launches that only it can make.
 
-Promise     A dispatcher made here behaves like one of `cuda.jit` with the same options. Each signature has a dispatcher
-            of its own, since numba-cuda-mlir does not distinguish loaded kernels by all types of their arguments. For
-            metadata that only a compile has (MLIR, LLVM IR), the kernel is compiled when it is first read.
-Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for other callers. Both first call
-            `served`, which returns a compile result made from an artifact, or None if the method has to compile.
-            `install()` replaces five methods of its dispatcher class: both that compile, `__getitem__`, whose launches
-            then use this package's launchers where they can, `enable_caching` (what `cache=True` calls) and
-            `specialize`. numba-cuda-mlir's own cache is not used: that cache ignores edited callees, globals, options
-            and captured arrays, and does not record that a kernel is cooperative.
+Promise     Each signature has a dispatcher of its own for launches, since numba-cuda-mlir does not distinguish loaded
+            kernels by all types of their arguments. For metadata that only a compile has (MLIR, LLVM IR), the kernel is
+            compiled when it is first read.
+Method      `install()` replaces five methods of its dispatcher class: both that compile, one for its launcher and one
+            for other callers, `__getitem__`, whose launches then use this package's launchers where they can,
+            `enable_caching` and `specialize`. numba-cuda-mlir's own cache is not used: that cache ignores edited
+            callees, globals, options and captured arrays, and does not record that a kernel is cooperative.
 Not here    Packing in a launcher (arguments), and when methods are replaced (numba_hook).
 Source      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
             compiler.py `CompileResult`; caching.py `CachedCompileResult`. Its launcher keeps the bound method
@@ -19,33 +17,22 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...engine import RunsUncached
-from ...errors import (
-    ArgumentError,
-    CompileError,
-    KCacheError,
-    LaunchConfigError,
-    LaunchError,
-    NoDeviceError,
-    OptionError,
-)
-from ...launch import Launch, LaunchShape, check_interpreter, current_device, stream_handle
+from ...errors import ArgumentError, KCacheError, LaunchConfigError, LaunchError, NoDeviceError
+from ...launch import Launch, LaunchShape, check_interpreter, stream_handle
 from ...launch.launcher import LoadedKernel
 from ...model import Artifact
 from .. import Launches, Variant
 from . import dispatcher
 from .arguments import Signature, TypedLauncher, codes_of
 from .compiled_code import assumed_device, compiler
-from .dispatcher import CacheOfDispatcher, Patch, bound, launch_watched, specialized
+from .definition import CO_VARARGS
+from .dispatcher import CacheOfDispatcher, Patch, launch_watched, new_dispatcher
 from .flavour import surface
-from .mlir import MLIR, VARARGS, MlirDefinition, MlirResolutions, has_another_compile, has_planners
-
-if TYPE_CHECKING:
-    from .mlir import MlirResolutions
-
+from .mlir import MLIR, MlirDefinition, MlirResolutions, has_another_compile
 
 NAMES = dispatcher.NAMES | {
     "inspect_ptx", "inspect_mlir", "inspect_mlir_optimized", "inspect_transformed_source",
@@ -121,7 +108,7 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
     kept = Metadata(metadata, compiled, artifact.extras)
     result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), kept)
     result.objectmode = False
-    return parts.CompileResult(_Complete(result, compiled))
+    return _Complete(result, compiled)
 
 
 class _Complete:
@@ -142,130 +129,40 @@ class _Complete:
         return self.metadata[name] if name == "mlir_module_str" else getattr(self._compiled(), name)
 
 
-# -- in front of numba-cuda-mlir's compile ------------------------------------------------------------------------
+# -- dispatchers ---------------------------------------------------------------------------------------------------
 
 
-def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], *, is_quiet: bool = False) -> Any:
-    """Put the compile result of a signature into `overloads` and return it; None if numba-cuda-mlir must compile.
+class DispatcherCache(CacheOfDispatcher):
+    """The cache of one of numba-cuda-mlir's dispatchers."""
 
-    Args:
-        dispatcher: The dispatcher.
-        resolutions: Resolutions of its function and options.
-        types: Types of the arguments.
-        is_quiet: Whether errors in link inputs are left to numba-cuda-mlir, which raises them itself.
-    """
-    definition, parts = resolutions.definition, surface(MLIR)
-    is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled
-    is_special = is_special or has_another_compile()
-    if is_special or any(isinstance(each, parts.types.Literal) for each in types):
-        return None
-    signature, known = Signature(types), resolutions.known()
-    try:
-        device = definition.native(current_device().target)
-        resolution = resolutions.for_device(device, signature)
-    except (NoDeviceError, LaunchError, RunsUncached):  # numba-cuda-mlir also compiles for targets that do not run here
-        return None
-    except CompileError:
-        if is_quiet:
+    unresolved = (NoDeviceError, LaunchError, RunsUncached)  # it also compiles for targets that do not run here
+
+    def keyed(self, types: Signature) -> Signature | None:
+        """The types with those of annotations; None if the code depends on more, or is wanted otherwise."""
+        dispatcher, definition = self.dispatcher, self.resolutions.definition
+        is_special = dispatcher._literal_arg_positions or dispatcher._launch_config_enabled or has_another_compile()
+        options, literal = dispatcher.targetoptions, surface(MLIR).types.Literal
+        is_special = is_special or options.get("abi_info") or options.get("_compile_output")
+        if is_special or len(types) != definition.function.__code__.co_argcount:
             return None
-        raise
-    is_hit = resolution.source != "compiled" or any(variant == signature for _target, _ptx, variant in known)
-    (dispatcher._cache_hits if is_hit else dispatcher._cache_misses)[tuple(types)] += 1
-    result = result_of(dispatcher, types, resolution.artifact)
-    options = definition.launch_options
-    if options is not None and options.cooperative:
-        result.metadata["use_cooperative"] = True
-    dispatcher._propagate_compile_callbacks(result.metadata)
-    dispatcher._apply_shared_memory_carveout(result)
-    dispatcher.overloads[tuple(types)] = result
-    return result
-
-
-def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
-    """The cubin, function name and cooperative flag for numba-cuda-mlir's own launcher; None if it must compile."""
-    parts, definition = surface(MLIR), resolutions.definition
-    given = getattr(parts._compile_arg_types, "types", None)
-    types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)
-    if not dispatcher._can_compile or len(types) != definition.function.__code__.co_argcount or None in types:
-        return None
-    annotated = definition.annotated or (None,) * len(types)
-    types = tuple(fixed or each for fixed, each in zip(annotated, types, strict=True))
-    for known in tuple(dispatcher.overloads):
-        if len(known) == len(types) and all(map(dispatcher._can_reuse_overload, known, types)):
+        if any(each is None or isinstance(each, literal) for each in types):
             return None
-    result = served(dispatcher, resolutions, types, is_quiet=is_quiet)
-    if result is None:
-        return None
-    known = result.metadata
-    return known["cubin"], known["func_name"], known["use_cooperative"]
+        annotated = definition.annotated or (None,) * len(types)
+        return Signature(fixed or each for fixed, each in zip(annotated, types, strict=True))
 
+    def counted(self, _sig: Any, types: Any) -> Any:
+        """The types: numba-cuda-mlir counts by them."""
+        return tuple(types)
 
-def _cached_methods(kind: Any, attached: Callable[[Any], MlirResolutions | None], *, is_numbas: bool) -> dict[str, Any]:
-    """The two methods of a dispatcher class that compile, with this cache in front.
-
-    Args:
-        kind: The class.
-        attached: Returns the resolutions of a dispatcher; None if it does not use this cache.
-        is_numbas: Whether the program uses numba-cuda-mlir's own decorator, which raises errors in link inputs itself.
-    """
-    compile_impl, compile_public = kind._compile_impl, kind._compile_public
-
-    def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
-        resolutions = attached(self)
-        found = None if resolutions is None else served_launch(self, resolutions, args, is_numbas)
-        if found is not None or is_numbas:
-            return found or compile_impl(self, args, *rest)
-        with assumed_device(MLIR, current_device().target.cc):
-            return compile_impl(self, args, *rest)
-
-    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
-        if abi_info is None and output is None and (resolutions := attached(self)) is not None:
-            types, _returned = surface(MLIR).normalize_signature(sig)
-            found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=is_numbas)
-            if found is not None:
-                return found
-        return compile_public(self, sig, abi_info=abi_info, output=output)
-
-    return {"_compile_impl": compile_for_launcher, "_compile_public": compile_signature}
-
-
-@functools.cache
-def _cached_class() -> Any:
-    """The class of dispatchers made here, which look kernels up in this cache before they compile."""
-    kind = surface(MLIR).MLIRDispatcher
-    return type("CachedDispatcher", (kind,), _cached_methods(kind, lambda made: made.resolutions, is_numbas=False))
-
-
-def _make(resolutions: MlirResolutions) -> Any:
-    declared, thing = resolutions.definition.declared, resolutions.definition.thing
-    options = dict(declared.targetoptions)
-    options["link"] = list(options.get("link") or ())
-    made = _cached_class()(declared.py_func, targetoptions=options)
-    made.resolutions = resolutions
-    if resolutions.definition.is_bound:  # the user's dispatcher is restricted to given signatures
-        made.overloads.update(thing.overloads)
-        made.disable_compile()
-        made._specialized = thing._specialized
-    return made
-
-
-def dispatcher_of(resolutions: MlirResolutions) -> Any:
-    """The dispatcher of a kernel, made when numba-cuda-mlir itself has to inspect it."""
-    if resolutions.dispatcher is None:
-        resolutions.dispatcher = _make(resolutions)
-    return resolutions.dispatcher
-
-
-def attribute(resolutions: MlirResolutions, name: str) -> Any:
-    """Read one of `NAMES` from the dispatcher."""
-    return dispatcher.attribute_of(resolutions, name, dispatcher_of, specialize)
-
-
-def specialize(resolutions: MlirResolutions, *arguments: Any) -> Any:
-    """Make a dispatcher for exactly the types of these arguments."""
-    made = _make(resolutions)
-    made.compile_for(*arguments)
-    return bound(made)
+    def made(self, types: Signature, artifact: Artifact) -> Any:
+        """Make the compile result for `dispatcher.overloads`."""
+        dispatcher, options = self.dispatcher, self.resolutions.definition.launch_options
+        result = result_of(dispatcher, types, artifact)
+        if options is not None and options.cooperative:
+            result.metadata["use_cooperative"] = True
+        dispatcher._propagate_compile_callbacks(result.metadata)
+        dispatcher._apply_shared_memory_carveout(surface(MLIR).CompileResult(result))
+        return result
 
 
 def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
@@ -283,7 +180,7 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
     variant = definition.variant(arguments)
     dispatcher = resolutions.by_variant.get(variant)
     if dispatcher is None:
-        dispatcher = resolutions.by_variant.setdefault(variant, _make(resolutions))
+        dispatcher = resolutions.by_variant.setdefault(variant, new_dispatcher(resolutions))
     options, handle = definition.launch_options, None if stream is None else stream_handle(stream)
     cluster = tuple(options.cluster) if options is not None and options.cluster else None
     configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
@@ -308,7 +205,7 @@ class InstalledDefinition(MlirDefinition):
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments; None if numba-cuda-mlir has to launch."""
-        if self.is_bound or self.annotated or self.function.__code__.co_flags & VARARGS:
+        if self.is_bound or self.annotated or self.function.__code__.co_flags & CO_VARARGS:
             return None
         try:
             types: Any = super().variant(arguments)
@@ -334,6 +231,9 @@ class InstalledResolutions(MlirResolutions):
         self.dispatcher.configure(shape.grid, shape.block, stream, shape.shared_bytes or None)(*arguments)
 
 
+InstalledDefinition.make_resolutions = InstalledResolutions
+
+
 class InstalledLaunches(Launches):
     """The launches of one dispatcher of an unedited program.
 
@@ -344,10 +244,6 @@ class InstalledLaunches(Launches):
     _resolutions: InstalledResolutions
     _zero = 0  # numba-cuda-mlir's default stream
 
-    def __init__(self, definition: InstalledDefinition) -> None:
-        super().__init__(definition)
-        self._resolutions.dispatcher, self._planners = definition.thing, surface(MLIR)._planner_registry
-
     @property
     def resolutions(self) -> MlirResolutions:
         """The artifacts of the dispatcher."""
@@ -356,7 +252,7 @@ class InstalledLaunches(Launches):
     def takes(self, config: Any) -> bool:
         """Check whether this can launch a configuration: it has no cluster, and no extension changes arguments."""
         dispatcher = self._resolutions.dispatcher
-        is_plain = dispatcher._can_compile and not dispatcher.extensions and not self._planners.has_planners
+        is_plain = dispatcher._can_compile and not dispatcher.extensions
         return is_plain and type(config) is tuple and len(config) in (2, 3, 4)
 
     def _bind(self, config: Any) -> Launch:
@@ -372,8 +268,12 @@ class InstalledLaunches(Launches):
     def _loaded(self, variant: Variant = None) -> Any:
         types: Any = variant
         dispatcher = self._resolutions.dispatcher
-        if types not in dispatcher.overloads and served(dispatcher, self._resolutions, types, is_quiet=True) is None:
-            raise RunsUncached(f"cannot serve {self.__name__}", "numba-cuda-mlir compiles it")
+        if types not in dispatcher.overloads:
+            found = dispatcher._cache.load_overload(types, None)
+            if found is None:
+                raise RunsUncached(f"cannot serve {self.__name__}", "numba-cuda-mlir compiles it")
+            dispatcher._cache_hits[tuple(types)] += 1
+            dispatcher.overloads[tuple(types)] = surface(MLIR).CompileResult(found)
         return super()._loaded(variant)
 
     def _relaunch(
@@ -385,84 +285,44 @@ class InstalledLaunches(Launches):
         return True
 
 
-_patch = Patch(MLIR)
+def _resolutions_of(dispatcher: Any) -> MlirResolutions:
+    definition = InstalledDefinition(dispatcher, {})
+    assert definition.declared  # raises for a device function
+    return InstalledLaunches(definition).resolutions
+
+
+_patch = Patch(MLIR, _resolutions_of)
 
 
 restore = _patch.restore
 
 
-class DispatcherCache(CacheOfDispatcher):
-    """The cache of a patched dispatcher; it always reports a miss."""
-
-    resolutions: MlirResolutions
-
-    def load_overload(self, _sig: Any, _context: Any) -> None:
-        """Return None: the replaced methods have looked into this cache already."""
-
-    def flush(self) -> None:
-        """Read the function again at the next launch."""
-        self.resolutions.launches.forget()
-
-
 def replace(home: Any, every_kernel: bool) -> None:
     """Replace methods of the dispatcher class in `descriptor`; with `every_kernel`, for each kernel."""
-    kind = home.MLIRDispatcher
-    specialize_plain, get_item = kind.specialize, kind.__getitem__
+    kind, _patch.every_kernel = home.MLIRDispatcher, every_kernel
+    compile_impl, compile_public, get_item = kind._compile_impl, kind._compile_public, kind.__getitem__
 
-    def attached(self: Any) -> MlirResolutions | None:
-        if isinstance(self._cache, DispatcherCache):
-            return self._cache.resolutions
-        if hasattr(self, "resolutions"):  # a dispatcher made by this package
-            return None
-        if self.targetoptions.get("device"):
-            return None
-        is_wanted = every_kernel or isinstance(self._cache, surface(MLIR).MLIRCache)
-        return _attach(self, self._cache) if is_wanted else None
+    def compile_for_launcher(self: Any, *args: Any) -> Any:
+        _patch.resolutions(self)
+        return compile_impl(self, *args)
 
-    def enable_caching(self: Any) -> None:
-        _attach(self, None)
+    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
+        _patch.resolutions(self)
+        if abi_info is not None:
+            self.targetoptions["abi_info"] = abi_info  # as numba-cuda-mlir does after it has asked its cache
+        return compile_public(self, sig, abi_info=abi_info, output=output)
 
     def launch_of(self: Any, config: Any) -> Any:
-        attached(self)
-        cache = self._cache
-        if type(cache) is DispatcherCache and cache.resolutions.launches.takes(config):
+        resolutions = _patch.resolutions(self)
+        launches = getattr(resolutions, "launches", None)
+        if isinstance(launches, InstalledLaunches) and self._can_compile and launches.takes(config):
             try:
-                return cache.resolutions.launches[config]
+                return launches[config]
             except KCacheError:  # numba-cuda-mlir reports the error itself
                 pass
         return get_item(self, config)
 
-    def specialize(self: Any, *args: Any) -> Any:
-        made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
-        return made or _specialized(self, args)
-
     methods = {
-        "enable_caching": enable_caching,
-        "__getitem__": launch_of,
-        "specialize": specialize,
-        **_cached_methods(kind, attached, is_numbas=True),
-    }
+        "__getitem__": launch_of, "_compile_impl": compile_for_launcher, "_compile_public": compile_signature,
+    }  # fmt: skip
     _patch.replace(kind, methods)
-
-
-def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
-    """Make what `dispatcher.specialize(*arguments)` makes, but let the new dispatcher use this cache."""
-    parts = surface(MLIR)
-    types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
-
-    def prepare(made: Any) -> None:
-        _attach(made, made._cache)
-        made.compile_for(*types)
-
-    return specialized(MLIR, dispatcher, (parts.get_context().device.compute_capability, types), prepare)
-
-
-def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
-    try:
-        definition = InstalledDefinition(dispatcher, {})
-        assert definition.declared
-    except OptionError:  # a device function
-        return None
-    _patch.attached[dispatcher], launches = before, InstalledLaunches(definition)
-    dispatcher._cache = DispatcherCache(launches.resolutions)
-    return launches.resolutions

@@ -41,7 +41,6 @@ from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
-    from ...model import Artifact
     from ...toolchain import Toolchain
     from .flags import RawFlags
     from .inputs import Depends
@@ -588,7 +587,6 @@ class SourceResolutions(Resolutions):
             stored = self.session().find(self.definition.request(ptx_target, None))
         if stored is None or not stored.artifact.ptx:
             return request.build(toolchain)
-        from ...model import SourceRequest
         from .build import link_stored
 
         definition = self.definition

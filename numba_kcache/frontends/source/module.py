@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...engine import Request, Resolution, Session
+from ...engine import Request, Session
 from ...errors import (
     FrozenCacheError,
     KCacheError,
@@ -21,7 +21,7 @@ from ...errors import (
     UncacheableError,
 )  # fmt: skip
 from ...keys import Component, components
-from ...model import Artifact, Choice, Entry, ModuleEntries, SourceRequest, Target, parse_target
+from ...model import Artifact, Choice, Entry, ModuleEntries, Resolution, SourceRequest, Target, parse_target
 from .. import Definition, Resolutions, Variant, not_source
 from . import DISTRIBUTIONS, LINKER, Source, SourceDefinition, source_of
 
