@@ -68,6 +68,7 @@ SCRIPTS = (
     Script("nodes", False, ("--nodes", "4", "--ranks", "2", "--kernels", "4", "--rounds", "1")),
     Script("fleet", False, ("--nodes", "200", "--kernels", "5")),
     Script("project", False, ("--quick",)),
+    Script("first_minutes", False, ("--quick",)),
 )
 """The results that README shows come first: a limit of the whole time leaves out the last ones."""
 

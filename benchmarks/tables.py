@@ -401,7 +401,7 @@ def real_programs() -> str:
 SUITES = {
     "numba_suite": "numba-cuda's, under `install(all=True)`",
     "mlir_suite": "numba-cuda-mlir's, under `install(all=True)`",
-    "cupy_suite": "CuPy's of `RawKernel` and `RawModule`, through a shim",
+    "cupy_suite": "CuPy's of raw, elementwise, reduction, fused and jit kernels, under `install(cupy=True)`",
     "program_cache_suite": "cuda.core's of its program caches, over `ProgramCache`",
 }
 
@@ -438,6 +438,21 @@ def sizes() -> str:
         for extras, megabytes in result["samples"]["installed_mb"].items()
     ]
     return "\n".join([*table("", ("MB",), rows), "", script_and_machine(result)])
+
+
+def first_minutes() -> str:
+    """Seconds from no environment to the results of each first program of the README."""
+    result = result_of("first_minutes")
+    steps = ("environment", "install", "first", "second")
+    rows = [
+        (
+            heading,
+            [*(f"{each[f'{step}_s']:.1f}" for step in steps), f"{each['megabytes']:,.0f}", ", ".join(each["packages"])],
+        )
+        for heading, each in result["samples"].items()
+    ]
+    columns = ("`venv`, s", "`pip install`, s", "first run, s", "second run, s", "MB", "with")
+    return "\n".join([*table("the first program of", columns, rows), *footer(result)])
 
 
 def project() -> str:
@@ -477,6 +492,7 @@ TABLES = {
     "real_programs": ("docs/performance-programs.md", real_programs),
     "run": ("docs/performance.md", run),
     "project": ("docs/performance.md", project),
+    "first_minutes": ("docs/performance.md", first_minutes),
     "suites": ("docs/compatibility.md", suites),
     "sizes": ("docs/install.md", sizes),
     "added": ("docs/performance.md", added),
