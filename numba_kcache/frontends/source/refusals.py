@@ -159,10 +159,13 @@ _BY_NAME_ALONE = (
 )  # fmt: skip
 """Patterns of names that no header declares, and the hint."""
 
-_BUILT_IN_NAMES = """
+_BUILT_IN_NAMES = re.findall(
+    r"\w+",
+    """
 threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shared__ __restrict__ __device__
 atomicAdd atomicMax atomicMin atomicCAS printf
-""".split()
+""",
+)
 
 _BY_MESSAGE = (
     (r"too much shared data", "use less, or declare it extern __shared__ and launch kernel[grid, block, 0, bytes]"),
