@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import gc
 import hashlib
 import json
 import os
@@ -228,18 +227,64 @@ def test_eight_ranks_compile_each_kernel_once(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "x"
 
 
-@pytest.mark.parametrize("keeps_manager", [False, True])
-def test_compile_that_fails_lets_its_turn_go(keeps_manager: bool) -> None:
-    """The turn ends when Triton drops the manager, or when the same thread asks again while a traceback keeps it."""
-    manager = CacheManager(KEY)
-    assert manager.get_group("k.json") is None
-    if not keeps_manager:
-        del manager
-        gc.collect()
+def fails() -> dict[str, Any]:
+    raise SyntaxError("no such operator")
+
+
+def failed() -> BaseException:
+    """A failed compile's error, whose traceback keeps the manager and the function that called it."""
+    with pytest.raises(SyntaxError) as caught:
+        compiled(fails)
+    return caught.value
+
+
+def test_compile_that_fails_lets_its_turn_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends soon after the function that began it, or when the same thread asks again, whatever a traceback keeps."""
+    monkeypatch.setattr(turn, "LOOK_S", 0.01)
+    kept = failed()
+    with ThreadPoolExecutor(1) as pool:
+        assert read(pool.submit(compiled).result(30)) == as_bytes(files_of())
+    new_process()
+    assert read(compiled()) == as_bytes(files_of())
+    assert kept.__traceback__ is not None
+
+
+def test_nobody_waits_for_a_build_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no thread can be started to watch a compile, another thread compiles beside it; both are stored."""
+    begun: list[dict[str, str]] = []
+
+    def refuses() -> None:
+        raise RuntimeError("can't start new thread")
+
+    def make() -> dict[str, Any]:
         with ThreadPoolExecutor(1) as pool:
-            assert read(pool.submit(compiled).result(30)) == as_bytes(files_of())
-    else:
-        assert read(compiled()) == as_bytes(files_of())
+            begun.append(pool.submit(compiled).result(30))
+        return files_of()
+
+    monkeypatch.setattr(turn, "_begin_watching", refuses)
+    assert read(compiled(make)) == as_bytes(files_of())
+    assert read(begun[0]) == as_bytes(files_of())
+    new_process()
+    assert read(compiled(never)) == as_bytes(files_of())
+
+
+def test_forked_child_ends_no_build_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither counts nor ends a build that a thread of its parent has begun."""
+    monkeypatch.setattr(turn, "LOOK_S", 0.01)
+    report = tmp_path / "report"
+
+    def make() -> dict[str, Any]:
+        child = os.fork()
+        if child == 0:
+            report.write_text(f"{len(turn._turns)}")
+            os._exit(0)
+        os.waitpid(child, 0)
+        return files_of()
+
+    assert read(compiled(make)) == as_bytes(files_of())
+    assert report.read_text() == "0"
+    new_process()
+    assert read(compiled(never)) == as_bytes(files_of())
 
 
 # -- files ------------------------------------------------------------------------------------------------------
