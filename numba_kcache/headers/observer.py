@@ -20,7 +20,7 @@ from ..keys import digest_of
 from ..launch import native
 from ..model import Artifact, NamedTuple
 from ..toolchain import Toolchain
-from ..toolchain.loaded import called_library
+from ..toolchain.loaded import called_library, loaded_library
 from ..toolchain.nvrtc import run_nvrtc
 
 Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
@@ -32,6 +32,8 @@ own_files = set[str]()
 
 _MOST_KEPT = 64 << 20
 """Bytes of headers above which those of older marks are forgotten."""
+
+_TWO = "this process calls two NVRTCs"
 
 _probed: dict[str, str] = {}
 
@@ -129,14 +131,14 @@ def compile_alone(
         toolchain: The compilers.
         distributions: The packages that compile. Headers in their own folders belong to their versions.
     """
-    unobservable(toolchain, is_probed=False)
+    why = unobservable(toolchain, is_probed=False)
     with observed() as events:
         artifact = build()
     files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
     folders = tuple(os.path.dirname(file) + "/" for file in files if file)
     asked = [path for each in events if each[0] != "l" and not (path := os.fsdecode(each[1])).startswith(folders)]
     asked = [path for path in asked if path not in own_files]
-    return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else ""
+    return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else why if why == _TWO else ""
 
 
 def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
@@ -148,7 +150,7 @@ def unobservable(toolchain: Toolchain, *, is_probed: bool) -> str:
     """
     found = called_library("nvrtc")
     if found is None:
-        return "it is not loaded"
+        return _TWO if loaded_library("nvrtc") else "it is not loaded"
     address, build = found
     why = native.observe(address)  # each time: another hooker may have written the slots since
     if why or not is_probed:

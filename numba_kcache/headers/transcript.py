@@ -55,7 +55,6 @@ class Transcript(NamedTuple):
         toolkit: The places within the toolkit; None if there are none.
         stats: The identity by which an unchanged file of `places`, or an unchanged folder of `absent`, is recognised; a
             place is missing if an equal stat would not imply an equal answer.
-        clock: Whether the code depends on the time; such a compile is not stored.
     """
 
     own: int
@@ -65,7 +64,6 @@ class Transcript(NamedTuple):
     same_files: tuple[tuple[Place, ...], ...] = ()
     toolkit: Toolkit | None = None
     stats: Mapping[Place, FileStat] = {}
-    clock: bool = False
 
 
 def transcript_value(transcript: Transcript) -> Plain:

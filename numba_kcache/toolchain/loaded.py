@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
 from . import called
@@ -115,16 +115,19 @@ def _library_of(address: int) -> tuple[str, str]:
 
 
 def called_library(name: str) -> tuple[int, str] | None:
-    """Return the address of a function of the library that the bindings call, and the library's build; None if it is
-    not in this process."""
+    """Return the address of a function of the library that is called, and the library's build; None if it is not in
+    this process, or if the bindings call another one."""
     address = _function(name)
-    return (address, _library_of(address)[1]) if address else None
+    return (address, _library_of(address)[1]) if address and _bindings_function(name) in (0, address) else None
 
 
 def called_handle(name: str) -> int:
-    """Return the handle of the library that the bindings call, or would call; 0 if it is not in this process."""
+    """Return the handle of the library that the bindings call, or would call, at the first call of this; 0 for none.
+
+    It stays that one: a program of one library is nothing to another, and what is called is what is identified.
+    """
     address = _function(name)
-    return address and _handle_of(address)
+    return address and _handle_of(_bound.setdefault(name, address))
 
 
 @functools.cache
@@ -139,22 +142,24 @@ def _symbol_at(address: int) -> _Symbol:
 
 
 _bound = dict[str, int]()
-"""The functions that the bindings call, which they keep."""
+"""The functions that the bindings call, which they keep, or those that were called before, without the bindings."""
+
+
+def _bindings_function(name: str) -> int:
+    """Return the address of the library's function that the bindings call; 0 if they are not imported."""
+    with contextlib.suppress(Exception):  # older bindings have no such function, others fail without the library
+        bindings: Any = sys.modules[f"cuda.bindings._internal.{name.lower()}"]
+        return int(bindings._inspect_function_pointer(f"__{SOUGHT[name][0]}"))
+    return 0
 
 
 def _function(name: str) -> int:
     """Return the address of the library's function that the bindings call, or would call; 0 if it is not mapped."""
-    if name not in SOUGHT:
-        return 0
-    symbol = SOUGHT[name][0]
-    bindings = sys.modules.get(f"cuda.bindings._internal.{name.lower()}")
-    if bindings is not None and not _bound.get(name):
-        with contextlib.suppress(Exception):  # older bindings have no such function, others fail without the library
-            _bound[name] = int(bindings._inspect_function_pointer(f"__{symbol}"))
-    if _bound.get(name):
-        return _bound[name]
-    handle = mapped_handle(name)
-    return _ctypes.dlsym(handle, symbol) if handle else 0
+    found = _bound.get(name) or _bindings_function(name)
+    if found:
+        return _bound.setdefault(name, found)
+    handle = mapped_handle(name) if name in SOUGHT else 0
+    return _ctypes.dlsym(handle, SOUGHT[name][0]) if handle else 0
 
 
 _handles = dict[str, int]()

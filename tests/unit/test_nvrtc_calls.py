@@ -87,3 +87,28 @@ def test_first_compile_imports_no_bindings(tmp_path: Path) -> None:
     said = in_python(COMPILES, NUMBA_KCACHE_DIR=str(tmp_path))
 
     assert said.split() == ["1", "False", "True"]
+
+
+SWITCHES = """
+import ctypes, sys, types
+from numba_kcache import UncacheableError, cached_kernel
+from numba_kcache.toolchain import loaded, nvrtc
+before = nvrtc.nvrtc_version(), loaded.loaded_library("nvrtc")
+bindings = types.ModuleType("cuda.bindings._internal.nvrtc")  # they found another library, which was mapped later
+bindings._inspect_function_pointer = lambda name: ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value
+sys.modules[bindings.__name__] = bindings
+print((nvrtc.nvrtc_version(), loaded.loaded_library("nvrtc")) == before)
+for text in "#include <cuda_fp16.h>", "":
+    try:
+        cached_kernel(text + '\\nextern "C" __global__ void k(int *x) { *x = 1; }', arch="sm_90").compile()
+    except UncacheableError as error:
+        print("two NVRTCs" in str(error))
+"""
+
+
+def test_library_that_was_called_stays_the_called_one(tmp_path: Path) -> None:
+    """Bindings that find another NVRTC later: a program of the first never reaches it. Whose code it is, and which
+    headers it has read, is not certain any more: nothing is stored."""
+    said = in_python(SWITCHES, NUMBA_KCACHE_DIR=str(tmp_path))
+
+    assert said.splitlines() == ["True"] * 3

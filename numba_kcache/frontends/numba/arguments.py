@@ -41,8 +41,7 @@ from ...launch.launcher import Launcher, LoadedKernel
 from ...launch.typed import ArraySlot, NumberSlot, OtherTypes
 from ...model import SCALAR_SIZES, Parameter
 from .flavour import Flavour, surface
-from .function import Depends, Uncapturable, type_digest
-from .value import Refused
+from .function import Depends, type_digest
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """Python's classes that Numba types like NumPy's."""
@@ -333,17 +332,17 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
 
 def signature_component(
     flavour: Flavour, types: Iterable[Any], *, with_lines: bool = False, depends: Depends = ()
-) -> Component | Uncapturable:
+) -> Component:
     """Make the component of the argument types, in order; its recorded value is their text. The code of a type that a
     program added is read as a kernel is, with these arguments of `fingerprint`.
+
+    Raises:
+        Refused: A type cannot be captured.
     """
 
     def extension(kind: Any) -> Plain:
         return "type of an extension", type_digest(kind, flavour, with_lines=with_lines, depends=depends)
 
     types = tuple(types)
-    try:
-        form = [flavour.form_of_type(each, extension) for each in types]
-    except Refused as refusal:
-        return Uncapturable(str(refusal), "argument types")
+    form = [flavour.form_of_type(each, extension) for each in types]
     return component("argument types", form)._replace(value=[str(each) for each in types])

@@ -470,10 +470,8 @@ def kernel_request(
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
     lines, depends = definition.has_lines, definition.depends
-    signature = signature_component(flavour, types, with_lines=lines, depends=depends)
-    if isinstance(signature, Uncapturable):
-        return request._replace(uncacheable=signature.reason)
     try:
+        signature = signature_component(flavour, types, with_lines=lines, depends=depends)
         environment = flavour.code_environment(has_lines=found.graph.has_lines)  # as the compile will use them
         headers = flavour.linked_headers(found.links, has_lines=lines)
     except Refused as refusal:

@@ -219,16 +219,19 @@ class NumbaDefinition(PythonDefinition):
     kind = NUMBA.kind
     flavour = NUMBA
     decorator_options = DECORATOR_OPTIONS
+    _simulated: Any = None
 
-    @functools.cached_property
+    @property
     def simulated(self) -> Any:
         """The kernel of Numba's simulator for this function; one made by its own `cuda.jit` is returned unchanged."""
         if hasattr(self.thing, "py_func"):
             return self.thing
-        from numba import cuda
+        if self._simulated is None:
+            from numba import cuda
 
-        options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
-        return cuda.jit(**options)(self.subject)
+            options = {name: value for name, value in self.given.items() if name not in _NOT_SIMULATED}
+            self._simulated = cuda.jit(**options)(self.subject)
+        return self._simulated
 
     def declare(self) -> Declared:
         """Fill in the options as `cuda.jit` does."""

@@ -185,31 +185,27 @@ def _overload_class() -> Any:
         def __init__(
             self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Callable[[], LoadedKernel]
         ) -> None:
-            known, self._options = artifact.attributes, dispatcher.targetoptions
+            known, options = artifact.attributes, dict(dispatcher.targetoptions)
+            options["link"] = list(options.get("link") or ())  # Numba appends to it
+            self.compiled = cache(lambda: _Kernel(dispatcher.py_func, types, **options))
             self.objectmode, self.entry_point = False, None
-            self.extensions = self._options.get("extensions") or ()
+            self.extensions = options.get("extensions") or ()
             self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
-            self.launch_bounds, self.launch_config_sensitive = self._options.get("launch_bounds"), False
+            self.launch_bounds, self.launch_config_sensitive = options.get("launch_bounds"), False
             self.entry_name = artifact.entries[0].symbol
             self.signature = typing.signature(numba_types.none, *types)
             self.call_helper = _exceptions(known.get("exceptions") or [])
             self._codelibrary = CachedLibrary(self, artifact, load)
 
-        @functools.cached_property
-        def compiled(self) -> Any:
-            """The same kernel, compiled by Numba for inspection."""
-            links = list(self._options.get("link") or ())  # Numba appends to it
-            return _Kernel(self.py_func, self.argtypes, **{**self._options, "link": links})
-
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return getattr(self.compiled, name)
+            return getattr(self.compiled(), name)
 
         def __reduce__(self) -> Any:
-            return self.compiled.__reduce__()
+            return self.compiled().__reduce__()
 
         def bind(self) -> None:
             self._codelibrary.get_cufunc()
@@ -225,7 +221,7 @@ def _overload_class() -> Any:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return getattr(self._overload.compiled.library, name)
+            return getattr(self._overload.compiled().library, name)
 
         def get_cufunc(self) -> Any:
             ordinal = devices.get_context().device.id

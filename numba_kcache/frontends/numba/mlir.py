@@ -359,6 +359,7 @@ class MlirDefinition(PythonDefinition):
         self.asked = _asked_targets(thing)
         self.is_bound = not getattr(thing, "_can_compile", True)
         self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
+        self._annotated: tuple[Any, ...] | None = None
 
     def native(self, device: Target) -> Target:
         """The device's compute capability without architecture-specific features, as numba-cuda-mlir compiles."""
@@ -394,13 +395,15 @@ class MlirDefinition(PythonDefinition):
             found[code.co_argcount :] = [parts.types.StarArgTuple.from_types(rest)]
         return Signature(found)
 
-    @functools.cached_property
+    @property
     def annotated(self) -> tuple[Any, ...]:
         """The type in each parameter's annotation; None if that is not a type."""
-        annotations, code = self.function.__annotations__, self.function.__code__
-        names = code.co_varnames[: code.co_argcount] if annotations else ()
-        found = [_annotation(self.function, name) if name in annotations else None for name in names]
-        return tuple(found) if any(each is not None for each in found) else ()
+        if self._annotated is None:
+            annotations, code = self.function.__annotations__, self.function.__code__
+            names = code.co_varnames[: code.co_argcount] if annotations else ()
+            found = [_annotation(self.function, name) if name in annotations else None for name in names]
+            self._annotated = tuple(found) if any(each is not None for each in found) else ()
+        return self._annotated
 
     # -- launches -----------------------------------------------------------------------------------
 

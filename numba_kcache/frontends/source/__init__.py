@@ -157,11 +157,6 @@ def _components(
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
     values["source"] = text
-    is_alone = kind == "ptx" and definition.entry_name is None and definition.module is None and not link
-    if is_alone and isinstance(text, str):
-        from .inputs import normalised_ptx
-
-        values["source"] = normalised_ptx(text)
     values["target"] = [target.name, ptx_target.name if ptx_target else None]
     if link:
         values["link"] = [_link_input(each) for each in link]

@@ -1,4 +1,4 @@
-"""Read inputs that few source kernels have: source files, `link=`, `depends=`, Numba's PTX, and text to decode.
+"""Read inputs that few source kernels have: source files, `link=`, `depends=`, and text to decode.
 
 Not here    Sources that are functions or text (source), and the headers that a source includes (surroundings, headers).
 """
@@ -6,7 +6,6 @@ Not here    Sources that are functions or text (source), and the headers that a 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +17,6 @@ from ...model import LinkInput, Origin
 from ...model.text import check_text, decoded, plain
 from ...settings import working_directory
 from . import PATH_KINDS, TEXTS, Source, is_ptx
-
-_STRING_OR_MANGLED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
-_COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> Source:
@@ -88,24 +84,6 @@ def decode_source(text: str | bytes, label: str, kind: str | None) -> str:
         letters = letters.rstrip("\0")
     check_text(letters, f"the source of {label}", is_decoded=isinstance(text, bytes))
     return letters
-
-
-def normalised_ptx(text: str) -> str:
-    """Replace the compile counters in the mangled names of Numba's PTX, so that two compiles give equal texts.
-
-    Such a name has an ABI tag `B2v1` (`B`, the length of the rest, `v` and a count of compilations), followed by the
-    tag of the compiler's flags. The counters are renumbered by first appearance. Other names, strings, and PTX with
-    several kernels are unchanged.
-    """
-    seen: dict[str, str] = {}
-
-    def numbered(match: re.Match[str]) -> str:
-        return seen.setdefault(match[2], f"B#{len(seen)}") if int(match[1]) == len(match[2]) else match[0]
-
-    def renamed(match: re.Match[str]) -> str:
-        return match[0] if match[0].startswith('"') else re.sub(_COUNTER, numbered, match[0])
-
-    return re.sub(_STRING_OR_MANGLED, renamed, text) if len(re.findall(r"\.entry\b", text)) == 1 else text
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
