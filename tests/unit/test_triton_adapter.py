@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -253,7 +254,7 @@ def test_nobody_waits_for_a_build_that_cannot_be_watched(monkeypatch: pytest.Mon
     """While no thread can be started to watch a compile, another thread compiles beside it; both are stored."""
     begun: list[dict[str, str]] = []
 
-    def refuses() -> None:
+    def refuses(**_given: Any) -> NoReturn:
         raise RuntimeError("can't start new thread")
 
     def make() -> dict[str, Any]:
@@ -261,28 +262,30 @@ def test_nobody_waits_for_a_build_that_cannot_be_watched(monkeypatch: pytest.Mon
             begun.append(pool.submit(compiled).result(30))
         return files_of()
 
-    monkeypatch.setattr(turn, "_begin_watching", refuses)
+    threads = types.SimpleNamespace(Thread=refuses, get_ident=threading.get_ident)
+    monkeypatch.setattr(turn, "threading", threads)
     assert read(compiled(make)) == as_bytes(files_of())
     assert read(begun[0]) == as_bytes(files_of())
     new_process()
     assert read(compiled(never)) == as_bytes(files_of())
 
 
-def test_forked_child_ends_no_build_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It neither counts nor ends a build that a thread of its parent has begun."""
-    monkeypatch.setattr(turn, "LOOK_S", 0.01)
+def test_forked_child_ends_no_build_of_its_parent(tmp_path: Path) -> None:
+    """It neither counts nor stores a build that its parent has begun."""
     report = tmp_path / "report"
+    manager = CacheManager(KEY)
+    assert manager.get_group("k.json") is None
+    child = os.fork()
+    if child == 0:
+        events = list[Any]()
+        numba_kcache.subscribe(events.append)
+        manager.put_group("k.json", {name: manager.put(data, name) for name, data in files_of().items()})
+        report.write_text(f"events: {events}")
+        os._exit(0)
+    os.waitpid(child, 0)
+    manager.put_group("k.json", {name: manager.put(data, name) for name, data in files_of().items()})
 
-    def make() -> dict[str, Any]:
-        child = os.fork()
-        if child == 0:
-            report.write_text(f"{len(turn._turns)}")
-            os._exit(0)
-        os.waitpid(child, 0)
-        return files_of()
-
-    assert read(compiled(make)) == as_bytes(files_of())
-    assert report.read_text() == "0"
+    assert report.read_text() == "events: []"
     new_process()
     assert read(compiled(never)) == as_bytes(files_of())
 
