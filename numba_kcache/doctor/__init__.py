@@ -26,8 +26,7 @@ from ..model import NamedTuple
 from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted, shows_text
 from ..settings import unknown_variables
-from ..store import is_network, open_in, unlink_in
-from ..store.disk import SIGNED, Tree
+from ..store import SIGNED, Tree, is_network, open_in, unlink_in
 from ..store.writing import private_name
 from ..tiers.tier import round_trip
 from .machine import Compilers, Device, find_devices, load_compilers

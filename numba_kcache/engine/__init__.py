@@ -818,27 +818,22 @@ def process_session() -> Session:
 
 
 def settings_of(overrides: Mapping[str, Any]) -> Settings:
-    """Read the settings in force; apply the log level, and warn of misspelt variables."""
-    settings = read_settings(overrides)
-    if misspelt:
-        _warn_of_misspelt()
-    if settings.log_level != "warning":
-        from ..observe.log import set_log_level
+    """Read the settings in force; apply the log level.
 
+    Warns once of each variable that is named like a setting and is none: a misspelt one has no effect.
+    """
+    settings = read_settings(overrides)
+    if misspelt or settings.log_level != "warning":
+        from ..observe.log import set_log_level, warn
+
+        while misspelt:
+            name, meant = misspelt.popitem()
+            if name not in _warned_of:
+                _warned_of.add(name)
+                hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
+                warn(f"{name} names no setting and is ignored: {hint}")
         set_log_level(settings.log_level)
     return settings
-
-
-def _warn_of_misspelt() -> None:
-    """Warn once of each variable that is named like a setting and is none: a misspelt one has no effect."""
-    from ..observe.log import warn
-
-    while misspelt:
-        name, meant = misspelt.popitem()
-        if name not in _warned_of:
-            _warned_of.add(name)
-            hint = f"did you mean {meant}?" if meant else "`numba-kcache config` lists all settings"
-            warn(f"{name} names no setting and is ignored: {hint}")
 
 
 _warned_of: set[str] = set()

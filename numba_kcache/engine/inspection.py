@@ -23,7 +23,7 @@ from ..store.listing import payload_records
 from . import refusal_of
 
 if TYPE_CHECKING:
-    from ..store.disk import Found
+    from ..store import Found
     from ..store.listing import Problem
     from . import Lookup, Session
 

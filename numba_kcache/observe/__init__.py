@@ -220,12 +220,12 @@ class Events:
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
         """Call user code: subscribers, and the handlers of logs and warnings."""
-        from .log import ERROR, INFO, line_of, record, warn, warning_of
-
         for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:  # user code: its errors must not reach a launch
+                from .log import ERROR, record
+
                 record(ERROR, "a subscriber of numba_kcache failed", with_error=True)
         if event.kind in _QUIET:
             return
@@ -233,9 +233,13 @@ class Events:
             self._missed.reason = event.fields.get("reason")  # for the log line of this thread's next compile
             return
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has no handlers
+            from .log import INFO, line_of, record
+
             record(INFO, line_of(event, getattr(self._missed, "reason", None)))
         if event.kind in _ORDINARY:
             return
+        from .log import warn, warning_of
+
         subject, text = warning_of(event)
         token = object()
         if text and self._warned.setdefault(subject, token) is token:

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ..model import Emit, trouble
-from . import reached
-from .disk import Tree
+from . import Tree, reached
 from .entry import json_of
 from .folders import Folder
 

@@ -104,22 +104,6 @@ def _pack(payload: bytes) -> tuple[int, bytes]:
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
 
 
-def unpack(frame: memoryview, size_bytes: int) -> bytes:
-    """Decompress a frame to its payload.
-
-    Raises:
-        ValueError: The frame is damaged, or its payload is not of `size_bytes`.
-    """
-    import zstandard
-
-    try:
-        if zstandard.frame_content_size(frame) != size_bytes:  # the size that decompress() would allocate
-            raise ValueError(f"a payload is not of {size_bytes} bytes")
-        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"a payload does not unpack: {error}") from None
-
-
 def check_payloads(entry: StoredEntry) -> None:
     """Check every payload of a decoded entry against its sha256.
 

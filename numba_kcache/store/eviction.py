@@ -34,8 +34,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import FOLDER, open_in, reached, rename_in, renewed_in_children, stat_in
-from .disk import ABSENT, FOLDERS, HEADERS, RECENCY_NS, Found, Tree
+from . import (
+    ABSENT,
+    FOLDER,
+    FOLDERS,
+    HEADERS,
+    RECENCY_NS,
+    Found,
+    Tree,
+    open_in,
+    reached,
+    rename_in,
+    renewed_in_children,
+    stat_in,
+)
 from .entry import ENTRY
 from .folders import LOCKS, QUARANTINE, Folder, unlink
 from .locks import LockFile

@@ -12,12 +12,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ..keys import sha256
-from . import FOLDER, NOCTTY, NONBLOCK, is_writable, make_folder_in, open_in, stat_in, touch_in, unlink_in
-from .disk import Tree, identity_of
+from . import (
+    FOLDER,
+    NOCTTY,
+    NONBLOCK,
+    Tree,
+    identity_of,
+    is_writable,
+    make_folder_in,
+    open_in,
+    stat_in,
+    touch_in,
+    unlink_in,
+)
 
 LOCKS, QUARANTINE = "locks", "quarantine"
 
@@ -49,7 +60,7 @@ class Folder:
         Raises:
             OSError: The file cannot be opened, is not regular, or has a second hard link.
         """
-        with self.tree.opened(*self._names, make=make) as folder:
+        with (made if make else Tree.opened)(self.tree, *self._names) as folder:
             fd = open_in(folder, name, flags | NONBLOCK | NOCTTY, file_mode(self.tree))
         try:
             status = os.fstat(fd)
@@ -134,6 +145,16 @@ def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
             os.chmod(fd, rights)
 
 
+@contextmanager
+def made(tree: Tree, *names: str) -> Iterator[int]:
+    """Open a folder for a context as `Tree.opened`, made with its parents if missing."""
+    fd = make_folder(tree, names)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def make_folder(tree: Tree, names: Sequence[str]) -> int:
     """Open a folder, made with its parents if missing; the caller closes the descriptor.
 
@@ -141,7 +162,7 @@ def make_folder(tree: Tree, names: Sequence[str]) -> int:
         OSError: The folder cannot be made, or is not trusted.
     """
     if len(names) > 1:
-        with tree.opened(*names[:-1], make=True) as above:
+        with made(tree, *names[:-1]) as above:
             return _made(tree, above, names[-1])
     with suppress(FileNotFoundError):
         return os.dup(tree.base(*names))

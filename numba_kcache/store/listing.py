@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import NamedTuple
-from .disk import FOLDERS, READ, Found
+from . import FOLDERS, READ, Found
 from .encoding import check_payloads
 from .entry import (
     ENTRY,

@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import waiting
 from ..model import NamedTuple
-from . import renewed_in_children, try_flock, unlock
-from .disk import identity_of, touch
+from . import identity_of, renewed_in_children, touch, try_flock, unlock
 
 if TYPE_CHECKING:  # locks among threads alone need no folder
     from .folders import Folder

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 
-from . import Refused, open_in, stat_in
-from .disk import SIGNED, Tree
+from . import SIGNED, Refused, Tree, open_in, stat_in
 
 UNSIGNED = "unsigned"
 

@@ -35,12 +35,25 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind, tell_wait
-from . import link_in, open_in, reached, rename_in, stat_in, sync_data, try_flock, unlink_in, unlock
-from .disk import FOLDERS, READ, Tree, identity_of
+from . import (
+    FOLDERS,
+    READ,
+    Tree,
+    identity_of,
+    link_in,
+    open_in,
+    reached,
+    rename_in,
+    stat_in,
+    sync_data,
+    try_flock,
+    unlink_in,
+    unlock,
+)
 from .encoding import encode_manifest, merge
 from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, Variant
 from .eviction import QUARANTINED, Limits, named, sum_of
-from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, unlink, unwritable, words_of
+from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
 from .locks import KeyLocks
 
 if TYPE_CHECKING:  # disk imports this module
@@ -79,7 +92,7 @@ class Writer:
             folder = None if store.readonly or not store.place else Folder(tree, LOCKS)
             with suppress(OSError):  # reported when something is stored
                 if folder is not None and tree.status is None:
-                    with tree.opened(LOCKS, make=True):  # before that, it is not known where the tree is
+                    with made(tree, LOCKS):  # before that, it is not known where the tree is
                         pass
                 if folder is not None and tree.is_network():
                     folder = Folder(Tree(local_directory(store.directory)), LOCKS)
@@ -90,7 +103,7 @@ class Writer:
     def prepare(self) -> str:
         """Make the directory. Returns the reason why it cannot be written to, or ""."""
         try:
-            with self._tree.opened(LOCKS, make=True):
+            with made(self._tree, LOCKS):
                 pass
         except OSError as error:
             self._store.failed("directory", error, is_written=True)
@@ -124,7 +137,7 @@ class Writer:
         tree, name, start_s = self._tree, family[2:], time.monotonic()
         time_ns = int(self._store.clock() * 1e9)
         new = encode_manifest(family, merge([], *variants))
-        with tree.opened(FOLDERS[MANIFEST], family[:2], make=True) as folder:
+        with made(tree, FOLDERS[MANIFEST], family[:2]) as folder:
             is_changed = False
             while not is_changed:
                 try:
@@ -215,7 +228,7 @@ def write(
         OSError: The file was not published.
     """
     try:
-        with tree.opened(FOLDERS[kind], key[:2], make=True) as folder:
+        with made(tree, FOLDERS[kind], key[:2]) as folder:
             publish(tree, data, folder, key[2:], time_ns=time_ns)
             then(folder)
     except (FileNotFoundError, IsADirectoryError) as error:  # another process removed the folder
@@ -292,7 +305,7 @@ def set_aside(tree: Tree, kind: int, key: str, decode: Decode | None = None) -> 
     with (
         suppress(OSError, DamagedEntry),
         tree.opened(FOLDERS[kind], key[:2]) as folder,
-        tree.opened(QUARANTINE, make=True) as quarantine,
+        made(tree, QUARANTINE) as quarantine,
     ):
         for old in list(named(quarantine, QUARANTINED))[MAX_QUARANTINED - 1 :]:
             unlink(quarantine, old)

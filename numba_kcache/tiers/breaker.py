@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..store.disk import touch
+from ..store import touch
 from ..store.folders import Folder
 
 PERIOD_S = 30.0

@@ -32,8 +32,7 @@ from ..errors import BundleError, KCacheError, why_of
 from ..keys import sha256
 from ..model import NamedTuple
 from ..model.json_values import fits
-from ..store import CLOEXEC, DIRECTORY, NONBLOCK, open_in, rename_in, stat_in, unlink_in
-from ..store.disk import Descriptor, identity_of
+from ..store import CLOEXEC, DIRECTORY, NONBLOCK, Descriptor, identity_of, open_in, rename_in, stat_in, unlink_in
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from .tier import Tier
 from .trust import SIGNATURE_BYTES, Trust, sign, statement

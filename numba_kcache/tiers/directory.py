@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..store.disk import Tree
+from ..store import Tree
 from ..store.entry import MANIFEST, require_key
 from .tier import Tier
 from .trust import SIGNATURE
 
 if TYPE_CHECKING:
-    from ..store.disk import Durability
+    from ..store import Durability
 
 
 class DirectoryTier(Tier):

@@ -24,8 +24,7 @@ from numba_kcache.launch import launcher
 from numba_kcache.launch.launcher import Loader
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Statistics
-from numba_kcache.store import eviction, locks, try_flock
-from numba_kcache.store.disk import Tree
+from numba_kcache.store import Tree, eviction, locks, try_flock
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
 from tests.support.compiling import EMPTY, ROOT

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba_kcache.store.disk import DiskStore, Found, Tree
+from numba_kcache.store import Found, Tree
+from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_manifest, merge
 from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, decode_entry, require_key
 from numba_kcache.store.eviction import LOW_WATER, choose, sum_of

@@ -17,8 +17,8 @@ import pytest
 
 from numba_kcache import store as system
 from numba_kcache.model import EventKind
-from numba_kcache.store import disk, eviction, folders, writing
-from numba_kcache.store.disk import DiskStore, Tree
+from numba_kcache.store import Tree, disk, eviction, folders, writing
+from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.encoding import encode_entry
 from numba_kcache.store.entry import ENTRY, MANIFEST, MAX_VARIANTS, StoredEntry, decode_entry
 from numba_kcache.store.eviction import Limits, begin_pass
@@ -929,7 +929,7 @@ def test_network_directory_has_its_locks_on_a_local_disk(root: Path, monkeypatch
     first.put(entry_of(1))
     first.writer.limits.wait()
     (root / "v1" / "evict.lock").unlink()
-    monkeypatch.setattr(disk, "is_network", lambda status: True)
+    monkeypatch.setattr(system, "is_network", lambda status: True)
     store = open_store(root)
 
     assert store.get(key_of(1)) == entry_of(1)
@@ -948,7 +948,7 @@ def test_recency_on_the_network_is_renewed_once_a_day(root: Path, monkeypatch: p
     clock = Clock()
     open_store(root, clock=clock).put(entry_of(1))
     stored = clock()
-    monkeypatch.setattr(disk, "is_network", lambda status: True)
+    monkeypatch.setattr(system, "is_network", lambda status: True)
     clock.now_s += 23 * HOUR_S
     assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
     assert file_of(open_store(root), key_of(1)).stat().st_mtime == stored

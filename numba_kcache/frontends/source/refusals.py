@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from glob import glob
 
 from ...errors import CompileError, LinkError, OptionError, in_cells
 from ...model import LinkInput, Origin, SourceRequest
@@ -158,10 +159,13 @@ _BY_NAME_ALONE = (
 )  # fmt: skip
 """Patterns of names that no header declares, and the hint."""
 
-_BUILT_IN_NAMES = (
-    "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "__syncthreads", "__syncwarp", "__shared__",
-    "__restrict__", "__device__", "atomicAdd", "atomicMax", "atomicMin", "atomicCAS", "printf",
-)  # fmt: skip
+_BUILT_IN_NAMES = re.findall(
+    r"\w+",
+    """
+threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shared__ __restrict__ __device__
+atomicAdd atomicMax atomicMin atomicCAS printf
+""",
+)
 
 _BY_MESSAGE = (
     (r"too much shared data", "use less, or declare it extern __shared__ and launch kernel[grid, block, 0, bytes]"),
@@ -228,9 +232,8 @@ def _has(folders: Sequence[str], name: str) -> bool:
 def _for_header(
     asker: str, name: str, is_quoted: bool, own_folders: Sequence[str], toolkit_folders: Sequence[str]
 ) -> str:
-    stem = name.removesuffix(".h")
     known = _BUILT_IN.get(name)
-    names = (_OTHER_NAMES.get(name, name), f"c{stem}") if name.endswith(".h") else (_OTHER_NAMES.get(name, name),)
+    names = _OTHER_NAMES.get(name, name), f"c{name.removesuffix('.h')}"
     device = next((f"cuda/std/{each}" for each in names if _has(toolkit_folders, f"cuda/std/{each}")), None)
     if device is not None:
         without = f"; {known} {'are' if ' and ' in known else 'is'} available without it" if known else ""
@@ -240,6 +243,9 @@ def _for_header(
     has_cccl = _has(toolkit_folders, "cuda/std/cstdint")
     if has_cccl and re.match(_OF_THE_HOST, name):
         return "leave the line out: this header is for host code, and NVRTC compiles device code alone"
+    there = [each for root in toolkit_folders for each in glob(f"{os.path.dirname(name)}/*".lstrip("/"), root_dir=root)]
+    if near := meant(name, there):
+        return near.strip()
     if package := next((package for begins, package in _PACKAGES if re.match(begins, name)), ""):
         return f"pip install {_for_release(package, toolkit_folders)}"
     if name.startswith("cupy/"):
