@@ -85,10 +85,10 @@ def encode_manifest(family: str, variants: list[Variant]) -> bytes:
     return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
 
 
-def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
-    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `MAX_VARIANTS` of them."""
+def merge(variants: list[Variant], *newer: Variant, most: int = MAX_VARIANTS) -> list[Variant]:
+    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `most` of them."""
     for variant in newer:
-        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
+        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:most]
     return variants
 
 
@@ -102,22 +102,6 @@ def _pack(payload: bytes) -> tuple[int, bytes]:
         return RAW, payload
     is_bomb = len(payload) > ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # of zeros, for example
     return (ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
-
-
-def unpack(frame: memoryview, size_bytes: int) -> bytes:
-    """Decompress a frame to its payload.
-
-    Raises:
-        ValueError: The frame is damaged, or its payload is not of `size_bytes`.
-    """
-    import zstandard
-
-    try:
-        if zstandard.frame_content_size(frame) != size_bytes:  # the size that decompress() would allocate
-            raise ValueError(f"a payload is not of {size_bytes} bytes")
-        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"a payload does not unpack: {error}") from None
 
 
 def check_payloads(entry: StoredEntry) -> None:

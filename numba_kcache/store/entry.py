@@ -279,11 +279,15 @@ def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     if codec != ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
     try:
-        from .encoding import unpack
-
-        return unpack(stored, size_bytes)
-    except (ValueError, ImportError) as error:
+        import zstandard
+    except ImportError as error:
         raise DamagedEntry(str(error)) from None
+    try:
+        if zstandard.frame_content_size(stored) != size_bytes:  # the size that decompress() would allocate
+            raise DamagedEntry(f"a payload is not of {size_bytes} bytes")
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise DamagedEntry(f"a payload does not unpack: {error}") from None
 
 
 def parse_object(text: bytes, *, is_text: bool = True) -> Header:

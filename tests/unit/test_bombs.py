@@ -15,7 +15,6 @@ import zstandard
 from xxhash import xxh3_128
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import encoding
 from numba_kcache.store import entry as entry_format
 from numba_kcache.store.encoding import check_payloads, encode_entry
 from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, decode_entry
@@ -215,7 +214,7 @@ def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(encoding, "unpack", full)
+    monkeypatch.setattr(zstandard, "frame_content_size", full)
     assert store.get(KEY) is None
     assert chain.get(key_of(9)) is None
     assert len(events.of(EventKind.TROUBLE)) == 2

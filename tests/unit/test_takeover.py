@@ -96,6 +96,8 @@ class Dispatcher:
     def compile(self) -> str:
         return "replaced"
 
+    specialize = compile
+
     def enable_caching(self) -> None:
         if not self.has_place:
             raise RuntimeError("no locator")
@@ -105,11 +107,12 @@ class Dispatcher:
 def test_dispatchers_get_methods_and_caches_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dispatcher gets the cache that it had or would have made, or none; a cache that was set afterwards stays."""
     original = Dispatcher.compile
-    monkeypatch.setattr(Dispatcher, "compile", original)
+    for name in ("compile", "specialize", "enable_caching"):
+        monkeypatch.setattr(Dispatcher, name, vars(Dispatcher)[name])
     parts = SimpleNamespace(Dispatcher=Dispatcher, NullCache=lambda: "null")
     monkeypatch.setattr(numba_dispatcher, "surface", lambda _flavour: parts)
     had, made, none = Dispatcher(), Dispatcher(), Dispatcher(has_place=False)
-    patch = numba_dispatcher.Patch(object())  # type: ignore[arg-type]
+    patch = numba_dispatcher.Patch(object(), lambda dispatcher: None)  # type: ignore[arg-type, return-value]
     patch.replace(Dispatcher, {"compile": lambda self: "of this cache"})
     patch.attached.update({had: "before", made: None, none: None})
     assert had.compile() == "of this cache"
