@@ -153,7 +153,7 @@ class Backend:
                 return self._left(session, name, label, why)
             wanted = _Compile(session, name, known, self._compiler)
             found = find_or_begin(
-                session, wanted.components, label, wanted.mismatch, (threading.get_ident(), __name__), caller=caller,
+                session, wanted.components, label, wanted.mismatch, (threading.get_ident(), __name__), caller,
                 makers=_MAKERS, headers=wanted.search,
             )  # fmt: skip
             if isinstance(found, Built):

@@ -16,8 +16,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import sys
 import threading
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,7 +84,7 @@ class CacheManager:
             group: dict[str, str] | None = self._tritons_own.get_group(filename)
             return group
         self._is_group = True
-        payloads = self._find(filename)
+        payloads = self._find(filename, sys._getframe(1))
         if payloads is None:
             return None
         self._files.update(payloads)
@@ -109,17 +109,16 @@ class CacheManager:
         self._folder = self._folder or host_files.new_folder()
         return host_files.write_copy(self._folder, filename, content)
 
-    def _find(self, filename: str) -> dict[str, bytes] | None:
+    def _find(self, filename: str, caller: Any) -> dict[str, bytes] | None:
         session, label = process_session(), f"triton:{filename.removesuffix('.json')}"
         components = {"compiler": "triton", "key": self.key, "group": filename}
         with without_trouble(session, "look for", label):
             mismatch = functools.partial(_mismatch, self.key, filename)
-            found = find_or_begin(session, components, label, mismatch, (threading.get_ident(), self.key, filename))
+            name = threading.get_ident(), self.key, filename
+            found = find_or_begin(session, components, label, mismatch, name, caller)
             if isinstance(found, Built):
                 return dict(found.payloads)
             self._turn = found
-            if found is not None:
-                weakref.finalize(self, found.finish).atexit = False
         return None
 
 

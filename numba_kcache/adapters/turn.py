@@ -2,9 +2,9 @@
 
 Promise     Of all threads, processes and nodes that miss at once, one builds. A build that failed, and so is never
             stored, ends with the next turn of the same name, or within `LOOK_S` of the end of the function that began
-            it, if that is known. On any failure of the cache the library builds.
+            it. If that cannot be watched, nobody waits for it. On any failure of the cache the library builds.
 Method      The turn is a context that is entered by the look-up, on its thread, and left by the store. While there are
-            turns of known functions, one thread looks whether these still run.
+            turns, one thread looks whether the functions that began them still run. A forked child has no turns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LOOK_S = 0.5
 """Time, in seconds, between two looks whether the functions that began builds still run."""
 
 _turns: dict[Hashable, Turn] = {}
+
+os.register_at_fork(after_in_child=_turns.clear)  # the parent finishes its builds, and counts them
 
 _watchers: dict[int, threading.Thread] = {}
 """The thread that looks, by process: a forked child has none."""
@@ -54,8 +56,8 @@ def find_or_begin(
     label: str,
     mismatch: Callable[[Mapping[str, bytes]], str],
     name: Hashable,
+    caller: FrameType,
     *,
-    caller: FrameType | None = None,
     makers: Makers = (),
     headers: HeaderSearch | None = None,
 ) -> Built | Turn | None:
@@ -67,7 +69,7 @@ def find_or_begin(
         label: Its name in messages.
         mismatch: Returns the reason why stored code cannot be the one that the library looks for; "" if it can.
         name: Names the build; a build of the same name that did not end has failed.
-        caller: The library's function that looks up, compiles and stores, on this thread; None if it is not known.
+        caller: The library's function that looks up, compiles and stores, on this thread.
         makers, headers: As in `find_built`.
 
     Returns:
@@ -109,16 +111,18 @@ class Turn:
         session: Session,
         label: str,
         name: Hashable,
-        caller: FrameType | None,
+        caller: FrameType,
         keep: Callable[[Build, float], None],
         stack: ExitStack,
     ) -> None:
-        self._session, self._label, self._name, self.caller = session, label, name, caller
+        self._session, self._label, self._name, self._caller = session, label, name, caller
         self._keep, self._stack = keep, stack
         self._owner, self._start_s = threading.get_ident(), time.perf_counter()
         _turns[name] = self
-        if caller is not None:
+        try:
             _begin_watching()
+        except RuntimeError:  # no more threads can be started: if this build failed, others would wait for ever
+            stack.close()
 
     def finish(self, files: Mapping[str, bytes] | None = None) -> None:
         """Store the built files, None for a failed build, and let others build; does nothing the second time."""
@@ -136,7 +140,7 @@ class Turn:
     def is_over(self) -> bool:
         """Check whether the function that began it, `caller`, has ended."""
         frame = sys._current_frames().get(self._owner)
-        while frame is not None and frame is not self.caller:
+        while frame is not None and frame is not self._caller:
             frame = frame.f_back
         return frame is None
 
@@ -147,16 +151,18 @@ def _begin_watching() -> None:
     if _watchers.setdefault(me, thread) is thread:
         try:
             thread.start()
-        except RuntimeError:  # no more threads can be started: the turn ends with the next one of its name
+        except RuntimeError:
             _watchers.pop(me)
+            raise
 
 
 def _watch(process: int) -> None:
     while True:
         time.sleep(LOOK_S)
         for each in list(_turns.values()):
-            if each.caller is not None and each.is_over():
-                each.finish()
+            if each.is_over():
+                with suppress(Exception):  # a frozen cache refuses, and this thread goes on with the others
+                    each.finish()
         mine = _watchers.pop(process)
         if not _turns or _watchers.setdefault(process, mine) is not mine:
             return

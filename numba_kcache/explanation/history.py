@@ -66,6 +66,9 @@ NEVER_STORED_TEXT = "nothing of this kernel was stored here before"
 
 _DIGITS = 16
 
+_RECORDS = 16
+"""Most entries in a history: each miss reads it, and each new entry rewrites it."""
+
 
 class Subject(NamedTuple):
     """The request that is explained.
@@ -160,7 +163,7 @@ def built_here() -> dict[str, str]:
 def append(store: DiskStore, subject: Subject, components: Sequence[Component], key: str, family: str) -> None:
     """Add an entry that was just stored to its kernel's history."""
     record = {"key": key, "family": family, "digests": digests_of(components, subject.kinds)}
-    store.add_variant(history_name(subject), {**record, "file": _digest(subject.file)})
+    store.add_variant(history_name(subject), {**record, "file": _digest(subject.file)}, most=_RECORDS)
 
 
 def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind]) -> dict[str, str]:

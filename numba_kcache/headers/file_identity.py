@@ -31,9 +31,7 @@ WRITTEN_BACK_AFTER_NS = 90_000_000_000
 
 MAX_HEADER_BYTES = 64 << 20
 
-_READ = os.O_RDONLY
-for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not block; no system has all three
-    _READ |= getattr(os, _flag, 0)
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not block
 
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"})
 
@@ -133,7 +131,7 @@ def _has_writer(handle: int) -> bool | None:
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
         return True
-    except (OSError, ImportError, AttributeError):
+    except OSError:
         return None
     return False
 

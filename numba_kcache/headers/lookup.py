@@ -29,14 +29,12 @@ class Row(NamedTuple):
 
     Args:
         key: Its key.
-        target: The name of its target.
         digests: The digest of the request, with compilers and versions.
         transcript: What its compile asked the file system.
         paths: The folders whose paths its code may contain.
     """
 
     key: str
-    target: str
     digests: str
     transcript: Transcript
     paths: tuple[Any, ...]
@@ -114,7 +112,7 @@ def read_row(stored: Mapping[str, Any]) -> Row:
     if not isinstance(paths, list):
         raise ValueError("not the row of a kernel with headers")
     transcript = transcript_from_json(stored.get("transcript"))
-    return Row(str(stored.get("key")), str(stored.get("target")), str(stored.get("request")), transcript, tuple(paths))
+    return Row(str(stored.get("key")), str(stored.get("request")), transcript, tuple(paths))
 
 
 def headers_of(stored: Mapping[str, Any]) -> HeadersRead:

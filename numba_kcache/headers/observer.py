@@ -136,8 +136,8 @@ def compile_alone(
         artifact = build()
     files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
     folders = tuple(os.path.dirname(file) + "/" for file in files if file)
-    asked = [path for each in events if each[0] != "l" and not (path := os.fsdecode(each[1])).startswith(folders)]
-    asked = [path for path in asked if path not in own_files]
+    paths = (os.fsdecode(each[1]) for each in events if each[0] != "l")
+    asked = [path for path in paths if path not in own_files and not path.startswith(folders)]
     return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else why if why == _TWO else ""
 
 

@@ -39,6 +39,7 @@ from .entry import (
     ENTRY,
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    MAX_VARIANTS,
     RECORD,
     DamagedEntry,
     Header,
@@ -383,9 +384,10 @@ class DiskStore:
         """Store bytes of `encode_entry` for `key`, verified by the caller. Returns True if they were stored."""
         return self.is_written() and self.writer.put(kind, require_key(key), data)
 
-    def add_variant(self, family: str, *variants: Variant) -> bool:
-        """Put `variants`, each with a `"key"`, before those of `family`, the last one first. Returns True if stored."""
-        return self.is_written() and self.writer.add_variants(require_key(family), variants)
+    def add_variant(self, family: str, *variants: Variant, most: int = MAX_VARIANTS) -> bool:
+        """Put `variants`, each with a `"key"`, before those of `family`, the last one first; `most` are kept. Returns
+        True if stored."""
+        return self.is_written() and self.writer.add_variants(require_key(family), variants, most)
 
     def building(self, key: str, wait_s: float | None = None) -> KeyTurn[StoredEntry]:
         """Take the turn to build `key`, or wait until another has built it.

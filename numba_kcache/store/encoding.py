@@ -85,10 +85,10 @@ def encode_manifest(family: str, variants: list[Variant]) -> bytes:
     return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
 
 
-def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
-    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `MAX_VARIANTS` of them."""
+def merge(variants: list[Variant], *newer: Variant, most: int = MAX_VARIANTS) -> list[Variant]:
+    """Put `newer`, the last one first, before `variants`; each key is kept once, and at most `most` of them."""
     for variant in newer:
-        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
+        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:most]
     return variants
 
 

@@ -129,11 +129,11 @@ class Writer:
         if not self._tree.is_network():
             self.limits.start_if_due(self._tree.scan(kind, key[:2], folder))
 
-    def add_variants(self, family: str, variants: Sequence[Variant]) -> bool:
+    def add_variants(self, family: str, variants: Sequence[Variant], most: int) -> bool:
         """Put `variants` before those of `family`, the last one first. Returns True if they were stored."""
-        return self._is_done(lambda: self._add(family, variants))
+        return self._is_done(lambda: self._add(family, variants, most))
 
-    def _add(self, family: str, variants: Sequence[Variant]) -> None:
+    def _add(self, family: str, variants: Sequence[Variant], most: int) -> None:
         tree, name, start_s = self._tree, family[2:], time.monotonic()
         time_ns = int(self._store.clock() * 1e9)
         new = encode_manifest(family, merge([], *variants))
@@ -155,7 +155,7 @@ class Writer:
                     with suppress(FileNotFoundError):
                         if identity_of(os.fstat(fd)) == identity_of(stat_in(folder, name)):
                             before = self._store.get_manifest(family)
-                            after = merge(before, *variants)
+                            after = merge(before, *variants, most=most)
                             if after != before:
                                 publish(tree, encode_manifest(family, after), folder, name, time_ns=time_ns)
                             is_changed = True

@@ -33,7 +33,6 @@ _LITERAL = r"(?:return\b|[\w.]+ *=|\+)?[\s(]*[rRfFuU]{0,2}(['\"])(.*?)(?:\\n)?\1
 """A line with one string literal of Python: its quote, and its content."""
 
 _INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
-_MOST_HEADERS = 2000
 MAX_LOG_BYTES = 1 << 20
 """Limit of a log that is stored with the code; the log of a template error can have hundreds of MB."""
 
@@ -208,7 +207,7 @@ def _chains(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, 
         for match in re.finditer(_INCLUDE, text):
             own = os.path.dirname(path) if path else None
             header = _resolved(match[2], own if match[1] == '"' else None, folders)
-            if header is None or header in found or len(found) > _MOST_HEADERS:
+            if header is None or header in found:
                 continue
             found[header] = ((path, text.count("\n", 0, match.start()) + 1), *chain)
             try:

@@ -61,6 +61,7 @@ COVERED = {
     "frontends/numba/copies.py local": "of each thread its own: the functions that its call has copied",
     "adapters/cupy.py local": "the kernel that a thread compiles; the recording is that thread's, too",
     "adapters/turn.py Thread": "is listed by its process: a child starts its own",
+    "adapters/turn.py register_at_fork": "forgets the turns of the parent, which finishes and counts its builds",
     "warmup/workers.py socketpair": "leads to one worker; a worker forked from another closes the other's",
     "store/__init__.py register_at_fork": "calls after_fork of all objects in `renewed_in_children`",
 }

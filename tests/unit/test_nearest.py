@@ -16,6 +16,7 @@ import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
 from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
+from numba_kcache.explanation.report import report_of
 from numba_kcache.frontends.numba.definition import component_kinds
 from numba_kcache.keys import component
 from numba_kcache.store.encoding import encode_entry
@@ -713,3 +714,14 @@ def test_secret_is_nowhere_in_store_event_log_or_text(
     assert "hunter" not in said + caplog.text + repr(heard)
     assert not any(b"hunter" in data for _, _, data in program.files().values())
     assert not any(b"hunter" in data for data in texts)
+
+
+def test_history_keeps_the_last_16_entries(program: Program) -> None:
+    """A miss reads the whole history, and each new entry rewrites it."""
+    cache = program.cache()
+    for number in range(18):
+        kernel = program.kernel(EMPTY, cache=cache, defines={"N": str(number)})
+        kernel.compile()
+
+    name = report_of(cache.session.local.peek(kernel.key()))["history"]
+    assert len(cache.session.local.get_manifest(name)) == 16

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import errno
-import gc
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -228,18 +228,66 @@ def test_eight_ranks_compile_each_kernel_once(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "x"
 
 
-@pytest.mark.parametrize("keeps_manager", [False, True])
-def test_compile_that_fails_lets_its_turn_go(keeps_manager: bool) -> None:
-    """The turn ends when Triton drops the manager, or when the same thread asks again while a traceback keeps it."""
+def fails() -> dict[str, Any]:
+    raise SyntaxError("no such operator")
+
+
+def failed() -> BaseException:
+    """A failed compile's error, whose traceback keeps the manager and the function that called it."""
+    with pytest.raises(SyntaxError) as caught:
+        compiled(fails)
+    return caught.value
+
+
+def test_compile_that_fails_lets_its_turn_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends soon after the function that began it, or when the same thread asks again, whatever a traceback keeps."""
+    monkeypatch.setattr(turn, "LOOK_S", 0.01)
+    kept = failed()
+    with ThreadPoolExecutor(1) as pool:
+        assert read(pool.submit(compiled).result(30)) == as_bytes(files_of())
+    new_process()
+    assert read(compiled()) == as_bytes(files_of())
+    assert kept.__traceback__ is not None
+
+
+def test_nobody_waits_for_a_build_that_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no thread can be started to watch a compile, another thread compiles beside it; both are stored."""
+    begun: list[dict[str, str]] = []
+
+    def refuses(**_given: Any) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    def make() -> dict[str, Any]:
+        with ThreadPoolExecutor(1) as pool:
+            begun.append(pool.submit(compiled).result(30))
+        return files_of()
+
+    threads = types.SimpleNamespace(Thread=refuses, get_ident=threading.get_ident)
+    monkeypatch.setattr(turn, "threading", threads)
+    assert read(compiled(make)) == as_bytes(files_of())
+    assert read(begun[0]) == as_bytes(files_of())
+    new_process()
+    assert read(compiled(never)) == as_bytes(files_of())
+
+
+def test_forked_child_ends_no_build_of_its_parent(tmp_path: Path) -> None:
+    """It neither counts nor stores a build that its parent has begun."""
+    report = tmp_path / "report"
     manager = CacheManager(KEY)
     assert manager.get_group("k.json") is None
-    if not keeps_manager:
-        del manager
-        gc.collect()
-        with ThreadPoolExecutor(1) as pool:
-            assert read(pool.submit(compiled).result(30)) == as_bytes(files_of())
-    else:
-        assert read(compiled()) == as_bytes(files_of())
+    child = os.fork()
+    if child == 0:
+        events = list[Any]()
+        numba_kcache.subscribe(events.append)
+        manager.put_group("k.json", {name: manager.put(data, name) for name, data in files_of().items()})
+        report.write_text(f"events: {events}")
+        os._exit(0)
+    os.waitpid(child, 0)
+    manager.put_group("k.json", {name: manager.put(data, name) for name, data in files_of().items()})
+
+    assert report.read_text() == "events: []"
+    new_process()
+    assert read(compiled(never)) == as_bytes(files_of())
 
 
 # -- files ------------------------------------------------------------------------------------------------------
