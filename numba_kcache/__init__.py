@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # type checkers find the defining modules here; `__all__` lis
     from .engine.built import *
     from .errors import *
     from .explanation.text import *
-    from .kernel import *
+    from .frontends import *
     from .model import *
     from .model.reason import *
     from .module import *
@@ -43,12 +43,12 @@ _HOMES = {
     "Event": "model",
     "EventKind": "model",
     "Explanation": "explanation.text",
-    "Kernel": "kernel",
+    "Kernel": "frontends",
     "Reason": "model.reason",
     "ReasonKind": "model.reason",
     "WarmUpReport": "warmup.pool",
     "__version__": "version",
-    "cached_kernel": "kernel",
+    "cached_kernel": "frontends",
     "cached_module": "module",
     "install": "numba_hook",
     "uninstall": "numba_hook",

@@ -20,8 +20,8 @@ from typing import Any
 
 from .engine import Session, arrived, refusal_of
 from .errors import BundleError, KCacheError, OptionError, why_of
+from .frontends import require_directory
 from .headers.lookup import without_stats
-from .kernel import require_directory
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json

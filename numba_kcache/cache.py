@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import Session, configure_process, process_events, process_session, register, settings_of
 from .errors import KCacheError, OptionError, shortening
+from .frontends import Kernel
 from .get_or import GetOr
-from .kernel import Kernel
 from .model import Event
 from .settings import Settings, default_directory
 from .store.listing import ORDERS, EntryInfo, Order, Problem

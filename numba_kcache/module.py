@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine import Session
 from .errors import EntryError, LaunchConfigError, OptionError, shorten, shortening
-from .frontends import Variant
+from .frontends import Kernel, Variant
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked, define_module
-from .kernel import Kernel
 from .keys import Component
 from .model import Artifact, Entry, ModuleEntries, Target
 

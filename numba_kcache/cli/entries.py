@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.inspection import keys_named
 from ..errors import EntryError, KCacheError, SettingsError, plain
-from ..kernel import require_lasting
+from ..frontends import require_lasting
 from ..model import BUILT
 from ..observe.console import count, say, seconds
 from ..observe.detail import EntryList

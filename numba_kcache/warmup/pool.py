@@ -20,7 +20,7 @@ from typing import Any
 from ..engine import Session
 from ..engine.built import watched
 from ..errors import CompileError, OptionError, SettingsError
-from ..kernel import require_directory
+from ..frontends import require_directory
 from ..model import NO_TARGET, NamedTuple, Target, read_arch, tell_wait
 from ..observe.text import aligned, counted, preformatted, seconds_text, shows_text
 from ..store.locks import KeyLocks
