@@ -24,7 +24,7 @@ from .engine import RunsUncached, Session
 from .errors import LaunchError, NoDeviceError, shorten
 from .frontends import Kernel, define
 from .keys import sha256
-from .launch import current_device, is_device_current
+from .launch import current_device, current_ordinal
 from .model import copied
 
 if TYPE_CHECKING:  # not needed at run time
@@ -196,7 +196,7 @@ def _resolve_ahead(kernel: Kernel) -> None:
         return
     device = None
     if not kernel._arch:
-        if not is_device_current():
+        if current_ordinal() < 0:
             return
         try:
             device = current_device().target

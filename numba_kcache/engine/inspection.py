@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, KCacheError, OptionError, SettingsError
 from ..explanation.report import facts_of
-from ..model import BUILT, artifact_from_header
-from ..observe import KEY_DIGITS, Counts
+from ..model import BUILT, KEY_DIGITS, Counts, artifact_from_header
 from ..observe.detail import EntryDetail
 from ..observe.info import CacheInfo, history_of
 from ..observe.progress import shown_count

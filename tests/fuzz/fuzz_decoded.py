@@ -37,9 +37,8 @@ from numba_kcache.engine import arrived
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.errors import BundleError, EntryError
 from numba_kcache.explanation.report import facts_of
-from numba_kcache.model import artifact_from_header, misfit
+from numba_kcache.model import Counts, artifact_from_header, misfit
 from numba_kcache.model.contradiction import contradiction_of
-from numba_kcache.observe import Counts
 from numba_kcache.observe.detail import EntryDetail
 from numba_kcache.observe.info import CacheInfo, history_of
 from numba_kcache.observe.page import page

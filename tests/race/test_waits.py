@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel, warm_up
+from numba_kcache.engine import Statistics
 from numba_kcache.launch import launcher
 from numba_kcache.launch.launcher import Loader
 from numba_kcache.model import Event, EventKind
-from numba_kcache.observe import Statistics
 from numba_kcache.store import Tree, eviction, locks, try_flock
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
