@@ -135,7 +135,7 @@ class CachedModule:
 
         Returns:
             An array over the variable's memory, without dimensions for a scalar: Numba's where the program uses Numba,
-            else one with `__cuda_array_interface__` and DLPack. It is valid as long as the module is loaded: after
+            else one with `__cuda_array_interface__`. It is valid as long as the module is loaded: after
             `clear()`, `configure()` or a reset of the device, call this again.
 
         Raises:

@@ -12,7 +12,6 @@ import re
 import signal
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +20,7 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel, warm_up
 from numba_kcache.engine import Statistics
-from numba_kcache.launch import launcher
-from numba_kcache.launch.launcher import Loader
-from numba_kcache.model import Event, EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import Tree, eviction, locks, try_flock
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
@@ -59,7 +56,6 @@ WAITS = {
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
-    "launch/launcher.py lock.acquire": f"{HERE}::test_load_of_another_thread",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py self._is_done.wait": "a thread that nobody waits for",
     "store/__init__.py fcntl.flock": BUILD,
@@ -270,29 +266,6 @@ def test_eviction_pass_of_this_process(tmp_path: Path, monkeypatch: pytest.Monke
     end.set()
     (event,) = events.of(EventKind.WAITED)
     assert "eviction pass" in event.fields["what"]
-
-
-@pytest.mark.parametrize("state", ["slow", "dead"])
-def test_load_of_another_thread(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """A load that another thread makes is waited for a bounded time, also if that thread has ended; the wait is an
-    event, and the next load of the kernel waits for nobody."""
-    monkeypatch.setattr(launcher, "LONGEST_WAIT_S", 3.0)
-    events: list[Event] = []
-    loading, name, end = Loader(events.append), ("key", 0), threading.Event()
-    held = loading._locks.setdefault(name, threading.RLock())
-    thread = threading.Thread(target=lambda: (held.acquire(), end.wait(60 * (state == "slow"))))
-    thread.start()
-    if state == "dead":
-        thread.join()
-
-    for waits in (True, False):
-        start_s = time.monotonic()
-        with pytest.raises(AttributeError):  # of the artifact that this test lacks
-            loading.load(None, None, "key", types.SimpleNamespace(ordinal=0), stored=False)
-        assert (time.monotonic() - start_s >= 3.0) == waits
-
-    end.set()
-    assert [each.kind for each in events] == [EventKind.WAITED]
 
 
 @pytest.mark.slow
