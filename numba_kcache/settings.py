@@ -301,11 +301,6 @@ def variables_starting(starts: tuple[str, ...]) -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(starts)}
 
 
-def takes_colours() -> bool:
-    """Check whether the user's terminal shows colours."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-
-
 def worker_environment() -> dict[str, str]:
     """The environment of this process's workers, which do not report progress themselves."""
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
