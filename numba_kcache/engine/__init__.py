@@ -5,7 +5,7 @@ Promise     A `Request` is all that the engine knows of a kernel of any kind: th
             and explanations read `candidates`, too. Compilers are identified no earlier than the first candidate that
             needs them.
             An artifact is found only under the key of the request that would be compiled. Every failure of reading
-            stored data is a miss: only `keys` and `_read` read it; each returns a value or emits one event.
+            stored data is a miss: only `candidates` and `_read` read it; each returns a value or emits one event.
             Each resolution emits one HIT or MISS. Of many threads and processes that resolve the same request at once,
             one of them compiles, and the others wait a bounded time.
             Emitting an event never raises, whatever a subscriber does. Each kind of trouble is one warning per process;
@@ -393,21 +393,21 @@ class Events:
 
 
 class Candidate(NamedTuple):
-    """One request to look up in one store.
+    """One key under which one store may have the code of a request.
 
     Args:
         request: The request.
         components: Its components; with the compilers, where they were identified.
         tier: The store; None for the local one.
-        any_compiler: Whether code of any compiler is accepted.
-        is_identified: Whether `components` name this process's compilers; if not, no key can be derived from them.
+        key: The key.
+        row: The row of the kernel's index that has this key; None for a key that was derived.
     """
 
     request: Request
     components: tuple[Component, ...]
     tier: CheckedTier | None
-    any_compiler: bool
-    is_identified: bool
+    key: str
+    row: Variant | None
 
 
 # -- looking up --------------------------------------------------------------------------------------------------------
@@ -550,37 +550,48 @@ class Lookup:
         frozen = self.settings.mode == "frozen"
         readonly = [each for each in tiers if each.readonly]
         fallback_stores = [*local, *tiers] if frozen else readonly  # nothing is compiled for them
+        in_turn = self._in_turn
 
-        if self.compilers(request, looks=False) is None:
+        if self.compilers(request, looks=False) is None:  # code of any compiler, before they are searched for
             if frozen or self.settings.toolchain == "any":
-                yield from self._unidentified(request.requests(), local)
-                yield from self._unidentified(request.requests(), tiers)
-                yield from self._unidentified(request.fallbacks(), fallback_stores)
+                yield from in_turn(request.requests, local, is_identified=False)
+                yield from in_turn(request.requests, tiers, is_identified=False)
+                yield from in_turn(request.fallbacks, fallback_stores, is_identified=False)
             else:
-                yield from self._unidentified(request.requests(), [one for one in readonly if not one.tier.is_remote])
+                at_hand = [each for each in readonly if not each.tier.is_remote]
+                yield from in_turn(request.requests, at_hand, is_identified=False)
                 if self.lacks_compilers(request):
-                    yield from self._unidentified(request.requests(), local)
-                    yield from self._unidentified(request.requests(), readonly)
-                    yield from self._unidentified(request.fallbacks(), readonly)
+                    yield from in_turn(request.requests, local, is_identified=False)
+                    yield from in_turn(request.requests, readonly, is_identified=False)
+                    yield from in_turn(request.fallbacks, readonly, is_identified=False)
+        yield from in_turn(request.requests, local)
+        yield from in_turn(request.requests, tiers)
+        yield from in_turn(request.fallbacks, fallback_stores)
 
-        for group in (local, tiers):
-            for each in request.requests() if group else ():
-                for tier in group:
-                    yield self._identified(each, tier)
-        for each in request.fallbacks() if fallback_stores else ():
-            for tier in fallback_stores:
-                yield self._identified(each, tier)
-
-    def _identified(self, request: Request, tier: CheckedTier | None) -> Candidate:
-        components = request.components + (self.compilers(request) or ())
-        any_compiler = (tier is not None and tier.readonly) or self.takes_any_compiler(components)
-        return Candidate(request, components, tier, any_compiler, True)
-
-    def _unidentified(self, requests: Iterable[Request], stores: Sequence[CheckedTier | None]) -> Iterator[Candidate]:
-        """Yield candidates without the compilers: their code may come from any."""
-        for request in requests if stores else ():
+    def _in_turn(
+        self,
+        requests: Callable[[], Iterable[Request]],
+        stores: Sequence[CheckedTier | None],
+        *,
+        is_identified: bool = True,
+    ) -> Iterator[Candidate]:
+        """Yield the candidates for each request in each store; without the compilers, code may come from any."""
+        for request in requests() if stores else ():
             for tier in stores:
-                yield Candidate(request, request.components + _NOT_IDENTIFIED, tier, True, False)
+                components = request.components + (
+                    (self.compilers(request) or ()) if is_identified else _NOT_IDENTIFIED
+                )
+                any_compiler = not is_identified or bool(tier and tier.readonly) or self.takes_any_compiler(components)
+                try:
+                    if is_identified and not request.headers:
+                        yield Candidate(request, components, tier, derive(components), None)
+                    if any_compiler or request.headers:
+                        yield from self._in_index(request, components, tier, any_compiler=any_compiler)
+                except KCacheError:
+                    raise
+                except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
+                    why = f"cannot read what is stored for {request.label}: {error!r}"
+                    self.events.emit(trouble("manifest", why))
 
     def key(self, request: Request) -> str:
         """Derive the key of a request.
@@ -618,45 +629,25 @@ class Lookup:
             source: Source reported for an artifact of the local store.
             is_counted: Whether it counts.
         """
-        for candidate in tried:
-            start = time.perf_counter()
-            request, tier = candidate.request, candidate.tier
-            for key, variant in self.keys(candidate):
-                artifact = self.memory.get(key)
-                if artifact is not None:
-                    return self._hit(request, key, artifact, "memory", 0.0, variant)
-                artifact = None if key in self.refused else self._read(key, tier)
-                if artifact is None:
-                    continue
-                if artifact.target != request.target:
-                    self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
-                    continue
-                if tier is not None:
-                    source, family = "tier", family_of(candidate.components)
-                    variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
-                    tier.keep_variant(family, variant)
-                if not is_counted:
-                    return Resolution(artifact, key, source)
-                return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
+        start = time.perf_counter()
+        for request, named, tier, key, row in tried:
+            artifact = self.memory.get(key)
+            if artifact is not None:
+                return self._hit(request, key, artifact, "memory", 0.0, row)
+            artifact = None if key in self.refused else self._read(key, tier)
+            if artifact is None:
+                continue
+            if artifact.target != request.target:
+                self.set_aside(key, f"it is for {artifact.target}, but {request.target} was requested")
+                continue
+            if tier is not None:
+                source = "tier"
+                row = row or variant_of(key, artifact.target.name, derive(named))
+                tier.keep_variant(family_of(named), row)
+            if not is_counted:
+                return Resolution(artifact, key, source)
+            return self._hit(request, key, artifact, source, time.perf_counter() - start, row)
         return None
-
-    def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the keys under which a candidate may be stored, each with its variant of the manifest, if any."""
-        try:
-            if candidate.request.headers:
-                yield from self._keys_by_headers(candidate)
-                return
-            if candidate.is_identified:
-                yield derive(candidate.components), None
-            if candidate.any_compiler:
-                for variant in self._variants(candidate):
-                    if is_key(variant["key"]):
-                        yield variant["key"], variant
-        except KCacheError:
-            raise
-        except Exception as error:  # MemoryError, or any other, since a manifest may contain anything
-            why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
-            self.events.emit(trouble("manifest", why))
 
     def has_changed_headers(self, request: Request, row: Mapping[str, Any]) -> bool:
         """Check whether a header of a request differs from when the artifact with this row was found or compiled."""
@@ -665,33 +656,35 @@ class Lookup:
         search: Any = request.headers
         return search is None or not is_unchanged(row, search.roots(self.toolchain))
 
-    def _variants(self, candidate: Candidate) -> Sequence[Variant]:
-        family, tier = family_of(candidate.components), candidate.tier
-        if tier is not None:
-            return tier.get_manifest(family)
-        return self.local.peek_manifest(family) if self._is_explaining else self.local.get_manifest(family)
-
-    def _keys_by_headers(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
-        """Yield the key derived from a recorded transcript whose answers are unchanged, if there is one."""
+    def _in_index(
+        self, request: Request, components: tuple[Component, ...], tier: CheckedTier | None, *, any_compiler: bool
+    ) -> Iterator[Candidate]:
+        """Yield the candidates that a kernel's index names: of any compiler, or with headers that are unchanged."""
+        family = family_of(components)
+        peeks = tier is None and self._is_explaining
+        rows = (tier or self.local).get_manifest(family) if not peeks else self.local.peek_manifest(family)
+        if not request.headers:
+            for row in rows:
+                if is_key(row["key"]):
+                    yield Candidate(request, components, tier, row["key"], row)
+            return
         from ..headers.lookup import find_key
         from ..headers.roots import HeaderSearch
 
-        variants, search = self._variants(candidate), candidate.request.headers
-        if not variants or not isinstance(search, HeaderSearch):
+        if not rows or not isinstance(request.headers, HeaderSearch):
             return
         # Code of any compiler is first looked for without the toolkit's folders. They matter if the code contains their
         # paths, or if the user names one of them.
-        for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
-            roots = search.roots(toolchain)
+        for toolchain in (None, self.toolchain) if any_compiler else (self.toolchain,):
+            roots = request.headers.roots(toolchain)
             start_s = time.perf_counter()
-            found = find_key(variants, candidate.components, roots, any_compiler=candidate.any_compiler)
-            if candidate.tier is not None:
-                candidate.tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
+            found = find_key(rows, components, roots, any_compiler=any_compiler)
+            if tier is not None:
+                tier.charge(start_s, "the check of its headers", worth_s=float(found.key is not None))
             if found.key is not None and is_key(found.key):
-                is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
-                if found.renewed is not None and is_saved:
-                    self.local.add_variant(family_of(candidate.components), found.renewed)
-                yield found.key, found.renewed or found.variant
+                if found.renewed is not None and tier is None and self.settings.mode == "readwrite" and not peeks:
+                    self.local.add_variant(family, found.renewed)
+                yield Candidate(request, components, tier, found.key, found.renewed or found.variant)
                 return
 
     def _hit(

@@ -20,7 +20,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError
-from ..keys import Component, Plain, component, components, digest_of
+from ..keys import Component, Plain, component, components, derive, digest_of
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_unicode, read_json
 from . import Candidate, Request
@@ -128,8 +128,8 @@ def find_built(
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
         if headers is None or headers.read is None:
             # one candidate suffices: its key does not depend on this machine's compilers
-            local = Candidate(request, session.components(request), None, False, True)
-            found = session.first((local,))
+            components = session.components(request)
+            found = session.first([Candidate(request, components, None, derive(components), None)])
             if found is None and session.tiers:
                 found = session.first(session.candidates(request, session.tiers))
         if found is None and headers is not None:
@@ -198,8 +198,7 @@ def remove_built(session: Session, given: Any, headers: HeaderSearch | None = No
     request = _request(_values_of(given), bytes, "", (), [], None)
     keys = [session.key(request)]
     if headers is not None:
-        for each in session.candidates(request._replace(headers=headers), [None]):
-            keys += [key for key, _row in session.keys(each)]
+        keys += [each.key for each in session.candidates(request._replace(headers=headers), [None])]
     return max([session.remove(key) for key in keys])
 
 
