@@ -125,10 +125,9 @@ def publish(
         return
     if is_stored:
         family = family_of(components)
-        cache.store.add_variant(
-            family, {**variant_of(key, artifact.target.name, derive(components)), **headers.variant}
-        )
-        history.append(cache.local, subject, everything, key, family)
+        row = variant_of(key, artifact.target.name, derive(components))
+        cache.store.add_variant(family, {**row, **headers.variant})
+        history.append(cache.local, subject, row, family)
 
 
 def compile_and_store(session: Session, request: Request, components: Sequence[Component]) -> Resolution:

@@ -79,7 +79,7 @@ def variant_of(key: str, target: str, request: str) -> Variant:
 
 
 _VARIANT_KINDS = (
-    ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("paths", list),
+    ("family", str), ("target", str), ("request", str), ("file", str), ("paths", list),
 )  # fmt: skip
 """Types of the optional fields of a variant that this version knows."""
 
