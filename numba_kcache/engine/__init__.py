@@ -413,12 +413,11 @@ class Candidate(NamedTuple):
 # -- looking up --------------------------------------------------------------------------------------------------------
 
 
-MEMORY_LIMIT_BYTES = 8 * 2**20
-"""Limit of the size of artifacts kept in memory for other kernel objects with equal keys, with 1 KiB added for each.
+KEPT = 64
+"""Most artifacts kept in memory for other kernel objects with equal keys."""
 
-It suffices for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small
-ones 0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
-"""
+KEPT_BYTES = 128 << 10
+"""Size of the code of the largest artifact that is kept: reading and verifying a megabyte again takes 0.25 ms."""
 
 _NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
@@ -456,7 +455,6 @@ class Lookup:
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
-        self._memory_bytes = 0
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: Store = self.local
@@ -465,12 +463,10 @@ class Lookup:
         self.toolchain = Toolchain(self.local.get_record, self._save_record, self._header_folder)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
-        self._lock = threading.RLock()
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
-        """Renew locks that another thread of the parent may have held, and reset the counts."""
-        self._lock = threading.RLock()
+        """Renew what another thread of the parent may have held, and reset the counts."""
         self.toolchain.after_fork()
         self.statistics.after_fork()
 
@@ -717,40 +713,29 @@ class Lookup:
 
     def set_aside(self, key: str, reason: str) -> None:
         """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
-        self._forget_one(key)
+        self.memory.pop(key, None)
         self.refused.add(key)
         self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
         """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
-        is_known = self._forget_one(key)
+        is_known = self.memory.pop(key, None) is not None
         return (not self.local.readonly and self.settled().remove(key)) or is_known
-
-    def _forget_one(self, key: str) -> bool:
-        with self._lock:
-            gone = self.memory.pop(key, None)
-            self._memory_bytes -= len(gone.cubin) if gone else 0
-        return gone is not None
 
     # -- memory and records -------------------------------------------------------------------------
 
     def remember(self, key: str, artifact: Artifact) -> None:
-        """Keep an artifact in memory, within `MEMORY_LIMIT_BYTES`."""
-        with self._lock:
-            before = self.memory.pop(key, None)
+        """Keep an artifact in memory, unless it is large."""
+        self.memory.pop(key, None)
+        if len(artifact.cubin) <= KEPT_BYTES:
             self.memory[key] = artifact
-            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
-            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # a signal handler may spoil the sum
-                self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
-            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
-                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
+        if len(self.memory) > KEPT:
+            self.memory.popitem(last=False)
 
     def forget(self) -> None:
         """Drop all artifacts kept in memory."""
-        with self._lock:
-            self.memory.clear()
-            self._memory_bytes = 0
+        self.memory.clear()
         self.damaged.clear()
         self.refused.clear()
         self.toolchain.forget()
@@ -872,10 +857,6 @@ class Session(Lookup):
         from .turns import turn_to_build
 
         return turn_to_build(self, request, components)
-
-    def build_anew(self, request: Request) -> Resolution:
-        """Build and store a request without looking it up."""
-        return self.compile(request, self.components(request))
 
     def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; the caller has the turn (turns)."""

@@ -189,8 +189,8 @@ def keep_built(
         seconds: Time of the build.
         headers: The headers that its compiler read.
     """
-    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
-    session.build_anew(request._replace(headers=headers))
+    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)._replace(headers=headers)
+    session.compile(request, session.components(request))
 
 
 def remove_built(session: Session, given: Any, headers: HeaderSearch | None = None) -> bool:

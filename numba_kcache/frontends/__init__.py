@@ -61,7 +61,6 @@ from ..model import (
     Entry,
     Event,
     EventKind,
-    Protocol,
     Resolution,
     Target,
     choose_for_device,
@@ -70,12 +69,31 @@ from ..model import (
 )
 
 if TYPE_CHECKING:
-    from typing import Unpack, overload
+    from typing import Protocol, Unpack, overload
 
     from ..explanation.text import Explanation
     from ..launch.attributes import LaunchOptions
     from .options import Arch, KernelOptions, NumbaOptions, SourceOptions
     from .typed import IsNumba, IsSource, KernelDecorator, NumbaKernel, SourceKernel
+
+    class FrontEnd(Protocol):
+        """One kind of kernel, or several that belong together."""
+
+        kinds: Sequence[str]
+        """Values of `kind=` that name it."""
+
+        def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
+            """Define a thing; None if it is not of these kinds. The thing is inspected and never called.
+
+            Args:
+                thing: The object that the user wraps.
+                options: Options of `cached_kernel`.
+                depth: Number of stack frames between this call and the user's code.
+
+            Raises:
+                OptionError: It is of these kinds, and it or an option cannot be used.
+            """
+
 
 BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",), "mlir": ("mlir",)}
 """Front ends of this package, and their kinds."""
@@ -174,25 +192,6 @@ COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict",
 """Options that every kind of kernel takes."""
 
 _ANY_TARGET = Target(9, 0)
-
-
-class FrontEnd(Protocol):
-    """One kind of kernel, or several that belong together."""
-
-    kinds: Sequence[str]
-    """Values of `kind=` that name it."""
-
-    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
-        """Define a thing; None if it is not of these kinds. The thing is inspected and never called.
-
-        Args:
-            thing: The object that the user wraps.
-            options: Options of `cached_kernel`.
-            depth: Number of stack frames between this call and the user's code.
-
-        Raises:
-            OptionError: It is of these kinds, and it or an option cannot be used.
-        """
 
 
 _registered: list[FrontEnd] = []

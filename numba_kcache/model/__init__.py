@@ -38,9 +38,7 @@ from ..errors import EntryError, LaunchError, OptionError
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
-    from typing import Protocol as Protocol
 else:
-    Protocol = object  # at run time a protocol is an ordinary class, which takes less time to make
     from collections import _tuplegetter
 
     class NamedTuple(tuple):
