@@ -230,7 +230,7 @@ class Loader:
         before = answer[1] if answer[0] == 0 else done(answer, "load a module during a stream capture")
         try:  # allow this thread to load while a stream is being captured, which the usual mode forbids
             if self._dropped:
-                from .unloading import unload_dropped
+                from .streams import unload_dropped
 
                 unload_dropped(self._dropped, driver, device.ordinal)
             made = LoadedModule(code, device, name, self)
@@ -255,7 +255,7 @@ class Loader:
                 module.live[0] = False
 
     def drop(self, name: tuple[str, int], dropped: tuple[Any, ...]) -> None:
-        """Record a module without references as an `unloading.Dropped`. A finalizer calls this."""
+        """Record a module without references as an `streams.Dropped`. A finalizer calls this."""
         found = self._modules.get(name)
         if found is not None and found() is None:
             self._modules.pop(name, None)

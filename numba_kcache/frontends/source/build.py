@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError, UnknownTargetError
 from ...model import Artifact, CompileOptions, LinkInput, NamedTuple, SourceRequest, Target
-from ...model.cubin import is_relocatable, read_cubin
-from ...model.fatbin import cubin_in_fatbin
+from ...model.cubin import cubin_in_fatbin, is_relocatable, read_cubin
 from ...model.text import decoded, encoded
 from ...toolchain import installed_include_dirs
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
