@@ -23,10 +23,10 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError, why_of
-from ..keys import Component, Plain, component, components, derive, digest_of, sha256
+from ..keys import Component, Plain, component, components, digest_of, sha256
 from ..model import BUILT, NO_TARGET, Artifact, Origin, Resolution, checked_built, copied, is_safe_name
 from ..model.json_values import is_unicode, read_json
-from . import Candidate, Request
+from . import Request
 
 if TYPE_CHECKING:  # a hit does not import these modules
     from ..headers import HeadersRead
@@ -130,11 +130,7 @@ def find_built(
     if session.looks:
         request = Request(label, NO_TARGET, parts, *(makers or ((), ())), _never)
         if headers is None or headers.read is None:
-            # one candidate suffices: its key does not depend on this machine's compilers
-            components = session.components(request)
-            found = session.first([Candidate(request, components, None, derive(components), None)])
-            if found is None and session.tiers:
-                found = session.first(session.candidates(request, session.tiers))
+            found = session.first(session.candidates(request))
         if found is None and headers is not None:
             request = request._replace(headers=headers)
             found = session.first(session.candidates(request))

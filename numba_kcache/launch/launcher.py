@@ -358,7 +358,7 @@ class LoadedModule:
         return self._waits
 
     def hold_for(self, handle: int, borrowed: Sequence[object]) -> None:
-        """Keep objects alive until the work queued on a stream so far is done."""
+        """Keep objects alive until the work queued on a stream so far is done. The C module calls it, too."""
         self.waits.hold(handle, borrowed)
 
     def unload(self) -> None:
@@ -809,9 +809,6 @@ class Launcher:
         """
         self._loaded.prepare(shape, self.name)
         handle = 0 if stream is None else stream_handle(stream)
-        if self.plan is not None and not self.attributes:
-            launch: Launch = native.bind(self.plan, shape, handle, stream, None)
-            return launch
         return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
 
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
