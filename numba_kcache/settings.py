@@ -3,8 +3,8 @@
 Promise     A setting comes from `configure()`, otherwise from the environment, otherwise from its default. A value that
             cannot be used is a `SettingsError` that names setting, value and origin; no value is guessed or silently
             ignored.
-Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader and meaning. The defaults are those
-            of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with both.
+Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader, meaning, example. The defaults are
+            those of the fields of `Settings`, in the same order. A test compares docs/reference/settings.md with both.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class Settings(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A row of `SETTINGS`: keyword, variable, reader, meaning; and how to show a value that may hold a secret."""
+    """A row of `SETTINGS`: keyword, variable, reader, meaning, example, and how to show a value that may be secret."""
 
     name: str
     variable: str
     read: Callable[[Any], Any]
     meaning: str
+    example: Any
     show: Callable[[Any], str] = repr
 
 
@@ -154,20 +155,25 @@ def _shown_tiers(value: Any) -> str:
 
 
 SETTINGS = (
-    Setting("directory", "NUMBA_KCACHE_DIR", _path, "where entries are kept"),
-    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "limit of the bytes on disk (LRU eviction)"),
-    Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "limit of the entries on disk (LRU eviction)"),
-    Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
-    Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "the compilers whose code counts as a hit"),
-    Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
-    Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may lose"),
-    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for another process's compile"),
-    Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch; errors name the launch"),
-    Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
-    Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
-    Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "public keys of accepted signatures"),
-    Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the secret key that signs entries"),
-    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "report compiles that take longer than a second"),
+    Setting("directory", "NUMBA_KCACHE_DIR", _path, "where entries are kept", "/var/cache/kernels"),
+    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes,
+            "limit of the bytes on disk (LRU eviction)", "512MB"),
+    Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "limit of the entries on disk (LRU eviction)", 5000),
+    Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do", "readwrite"),
+    Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS),
+            "the compilers whose code counts as a hit", "any"),
+    Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write", True),
+    Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may lose", "full"),
+    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for another process's compile", 60),
+    Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch; errors name the launch", True),
+    Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger", "info"),
+    Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order",
+            "redis://host:6379", _shown_tiers),
+    Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "public keys of accepted signatures",
+            "ci=<key in base64>"),
+    Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the secret key that signs entries",
+            "/run/secrets/key.pem"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "report compiles that take longer than a second", False),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -205,15 +211,6 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
     return Settings(**chosen)
 
 
-_EXAMPLES: dict[str, object] = {
-    "directory": "/var/cache/kernels", "max_size_bytes": "512MB", "max_entries": 5000, "mode": "readwrite",
-    "toolchain": "any", "shared": True, "durability": "full", "build_wait_s": 60, "debug_launches": True,
-    "log_level": "info", "tiers": "redis://host:6379", "trusted_keys": "ci=<key in base64>",
-    "signing_key": "/run/secrets/key.pem", "progress": False,
-}  # fmt: skip
-"""An example value for each setting, for the hint of an error."""
-
-
 def _read(setting: Setting, value: Any, origin: str) -> Any:
     try:
         return setting.read(value)
@@ -221,7 +218,7 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         from difflib import get_close_matches
 
         close = get_close_matches(str(value).lower(), str(error).rpartition("one of ")[2].split(", "), 1)
-        example = close[0] if close else _EXAMPLES[setting.name]
+        example = close[0] if close else setting.example
         text = str(int(example)) if isinstance(example, bool) else example
         is_keyword = origin == "configure()"
         raise SettingsError(
