@@ -98,7 +98,7 @@ def _chosen(
     chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
     facts: list[BundledFile] = []  # what is known of a Numba, by which its kernels are found without it
-    for key in sorted({file.key for file in session.settled().files(ENTRY)}):
+    for key in sorted({file.key for file in session.local.files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
             entry = entry_format.decode_entry(data, key)
@@ -226,7 +226,7 @@ def push(session: Session, to: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer.
     """
-    tier = _tier(session, to, writes=True)[1]
+    tier = _tier(session, to, writes=True)
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     copied: dict[str, int] = {}
@@ -253,7 +253,7 @@ def pull(session: Session, source: str | None) -> Moved:
     Raises:
         KCacheError: The tier does not answer, or the mode forbids writing.
     """
-    chain, tier = _tier(session, source, writes=False)
+    tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
@@ -261,7 +261,6 @@ def pull(session: Session, source: str | None) -> Moved:
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
     found = {key for key in sorted(keys - present) if tier.get(key) is not None}
-    chain.settle(LISTING_S)
     copied = {key for key in found if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
@@ -272,7 +271,7 @@ def pull(session: Session, source: str | None) -> Moved:
     return Moved(tier.tier.name, len(copied), size_bytes, len(present), len(keys) - len(present) - len(copied))
 
 
-def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, CheckedTier]:
+def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     settings = session.settings
     addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
     if text is not None and writes and addresses[0].readonly is None:
@@ -283,7 +282,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> tuple[Chain, C
     for tier in chain.tiers:
         if tier.takes or not writes:
             tier.is_patient = True
-            return chain, tier
+            return tier
     what = "cannot push" if writes else "cannot pull"
     why = "no writable tier is set" if writes else "no tier is set"
     raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")

@@ -274,12 +274,6 @@ class Lookup:
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 
-    def settled(self) -> DiskStore:
-        """The local store, once all entries found in tiers are stored there."""
-        if self.chain is not None:
-            self.chain.settle()
-        return self.local
-
     # -- compilers ----------------------------------------------------------------------------------
 
     def components(self, request: Request) -> tuple[Component, ...]:
@@ -423,7 +417,7 @@ class Lookup:
                 if tier is not None:
                     source, family = "tier", family_of(candidate.components)
                     variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
-                    tier.keep_variant(family, variant)
+                    self.local.add_variant(family, variant)  # so that the next process need not ask the tier
                 if not is_counted:
                     return Resolution(artifact, key, source)
                 return self._hit(request, key, artifact, source, time.perf_counter() - start, variant)
@@ -515,13 +509,13 @@ class Lookup:
         """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
         self._forget_one(key)
         self.refused.add(key)
-        self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
+        self.local.set_aside(key)
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
         """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
         is_known = self._forget_one(key)
-        return (not self.local.readonly and self.settled().remove(key)) or is_known
+        return (not self.local.readonly and self.local.remove(key)) or is_known
 
     def _forget_one(self, key: str) -> bool:
         with self._lock:

@@ -51,10 +51,7 @@ WAITS = {
     "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "bundles.py thread.join": LISTED,
-    "bundles.py chain.settle": FLUSHED,
-    "engine/__init__.py self.chain.settle": FLUSHED,
     "engine/turns.py session.chain.elected": LEASES,
-    "engine/turns.py session.chain.settle": FLUSHED,
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
@@ -77,7 +74,6 @@ WAITS = {
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
     "tiers/bundle.py found.read_bytes": SLOW_BUNDLE,
-    "tiers/chain.py self._keeping.flush": FLUSHED,
     "tiers/chain.py self._uploads.flush": FLUSHED,
     "tiers/chain.py tier.elected": LEASES,
     "tiers/checked_tier.py self._breaker.asking": SLOW_FOLDER,
@@ -129,8 +125,7 @@ REACHING = {
 }  # fmt: skip
 OF_OWNERS = {
     "join": ("thread", "_thread", "asking"),
-    "settle": ("chain",),
-    "flush": ("_uploads", "_keeping", "each"),
+    "flush": ("_uploads", "each"),
     "run": ("subprocess",),
 }
 """Calls with a common name, and the objects of which they wait."""
