@@ -122,23 +122,6 @@ def rename_in(folder: int, name: str, to_folder: int, to_name: str) -> None:
     os.rename(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder)
 
 
-def link_in(folder: int, name: str, to_folder: int, to_name: str) -> bool:
-    """Rename a file unless another one has the new name; False if this filesystem cannot do that.
-
-    Raises:
-        FileExistsError: Another file has the new name.
-    """
-    try:
-        os.link(name, to_name, src_dir_fd=folder, dst_dir_fd=to_folder, follow_symlinks=False)
-    except FileExistsError:
-        raise
-    except OSError:
-        return False
-    with suppress(OSError):  # both names stay; eviction removes the old one later
-        unlink_in(folder, name)
-    return True
-
-
 def unlink_in(folder: int, name: str) -> None:
     """Remove a file or link."""
     os.unlink(name, dir_fd=folder)

@@ -24,12 +24,12 @@ from numba_kcache.launch import launcher
 from numba_kcache.launch.launcher import Loader
 from numba_kcache.model import Event, EventKind
 from numba_kcache.observe import Statistics
-from numba_kcache.store import Tree, eviction, locks, try_flock
+from numba_kcache.store import Tree, eviction, locks
 from numba_kcache.store.eviction import Limits, begin_pass
 from numba_kcache.warmup import pool
 from tests.support.compiling import EMPTY, ROOT
 from tests.support.house import HOUSE, house
-from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+from tests.support.stores import Events, entry_of, key_of, open_store
 
 HERE = "tests/race/test_waits.py"
 THREADS, BUILD, PASS = (
@@ -68,8 +68,7 @@ WAITS = {
     "store/locks.py file.try_lock": BUILD,
     "store/locks.py try_flock": BUILD,
     "store/locks.py self._mark.__enter__": THREADS,
-    "store/writing.py time.sleep": f"{HERE}::test_change_of_a_manifest_by_another_process",
-    "store/writing.py try_flock": f"{HERE}::test_change_of_a_manifest_by_another_process",
+    "store/writing.py self.locks.turn": f"{HERE}::test_change_of_a_manifest_by_another_process",
     "store/writing.py self.limits.wait": f"{PASS}_of_this_process",
     "tiers/bundle.py os.open": SLOW_BUNDLE,
     "tiers/bundle.py os.pread": SLOW_BUNDLE,
@@ -183,13 +182,6 @@ def holder(state: str, hold: Callable[[], object]) -> Iterator[None]:
         os.close(theirs)
 
 
-def locked(path: Path) -> object:
-    """Lock a file in another process, and return it."""
-    file = path.open("rb")
-    try_flock(file.fileno())
-    return file
-
-
 STATES = ("stopped", "killed", "slow")
 
 
@@ -223,7 +215,7 @@ def test_change_of_a_manifest_by_another_process(tmp_path: Path, state: str) -> 
     events = Events()
     store = open_store(tmp_path, emit=events)
     assert store.add_variant(key_of(1), {"key": key_of(3)})
-    with holder(state, lambda: locked(file_of(store, key_of(1), "manifests"))):
+    with holder(state, lambda: entered(tmp_path, key_of(1))):
         start_s = time.monotonic()
         assert store.add_variant(key_of(1), {"key": key_of(2)})
         assert time.monotonic() - start_s < 3
