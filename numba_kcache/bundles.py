@@ -154,18 +154,18 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
         KCacheError: A directory was configured and cannot be used.
     """
     bundle = open_any(source, session.settings)
-    require_directory(session, f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
-    if not trust_of(session.settings).demands:
-        session.local.tree.takes_unsigned = True
     try:
         for each in bundle.manifests:
             _variants(bundle, each)  # checked only; read again below, since all at once take too much memory
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
+        require_directory(session, f"import the bundle {bundle.name}")
         session.local.require_room(sum(each.size_bytes for each in new))
     except (ValueError, OSError, MemoryError) as error:
         why = getattr(error, "strerror", None) or str(error) or "not enough memory to read it"
         raise BundleError(cannot, why, "nothing was imported") from None
+    if not trust_of(session.settings).demands:
+        session.local.tree.takes_unsigned = True
     for number, each in enumerate(new):
         if not session.local.put_encoded(each.key, bundle.get(ENTRY, each.key) or b""):
             raise BundleError(

@@ -38,19 +38,11 @@ from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
 from ..store import CLOEXEC, DIRECTORY, FOLDER, READ, make_folder_in, open_below
 from ..store.entry import MAX_FILE_BYTES
-from .bundle import (
-    CHUNK_BYTES,
-    PREFIX,
-    Assembled,
-    Bundle,
-    BundledFile,
-    BundleReport,
-    bundle_in,
-    check_time,
-    publish_in,
-    sizes_of,
-)
+from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, bundle_in, publish_in, sizes_of
 from .trust import Trust
+
+UNPACK_S = 2.5
+"""Seconds that a look-up may spend to check and unpack an image; calls that open one on purpose have no limit."""
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
 OPERATOR_LABELS = "cache.triton.image"
@@ -85,7 +77,12 @@ def open_layout(place: LayoutPlace, trusted: Trust, wait_s: float = math.inf) ->
     Raises:
         BundleError: It is refused, or there is none.
     """
-    return bundle_in(str(place), lambda: _unpacked(place, time.monotonic() + wait_s), trusted, wait_s)
+    return bundle_in(str(place), lambda: _unpacked(place, time.monotonic() + wait_s), trusted)
+
+
+def _check_time(end_s: float) -> None:
+    if time.monotonic() > end_s:
+        raise TimeoutError(f"unpacking it takes more than {UNPACK_S:g} s, too long for a launch: import it")
 
 
 def _unpacked(place: LayoutPlace, end_s: float) -> int:
@@ -121,7 +118,7 @@ def _copy_bundle(archive: Any, left_bytes: int, copy: IO[bytes], end_s: float) -
 
     def take(size_bytes: int) -> bytes:
         nonlocal left_bytes
-        check_time(end_s)
+        _check_time(end_s)
         left_bytes -= size_bytes
         if left_bytes < 0:
             raise ValueError("its layer unpacks to too many bytes")
@@ -203,7 +200,7 @@ def _blob(root: int, descriptor: dict[str, Any], limit_bytes: int, end_s: float)
             raise ValueError(f"a blob in it has {there} bytes, but {size_bytes} were written")
         found = sha256()
         while chunk := file.read(CHUNK_BYTES):
-            check_time(end_s)
+            _check_time(end_s)
             found.update(chunk)
         if found.hexdigest() != digest[7:]:
             raise ValueError(f"the blob {digest} in it was damaged")

@@ -44,7 +44,8 @@ NO_NAMES = f"{FAULTS}::test_name_servers_that_do_not_answer_cost_one_timeout"
 LISTED = "tests/unit/test_object_tier.py::test_service_that_lists_without_end_is_given_up"
 SLOW_SERVICE = "tests/integration/test_object_store.py::test_black_hole_costs_its_timeout"
 SLOW_FOLDER = "tests/unit/test_tier_breaker.py::test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds"
-SLOW_BUNDLE = "tests/unit/test_image.py::test_bundle_that_takes_long_to_read_is_refused_at_a_look_up"
+SLOW_BUNDLE = "tests/unit/test_bundle.py::test_open_bundle_reads_its_head_alone"
+SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_refused_at_a_look_up"
 WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.py"
 
 WAITS = {
@@ -81,9 +82,9 @@ WAITS = {
     "tiers/directory.py self._tree.walk": SLOW_FOLDER,
     "tiers/directory.py tree.read": SLOW_FOLDER,
     "tiers/directory.py write": SLOW_FOLDER,
-    "tiers/image.py os.open": SLOW_BUNDLE,
-    "tiers/image.py file.read": SLOW_BUNDLE,
-    "tiers/image.py archive.read": SLOW_BUNDLE,
+    "tiers/image.py os.open": SLOW_IMAGE,
+    "tiers/image.py file.read": SLOW_IMAGE,
+    "tiers/image.py archive.read": SLOW_IMAGE,
     "tiers/lease.py self._pause": f"{LEASES}::test_lying_server_costs_a_process_five_seconds_in_its_life",
     "tiers/lease.py ended.wait": f"{FLEET}::test_builder_that_ends_is_succeeded_by_exactly_one",
     "tiers/object_store.py obstore.get": SLOW_SERVICE,

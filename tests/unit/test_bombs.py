@@ -104,8 +104,8 @@ def test_entry_is_shown_within_256_mib_more_than_its_size(tmp_path: Path, bomb: 
 
 def bundle_of(path: Path, index: bytes, files: bytes) -> Path:
     """A bundle with any index and files, under a digest that fits."""
-    body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(files)) + index + files
-    path.write_bytes(body + xxh3_128(body).digest())
+    head = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(files)) + index
+    path.write_bytes(head + xxh3_128(head).digest() + files)
     return path
 
 

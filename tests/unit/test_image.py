@@ -22,6 +22,7 @@ from numba_kcache import BundleError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.model import Target
 from numba_kcache.tiers import bundle as form
+from numba_kcache.tiers import image
 from numba_kcache.tiers.opening import open_any
 from tests.support.compiling import EMPTY
 from tests.support.keying import MadeUpToolchain
@@ -411,14 +412,14 @@ def test_bundle_of_another_size_than_it_states_is_refused_at_its_first_bytes(
     assert sum(taken) <= 2 * (512 + (1 << 20))
 
 
-@pytest.mark.parametrize("which", ["bundle", "image"])
-def test_bundle_that_takes_long_to_read_is_refused_at_a_look_up(tmp_path: Path, which: str) -> None:
+def test_image_that_takes_long_to_unpack_is_refused_at_a_look_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says what to do; a call that opens it on purpose takes its time."""
-    data, settings = small_bundle(tmp_path), open_cache(tmp_path / "c").session.settings
-    (tmp_path / "b.kcache").write_bytes(data)
-    source = str(tmp_path / "b.kcache") if which == "bundle" else f"oci:{forged(tmp_path, data)}"
-    with pytest.raises(BundleError, match=r"takes more than 2.5 s, too long for a launch: import it"):
-        open_any(source, settings, -1.0)
+    monkeypatch.setattr(image, "UNPACK_S", -1.0)
+    source, settings = f"oci:{forged(tmp_path, small_bundle(tmp_path))}", open_cache(tmp_path / "c").session.settings
+    with pytest.raises(BundleError, match=r"takes more than -1 s, too long for a launch: import it"):
+        open_any(source, settings, is_awaited=True)
 
     assert open_any(source, settings).report.entries == 1
 
