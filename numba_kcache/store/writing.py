@@ -38,7 +38,7 @@ from .encoding import encode_manifest, merge
 from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, Variant
 from .eviction import QUARANTINED, Limits, named, sum_of
 from .folders import LOCKS, QUARANTINE, Folder, file_mode, local_directory, made, unlink, unwritable, words_of
-from .locks import KeyLocks
+from .locks import KeyLocks, Turn
 
 if TYPE_CHECKING:  # disk imports this module
     from .disk import Decode, DiskStore
@@ -117,6 +117,7 @@ class Writer:
 
     def _add(self, family: str, variants: Sequence[Variant], most: int) -> None:
         store = self._store
+        turn: Turn[object]
         with self.locks.turn(family, lambda: None, MANIFEST_WAIT_S) as turn:
             tell_wait(store.emit, "another process that changes the same manifest", turn.waited_s)
             before = store.get_manifest(family)
