@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
-from ..model.tier_address import LAYOUT_MARK, OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
+from ..model.tier_address import OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
 from ..settings import Settings
 from .trust import trust_of
 
@@ -107,15 +107,9 @@ def _resource(name: str) -> Any:
 
 
 def find_layout(source: Any) -> LayoutPlace | None:
-    """Recognise an image layout by the prefix `oci:`, or by the layout at the path; None for anything else."""
+    """The image layout that a path with the prefix `oci:` names; None for anything else."""
     if isinstance(source, str) and source.startswith(OCI_PREFIX):
         return parse_layout(_absolute(source.removeprefix(OCI_PREFIX)))
-    if not isinstance(source, (str, os.PathLike)):
-        return None
-    path = _absolute(source)
-    for place in (LayoutPlace(path, None), parse_layout(path)):
-        if os.path.isfile(os.path.join(place.directory, LAYOUT_MARK)):
-            return place
     return None
 
 
