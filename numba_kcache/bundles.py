@@ -12,7 +12,6 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 from __future__ import annotations
 
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +24,6 @@ from .kernel import require_directory
 from .keys import Component, sha256
 from .model import NO_TARGET, NamedTuple, Target, read_arch
 from .model.json_values import read_json
-from .model.tier_address import OCI_PREFIX
 from .settings import read_settings
 from .store import entry as entry_format
 from .store.encoding import check_payloads, encode_manifest
@@ -35,9 +33,6 @@ from .tiers.chain import Chain
 from .tiers.checked_tier import CheckedTier
 from .tiers.opening import find_layout, open_any, open_tiers
 from .tiers.trust import trust_of
-
-LISTING_S = 120.0
-"""Longest time that a tier may take to list its files, in seconds."""
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
@@ -59,7 +54,7 @@ def export_bundle(
         BundleError: It would be empty, or cannot be written.
         OptionError: `sign` is True and no key is set.
     """
-    layout = find_layout(path) if isinstance(path, str) and path.startswith(OCI_PREFIX) else None
+    layout = find_layout(path)
     path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
     signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
@@ -289,24 +284,10 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
-    found: set[str] = set()
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            found.update(filter(entry_format.is_key, tier.tier.keys(kind)))
-        except FileNotFoundError:
-            pass  # a directory that does not exist yet: the first put makes it
-        except BaseException as error:  # anything, of any client: a part of a listing must not be taken for all of it
-            failed.append(error)
-
-    # in a thread: a client whose server sends empty pages without end never returns, and ignores an interrupt
-    thread = threading.Thread(target=work, name="numba_kcache-listing", daemon=True)
-    thread.start()
-    thread.join(LISTING_S)
-    if thread.is_alive():
-        failed.append(TimeoutError(f"it had not listed all its files after {LISTING_S:g} s"))
-    if failed:
+    try:
+        return set(filter(entry_format.is_key, tier.tier.keys(kind)))
+    except FileNotFoundError:
+        return set()  # a directory that does not exist yet: the first put makes it
+    except Exception as error:  # of any client
         cannot, hint = f"cannot {what} {tier.tier.name}", "`numba-kcache doctor` tests the tiers"
-        raise KCacheError(cannot, why_of(failed[0]), hint)
-    return found
+        raise KCacheError(cannot, why_of(error), hint) from None

@@ -154,15 +154,6 @@ def make_folder_in(parent: int | None, name: str, mode: int) -> None:
         os.chmod(name, made & 0o7777 | 0o700, dir_fd=parent)
 
 
-def above_streams(fd: int) -> int:
-    """Duplicate a descriptor to a number above those of the standard streams."""
-    import fcntl
-
-    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return higher
-
-
 _MAX_LINKS = 40
 
 
@@ -383,8 +374,6 @@ class Tree:
                 finally:
                     os.close(above)
         try:
-            if at < 3:  # the program closed its standard streams, whose numbers C libraries still write to
-                at = above_streams(at)
             status = os.fstat(at)
             if not self.is_private:
                 self.require_trusted(status, name or self.names[-1])

@@ -51,7 +51,6 @@ WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.
 WAITS = {
     "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
-    "bundles.py thread.join": LISTED,
     "engine/turns.py session.chain.elected": LEASES,
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
@@ -124,7 +123,7 @@ REACHING = {
     "self._tree.base", "file.read", "archive.read", "found.read_bytes",
 }  # fmt: skip
 OF_OWNERS = {
-    "join": ("thread", "_thread", "asking"),
+    "join": ("thread", "asking"),
     "flush": ("_uploads", "each"),
     "run": ("subprocess",),
 }
