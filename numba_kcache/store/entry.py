@@ -161,7 +161,7 @@ def require_key(key: str) -> str:
     Raises:
         ValueError: The key is not 64 lower-case hexadecimal digits.
     """
-    if len(key) != 64 or key.strip("0123456789abcdef"):
+    if not is_key(key):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
 

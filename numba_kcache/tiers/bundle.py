@@ -78,17 +78,18 @@ class Bundle:
 
     Args:
         name: Its name in messages.
-        read: Returns `size` bytes from an offset, or fewer at the end.
-        size_bytes: Size of the file.
+        open_file: Opens the file.
         trusted: The keys of which one must have signed it, if it demands a signature.
 
     Raises:
         BundleError: It is refused.
     """
 
-    def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: Trust) -> None:
-        self.name, self._read = name, read
+    def __init__(self, name: str, open_file: Callable[[], OpenFile | HeldBytes], trusted: Trust) -> None:
+        self.name = name
         try:
+            self._file = open_file()
+            read, size_bytes = self._file.read, self._file.size_bytes
             index_bytes, files_bytes = sizes_of(read(0, PREFIX.size), size_bytes)
             at = size_bytes - files_bytes
             head, digest = read(0, at - DIGEST_BYTES), read(at - DIGEST_BYTES, DIGEST_BYTES)
@@ -100,7 +101,7 @@ class Bundle:
             signed_by = signature[:8].hex()
             if trusted.demands:
                 signed_by = trusted.check(signature, _statement_of(index, files_bytes, targets))
-        except (ValueError, OSError, MemoryError) as error:
+        except (ValueError, OSError, EOFError, MemoryError) as error:
             raise refused(name, error) from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}  # offset and row of each file
@@ -114,7 +115,7 @@ class Bundle:
         at, file = self._at.get((kind, key), (0, None))
         if file is None:
             return None
-        data = self._read(at, file.size_bytes)
+        data = self._file.read(at, file.size_bytes)
         if len(data) != file.size_bytes or sha256(data).hexdigest() != file.sha256:
             raise DamagedEntry(f"{key} in {self.name} was damaged or changed")
         return data
@@ -154,6 +155,17 @@ class BundleTier(Tier):
         if isinstance(self._bundle, KCacheError):
             raise self._bundle.with_traceback(None)  # otherwise each miss would add its frames to those before
         return self._bundle
+
+
+class HeldBytes:
+    """The bytes of a file that has no descriptor, read as those of an `OpenFile`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size_bytes = data, len(data)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Read `size` bytes from an offset, or fewer at the end."""
+        return self._data[at : at + size]
 
 
 class OpenFile:
@@ -198,20 +210,7 @@ def open_bundle(path: str, trusted: Trust) -> Bundle:
     Raises:
         BundleError: It is refused.
     """
-    return bundle_in(path, lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK), trusted)
-
-
-def bundle_in(name: str, open_file: Callable[[], int], trusted: Trust) -> Bundle:
-    """The bundle in the file that a function opens.
-
-    Raises:
-        BundleError: It is refused.
-    """
-    try:
-        file = OpenFile(open_file)
-    except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise refused(name, error) from None
-    return Bundle(name, file.read, file.size_bytes, trusted)
+    return Bundle(path, lambda: OpenFile(lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK)), trusted)
 
 
 def open_traversable(name: str, find: Callable[[], Any], trusted: Trust) -> Bundle:
@@ -222,12 +221,10 @@ def open_traversable(name: str, find: Callable[[], Any], trusted: Trust) -> Bund
     """
     try:
         found = find()
-        data = b"" if isinstance(found, os.PathLike) else found.read_bytes()  # for example from a zip file
+        held = None if isinstance(found, os.PathLike) else HeldBytes(found.read_bytes())  # for example from a zip file
     except Exception as error:  # a package is imported: its own code may raise anything
         raise refused(name, error) from None
-    if isinstance(found, os.PathLike):
-        return open_bundle(os.fspath(found), trusted)
-    return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted)
+    return open_bundle(os.fspath(found), trusted) if held is None else Bundle(name, lambda: held, trusted)
 
 
 def refused(name: str, error: BaseException) -> BundleError:

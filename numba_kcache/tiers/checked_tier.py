@@ -229,7 +229,7 @@ class CheckedTier:
         if self._elections is None:
             counts = lambda: (self._counts["hits"], self._counts["errors"])  # noqa: E731
             tell = lambda work: self._asked(work, is_awaited=False)  # noqa: E731
-            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)  # type: ignore[arg-type]
+            self._elections = Elections(self.tier, self._timed, tell, self._uploads.add, counts)
         hits = self._counts["hits"]
         with self._elections.elected(key, waits=waits) as election:
             yield election

@@ -35,7 +35,7 @@ from ..model.json_values import fits, read_json
 from ..model.tier_address import BUNDLE_SUFFIX, LAYOUT_MARK, LayoutPlace
 from ..store import CLOEXEC, DIRECTORY, FOLDER, READ, make_folder_in, open_below
 from ..store.entry import MAX_FILE_BYTES
-from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, bundle_in, publish_in, sizes_of
+from .bundle import CHUNK_BYTES, PREFIX, Assembled, Bundle, BundledFile, BundleReport, OpenFile, publish_in, sizes_of
 from .trust import Trust
 
 UNPACK_S = 2.5
@@ -71,7 +71,8 @@ def open_layout(place: LayoutPlace, trusted: Trust, wait_s: float = math.inf) ->
     Raises:
         BundleError: It is refused, or there is none.
     """
-    return bundle_in(str(place), lambda: _unpacked(place, time.monotonic() + wait_s), trusted)
+    end_s = time.monotonic() + wait_s
+    return Bundle(str(place), lambda: OpenFile(lambda: _unpacked(place, end_s)), trusted)
 
 
 def _check_time(end_s: float) -> None:
