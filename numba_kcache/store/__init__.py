@@ -127,6 +127,13 @@ def unlink_in(folder: int, name: str) -> None:
     os.unlink(name, dir_fd=folder)
 
 
+def remove_folder_in(folder: int, name: str) -> None:
+    """Remove a folder with all that is in it."""
+    import shutil
+
+    shutil.rmtree(name, dir_fd=folder)
+
+
 def touch_in(folder: int, name: str) -> None:
     """Set the time of a file to now."""
     os.utime(name, dir_fd=folder, follow_symlinks=False)

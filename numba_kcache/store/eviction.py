@@ -43,6 +43,7 @@ from . import (
     Tree,
     open_in,
     reached,
+    remove_folder_in,
     rename_in,
     renewed_in_children,
     stat_in,
@@ -297,8 +298,6 @@ def remove_headers(tree: Tree) -> int:
 
     A folder loses its name first: under that, no process may find a part of the headers.
     """
-    import shutil
-
     size_bytes = 0
     with suppress(OSError):
         root = tree.open_root()
@@ -312,7 +311,7 @@ def remove_headers(tree: Tree) -> int:
                 with suppress(OSError):
                     if stat.S_ISDIR(stat_in(above, name).st_mode):
                         rename_in(above, name, above, doomed)
-                    shutil.rmtree(doomed, dir_fd=above)
+                    remove_folder_in(above, doomed)
                     size_bytes += held_bytes
         finally:
             os.close(above)

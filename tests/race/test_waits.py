@@ -49,7 +49,7 @@ SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_
 WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.py"
 
 WAITS = {
-    "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
+    "adapters/host_files.py try_flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "engine/turns.py session.chain.elected": LEASES,
     "engine/turns.py session.local.building": BUILD,
