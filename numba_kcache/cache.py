@@ -94,7 +94,10 @@ class KernelCache(GetOr):
 
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
-        removed = self.session.settled().clear()
+        from .observe.progress import shown_count
+
+        with shown_count("removing", "removed", self.session.settings.progress) as tell:
+            removed = self.session.local.clear(tell)
         self.session.forget()
         return removed.entries
 
@@ -108,7 +111,7 @@ class KernelCache(GetOr):
         Raises:
             ValueError: A key is not 64 hexadecimal digits.
         """
-        removed = sum(bool(self.session.settled().remove(key)) for key in keys)
+        removed = sum(bool(self.session.local.remove(key)) for key in keys)
         self.session.forget()
         return removed
 
@@ -134,7 +137,7 @@ class KernelCache(GetOr):
         from .engine.inspection import check_limits
 
         limit = check_limits(max_size_bytes, older_than)
-        return self.session.settled().prune(limit, older_than).entries
+        return self.session.local.prune(limit, older_than).entries
 
     def entries(self) -> list[EntryInfo]:
         """List every entry that passes verification: key, kernels, target, size, compile time, last use, hits.
@@ -143,7 +146,7 @@ class KernelCache(GetOr):
         """
         from .observe.detail import EntryList
 
-        return EntryList(self.session.settled().entries())
+        return EntryList(self.session.local.entries())
 
     @shortening
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
@@ -158,7 +161,7 @@ class KernelCache(GetOr):
         """
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
-        return self.session.settled().listing(by, limit, self.history().hits)
+        return self.session.local.listing(by, limit, self.history().hits)
 
     @shortening
     def entry(self, key: str) -> EntryDetail:

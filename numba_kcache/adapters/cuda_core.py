@@ -133,7 +133,7 @@ class Programs:
             session.remove(key)
 
     def _keys(self) -> list[str]:
-        entries = self._session().settled().listing("age", None, {})
+        entries = self._session().local.listing("age", None, {})
         return [each.key for each in entries if each.kernels and each.kernels[0].startswith(_LABEL) and _is_ours(each)]
 
     def _session(self) -> Session:

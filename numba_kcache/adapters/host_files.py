@@ -19,7 +19,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
-from ..store import CLOEXEC, NOFOLLOW
+from ..store import CLOEXEC, NOFOLLOW, try_flock
 from ..store.folders import local_directory
 
 LEFT_LIMIT = 16
@@ -167,13 +167,10 @@ def _make_folders() -> _Folders:
 
 
 def _try_lock(lock: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        try_flock(lock)
+        return True
+    return False
 
 
 def _reap_all(copies: str) -> None:

@@ -206,7 +206,7 @@ def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     which = arguments.which
     found = keys_named(cache.session, which)
     if not found and not which.strip("0123456789abcdef"):
-        found = sorted({file.key for file in cache.session.settled().find(which)} if which else ())
+        found = sorted({file.key for file in cache.session.local.find(which)} if which else ())
         if len(found) > 1:
             why = f"{len(found)} keys in {cache.directory or 'memory'} begin with it"
             raise EntryError(f"cannot remove {which!r}", why, "give more of its digits")
