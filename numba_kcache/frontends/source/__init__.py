@@ -113,7 +113,7 @@ def source_request(
         headers=headers,
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
-        name=source.qualname,
+        name=definition.own_name,
         changed=depends.change if depends else str,
         prepare=functools.partial(_prepare, wanted),
     )
@@ -473,6 +473,7 @@ class SourceDefinition(Definition):
     Attributes:
         compile_options: The compile options.
         entry_name: The entry that the user requested (`name=`); None to find it.
+        own_name: Its name in its file: the function's, or for a text that of its first kernel; "" if unknown.
         link, depends: As the user gave them.
         signature: C++ types of the parameters, as the user gave them; None to use those the compiler reports.
         strict: Refuse rather than run uncached.
@@ -498,17 +499,20 @@ class SourceDefinition(Definition):
                 check_text(value, f"{name}={value!r}")
         self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.entry_name = self.entry_name and str.__str__(self.entry_name)  # an exact str, as keys take it
-        if isinstance(thing, str) and module is None:  # inline, for the time of a warm start
+        self.own_name = source.qualname
+        if isinstance(thing, str):  # inline, for the time of a warm start
             own = self.entry_name or ""
             mark = ".entry" if self.kind == "ptx" else "__global__"
             _before, _mark, declared = ("", "", "") if own else thing.partition(mark)
-            if declared and mark not in declared:
+            if declared and (module is not None or mark not in declared):
                 head, _parenthesis, rest = declared.partition("(")
                 if head.endswith("__launch_bounds__"):
                     head = rest.partition(")")[2].partition("(")[0]
                 own = head.split()[-1:][0] if head.split() else ""
             if own and own.isprintable():
-                self.label = f"{source.label.rpartition(':')[0]}.{own}"
+                self.own_name = f"<text>.{own}"
+                if module is None:
+                    self.label = f"{source.label.rpartition(':')[0]}.{own}"
         self.strict = bool(options.get("strict"))
         self.link: tuple[Any, ...] = ()
         self.depends: tuple[Any, ...] = ()
