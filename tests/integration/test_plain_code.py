@@ -256,6 +256,17 @@ def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("header", ["cuda/std/complex", "cuda/std/atomic", "cuda_fp16.h", "cooperative_groups.h"])
+def test_module_with_headers_of_the_toolkit_is_compiled_once(header: str, spy: Spy, tmp_path: Path) -> None:
+    """Variables of these headers are none of the user's, whose types are asked for."""
+    source = f"#include <{header}>\n__constant__ int n;\n" + 'extern "C" __global__ void k(int *x) { *x = n; }'
+    made = module_of(Program(source), tmp_path, {})
+
+    assert [each.name for each in made.variables] == ["n"]
+    assert (spy.compiles, spy.front_ends) == (1, 0)
+
+
+@pytest.mark.slow
 def test_single_kernel_of_many_is_the_code_of_all(spy: Spy) -> None:
     """One kernel is requested, and the cubin has all kernels of the source, as with NVRTC alone."""
     program = PROGRAMS["scalars in C"]
