@@ -164,8 +164,9 @@ def test_code_is_what_the_compilers_make_of_the_source(
         expected = link([(made_input(outputs[0], expected))], "sm_90", linking)[0]
     assert made.cubin == expected
     assert [made.ptx] == [each.rstrip(b"\0") for each in ptx] or way == "lto"
-    assert spy.compiles == (2 if name == "private types" and way != "c++03" else 1)
-    assert bool(spy.front_ends) == (name in NOT_SHOWN and way != "c++03")
+    if way != "c++03":  # which has no decltype: what is asked by it is left out
+        assert spy.compiles == (2 if name == "private types" else 1)
+        assert bool(spy.front_ends) == (name in NOT_SHOWN)
 
 
 def made_input(output: str, code: bytes) -> Any:
@@ -188,8 +189,8 @@ def test_ltoir_of_a_lazy_module_is_what_the_compiler_makes(name: str, spy: Spy, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), [case for case in cases() if case[1] in ("default", *STANDARDS)])
 def test_types_are_told_in_the_compile(name: str, way: str, made_by: Callable[[str, str], Made]) -> None:
-    """One compile gives the types of every kernel and variable; in C++03, without decltype, those that the text or the
-    symbol shows."""
+    """One compile gives the types of every kernel and variable; in C++03, without decltype, those that the symbol
+    shows."""
     program = PROGRAMS[name]
 
     made = made_by(name, way).artifact
