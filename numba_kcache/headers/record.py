@@ -25,7 +25,7 @@ from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import FileStat, digest, is_settled, is_settled_without, stat_of
-from .observer import Event, observed, own_files, unobservable
+from .observer import Event, observed, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located, placing
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
@@ -147,7 +147,7 @@ class Recording:
         place_of = placing(roots.folders, roots.working)
         for kind, name, error, writer, (*stat, mode), data in self.seen:
             path = os.fsdecode(name)
-            if path in (".", working) or path in own_files:
+            if path in (".", working):
                 continue
             if path.endswith(_NVRTCS_OWN) and os.path.basename(path) in _NVRTCS_OWN:
                 if os.path.dirname(path) not in ("", working):

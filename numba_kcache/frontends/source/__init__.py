@@ -42,7 +42,6 @@ from .. import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 if TYPE_CHECKING:
     from ...headers.roots import HeaderSearch
     from ...toolchain import Toolchain
-    from .flags import RawFlags
     from .inputs import Depends
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
@@ -100,14 +99,14 @@ def source_request(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
-    made = _components(definition, code or text, target, ptx_target, link, given, depends, asks_files=bool(headers))
+    made = _components(definition, code or text, target, ptx_target, link, depends, asks_files=bool(headers))
     return Request(
         label=definition.label,
         target=target,
         components=made,
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (LINKER if is_linked else ()),
         distributions=DISTRIBUTIONS,
-        build=functools.partial(_build, wanted, has_source and not is_alone, given),
+        build=functools.partial(_build, wanted, has_source and not is_alone),
         uncacheable=uncacheable,
         strict=definition.strict,
         headers=headers,
@@ -133,7 +132,6 @@ def _components(
     target: Target,
     ptx_target: Target | None,
     link: Sequence[LinkInput],
-    given: RawFlags | None,
     depends: Depends | None,
     *,
     asks_files: bool,
@@ -153,7 +151,7 @@ def _components(
         entry |= {"guess": source.guess} if source.guess else {}  # the guess is in NVRTC's name for the source
     if source.origin.is_whole_file and kind == "cuda" and not source.origin.path.endswith(".cu"):
         entry["suffix"] = os.path.splitext(source.origin.path)[1]  # it is in NVRTC's name for the source, too
-    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
+    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
     values["source"] = text
@@ -163,8 +161,6 @@ def _components(
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
-    if given and given.files:
-        values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
     if options.lineinfo or options.debug or not LINE_FLAGS.isdisjoint(options.flags):
         from .surroundings import line_inputs
 
@@ -175,7 +171,7 @@ def _components(
     return components(values)
 
 
-def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
+def _changed_options(options: CompileOptions) -> dict[str, Plain]:
     """Options that differ from their defaults, so that an option added by a later version keeps older keys."""
     if options[:-1] == _DEFAULT[:-1]:  # all but the folder
         return {}
@@ -189,10 +185,7 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
         in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
         chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
-        flags = list(options.flags)
-        for index, path, _content in given.files if given else ():
-            flags[index] = flags[index].removesuffix(path)  # keyed by content, since a checkout may move
-        chosen["flags"] = [*flags]
+        chosen["flags"] = [*options.flags]
     return chosen
 
 
@@ -206,13 +199,7 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(request: SourceRequest, has_headers: bool, given: RawFlags | None, toolchain: Toolchain) -> Artifact:
-    if given and given.files:
-        from .flags import with_files
-
-        with with_files(request.options.flags, given.files) as flags:
-            request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_headers, None, toolchain)
+def _build(request: SourceRequest, has_headers: bool, toolchain: Toolchain) -> Artifact:
     folders = toolchain.include_dirs() if has_headers else ()  # finding the folders may take longer than the compile
     if request.module is None:
         from .build import build_source as build
