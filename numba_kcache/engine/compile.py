@@ -34,8 +34,8 @@ EXPLAINED_LIMIT = 4096
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
-    loaded.load_compilers(request.libraries)
-    cache.forget_compilers()
+    if loaded.load_compilers(request.libraries):
+        cache.forget_compilers()
     return cache.components(request)
 
 

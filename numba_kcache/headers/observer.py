@@ -27,9 +27,6 @@ Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
 """Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
 read."""
 
-own_files = set[str]()
-"""Private copies that this package has handed to NVRTC by a flag: their content is in the key."""
-
 _MOST_KEPT = 64 << 20
 """Bytes of headers above which those of older marks are forgotten."""
 
@@ -137,7 +134,7 @@ def compile_alone(
     files = (getattr(sys.modules.get(each.replace("-", "_")), "__file__", None) for each in distributions)
     folders = tuple(os.path.dirname(file) + "/" for file in files if file)
     paths = (os.fsdecode(each[1]) for each in events if each[0] != "l")
-    asked = [path for path in paths if path not in own_files and not path.startswith(folders)]
+    asked = [path for path in paths if not path.startswith(folders)]
     return artifact, f"it asks for {asked[0]} in a form that is not known" if asked else why if why == _TWO else ""
 
 

@@ -21,6 +21,7 @@ Source      flock(2): a forked child inherits a lock, so it closes the lock file
 
 from __future__ import annotations
 
+import _thread
 import errno
 import math
 import os
@@ -129,7 +130,7 @@ class LockFile:
         self._ended = threading.Event()
         work = (self.folder, self.name, self._identity, self._ended)
         with suppress(RuntimeError):  # no more threads can be started: another process may build the key a second time
-            threading.Thread(target=_beat, args=work, name="numba_kcache-beat", daemon=True).start()
+            _thread.start_new_thread(_beat, work)  # `Thread.start` would wait until the thread runs
 
     def close(self, *, unlocks: bool = True) -> None:
         """Unlock and close the file; in a forked child, whose parent has the lock, without unlocking."""

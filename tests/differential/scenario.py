@@ -238,8 +238,6 @@ class Run:
         # Beside an absolute name nothing can be compiled to find out, and a raw string hides what is a directive.
         texts = [text if has_absolute and 'R"' in text else re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in texts]
         words = ("__DATE__", "__TIME__", "may not be cached")
-        if "options-file" in str(call["options"]):  # of a flag that no one has to understand
-            return True
         return any(word in text for word in words for text in [*texts, json.dumps(call["patches"])])
 
     def _state(self, call: dict[str, Any]) -> str:
