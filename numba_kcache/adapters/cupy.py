@@ -161,7 +161,7 @@ class Backend:
             if found is not None:
                 from ..headers import observer
 
-                why = observer.unobservable(session.toolchain, is_probed=True)
+                why = observer.unobservable()
                 if why:
                     found.finish()
                     return self._left(session, name, label, f"this NVRTC cannot be observed: {why}")
