@@ -45,10 +45,9 @@ LISTED = "tests/unit/test_object_tier.py::test_service_that_lists_without_end_is
 SLOW_SERVICE = "tests/integration/test_object_store.py::test_black_hole_costs_its_timeout"
 SLOW_FOLDER = "tests/unit/test_tier_breaker.py::test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds"
 SLOW_BUNDLE = "tests/unit/test_image.py::test_bundle_that_takes_long_to_read_is_refused_at_a_look_up"
-WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.py"
+WORKERS = "tests/unit/test_warm_up.py"
 
 WAITS = {
-    "adapters/host_files.py fcntl.flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "bundles.py thread.join": LISTED,
     "bundles.py chain.settle": FLUSHED,
