@@ -126,8 +126,13 @@ def _copied(files: Mapping[str, bytes]) -> dict[str, str]:
 @functools.cache
 def _copies(process: int) -> str:
     folder = tempfile.mkdtemp(prefix="numba_kcache-triton-")
-    atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
+    atexit.register(_remove, process, folder)
     return folder
+
+
+def _remove(process: int, folder: str) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_host_code(name: str, data: bytes) -> bool:
