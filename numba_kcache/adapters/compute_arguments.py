@@ -120,10 +120,7 @@ def dtype_form(dtype: Any) -> Plain:
     """The form of a NumPy dtype, with the layout of its fields."""
     if dtype.hasobject:
         raise Unkeyed("an array holds Python objects")
-    names = dtype.names or ()
-    fields: list[Plain] = [[name, dtype.fields[name][1], dtype_form(dtype.fields[name][0])] for name in names]
-    inner: Plain = [dtype_form(dtype.subdtype[0]), list(dtype.subdtype[1])] if dtype.subdtype else None
-    return [dtype.str, dtype.name, dtype.itemsize, dtype.alignment, fields, inner]
+    return [repr(dtype), dtype.itemsize, dtype.alignment]
 
 
 def type_form(descriptor: Any) -> Plain:
