@@ -54,6 +54,9 @@ def export_bundle(
         BundleError: It would be empty, or cannot be written.
         OptionError: `sign` is True and no key is set.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        what = f"cannot write the bundle {path!r:.80}"
+        raise OptionError(what, "it is not a path", 'write export_bundle("kernels.kcache", kernels)')
     layout = find_layout(path)
     path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
     signing_key = session.settings.signing_key if sign is not False else None

@@ -88,10 +88,12 @@ class KernelCache(GetOr):
 
         return info_of(self.session, scope)
 
+    @shortening
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""
         print(self.info(scope))
 
+    @shortening
     def clear(self) -> int:
         """Remove every entry and return their number. Kernels are looked up again; running launches go on."""
         from .observe.progress import shown_count
@@ -139,6 +141,7 @@ class KernelCache(GetOr):
         limit = check_limits(max_size_bytes, older_than)
         return self.session.local.prune(limit, older_than).entries
 
+    @shortening
     def entries(self) -> list[EntryInfo]:
         """List every entry that passes verification: key, kernels, target, size, compile time, last use, hits.
 
@@ -195,6 +198,7 @@ class KernelCache(GetOr):
 
         return history_of(self.session.lifetime())
 
+    @shortening
     def verify(self) -> list[Problem]:
         """Read all files, quarantine those damaged or contradicting their header, and list key and reason of each."""
         from .engine.inspection import verify
@@ -361,6 +365,7 @@ class _ProcessCache(KernelCache):
     def __reduce__(self) -> Any:
         return "process_cache"
 
+    @shortening
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; returns the function that ends it.
 

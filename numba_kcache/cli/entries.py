@@ -150,9 +150,8 @@ def _kernel(text: str) -> Any:
     kernels: dict[str, Any] = {}
     with suppress(AttributeError):
         return reduce(getattr, name.split("."), found)
-    named = {id(value): name for name, value in vars(found).items()}  # others are in a class, a list, a dict
     with suppress(EntryError):  # there are none
-        kernels = {named.get(id(each), each.__name__.rpartition(".")[2]): each for each in kernels_of(found)}
+        kernels = {each.__name__.rpartition(".")[2]: each for each in kernels_of(found)}
     if name in kernels or (len(kernels) == 1 and not name):
         return kernels[name] if name else next(iter(kernels.values()))
     why = f"{module} has no {name}" if name else f"{module} has {len(kernels)} kernels"

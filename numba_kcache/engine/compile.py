@@ -71,7 +71,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             elif request.headers is None:
                 from ..headers.observer import compile_alone
 
-                artifact, why = compile_alone(make, cache.toolchain, request.distributions)
+                artifact, why = compile_alone(make, request.distributions)
                 headers = HeadersRead(untracked=why)
             elif request.headers.read is not None:
                 artifact, headers = make(), request.headers.read()

@@ -25,7 +25,7 @@ from ..toolchain.nvrtc import collected
 from . import HeadersRead, words
 from .check import same_files, toolkit_now
 from .file_identity import FileStat, digest, is_settled, is_settled_without, stat_of
-from .observer import Event, observed, unobservable
+from .observer import Event, is_seen, observed, unobservable
 from .roots import WORKING, HeaderSearch, Place, Roots, located, placing
 from .transcript import FILE, FOLDER, Toolkit, Transcript, transcript_components, transcript_to_json
 
@@ -62,14 +62,14 @@ def compile_observed(
         search: The texts, and the folders that are searched for files.
         toolchain: The compilers.
     """
-    why = unobservable(toolchain, is_probed=True)
+    why = unobservable()
     since_ns = time.time_ns()
     with observed() as events, collected() as made:
         artifact = build()
     try:
         if why:
             raise Untracked(f"this NVRTC cannot be observed: {why}")
-        if not (search.texts or events):  # its texts are another library's: it called another NVRTC, or kept the code
+        if not events:  # not seen; or another library called another NVRTC, or kept the code
             raise Untracked("what was compiled asked this NVRTC for no file")
         roots, forced = search.roots(toolchain, is_fresh=True), _forced_paths(search)
         texts = [*search.texts, *(each[5] for each in events)] if forced else []
@@ -95,9 +95,11 @@ def compile_observed(
     )
 
 
-def read_elsewhere(events: Iterable[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
+def read_elsewhere(events: Sequence[Event], search: HeaderSearch, toolchain: Toolchain, since_ns: int) -> HeadersRead:
     """Record the headers of a compile that another library made, between `begin_observing` and `end_observing`."""
-    why = unobservable(toolchain, is_probed=True)
+    why = unobservable()
+    if not (events or why or is_seen()):
+        why = "the observer does not see what it reads"
     try:
         recording = Recording(events, search.roots(toolchain), since_ns, time.time_ns())
         if why:

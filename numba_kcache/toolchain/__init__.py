@@ -30,7 +30,11 @@ Identified = tuple[dict[str, str | None], dict[str, str | None]]
 called = set[str]()
 """Libraries that this process has called, or is about to call: `loaded.load_compilers` adds them."""
 
-PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
+PACKAGES = {
+    "numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"),
+    "cuda-core": ("cuda.core", "cuda/core"),
+    "cuda-cccl": ("cuda.cccl", "cuda/cccl"),
+}
 """For distributions whose package has another name: a module that only it has, and its folder beside the metadata."""
 
 _BEGAN_NS = time.time_ns()

@@ -43,10 +43,9 @@ SLOW_SERVICE = "tests/integration/test_object_store.py::test_black_hole_costs_it
 SLOW_FOLDER = "tests/unit/test_tier_breaker.py::test_directory_on_a_slow_filesystem_costs_twenty_kernels_six_seconds"
 SLOW_BUNDLE = "tests/unit/test_bundle.py::test_open_bundle_reads_its_head_alone"
 SLOW_IMAGE = "tests/unit/test_image.py::test_image_that_takes_long_to_unpack_is_refused_at_a_look_up"
-WORKERS, TRITON = "tests/unit/test_warm_up.py", "tests/unit/test_triton_adapter.py"
+WORKERS = "tests/unit/test_warm_up.py"
 
 WAITS = {
-    "adapters/host_files.py try_flock": f"{TRITON}::test_copies_go_when_their_process_has_ended",
     "adapters/turn.py time.sleep": "tests/unit/test_cupy_adapter.py::test_one_of_many_threads_compiles",
     "engine/turns.py session.chain.elected": LEASES,
     "engine/turns.py session.local.building": BUILD,
