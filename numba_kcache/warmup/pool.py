@@ -180,6 +180,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 for event in outcome.events:
                     each.kernel._session().events.emit(event)
                 done(each, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
+    _record_facts([each.kernel for each in wanted if each.types is not None])
     report = WarmUpReport(tuple(results), time.perf_counter() - start, count)
     if errors:
         raise _failure(report, errors)
@@ -292,6 +293,15 @@ def _build_here(wanted: _Wanted, done: Any) -> None:
         done(wanted, "built", time.perf_counter() - begin)
     except Exception as error:  # user code may raise anything, as in a worker
         done(wanted, "failed", time.perf_counter() - begin, error)
+
+
+def _record_facts(kernels: Sequence[Any]) -> None:
+    """Store what processes without Numba have to know of it, for the stores of these kernels."""
+    sessions = {id(session := each._session()): (session, each._definition.kind) for each in kernels}
+    for session, kind in sessions.values():
+        from ..frontends.numba.learning import record
+
+        record(session, (kind,))
 
 
 def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:

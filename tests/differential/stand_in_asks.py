@@ -98,9 +98,9 @@ def _served(call: Call, is_real: bool) -> Answer:
         else:
             kernel = cuda.jit(vars(main)["k"], arch="sm_90", cache=cache, **call["options"])
         kernel[1, 64](Memory(), Memory())
-        found.extend(kernel._resolutions.known().values())
-        return python_asks._without_padding(found[0].artifact.ptx.decode())
+        way = "real" if is_real else "loaded" if "numba" in sys.modules else "light"
+        found.extend((kernel.key(), way))
+        return python_asks._without_padding(*kernel.ptx().values())
 
     answer = cpp_asks.answer(cache, ask)
-    way = "real" if is_real else "loaded" if "numba" in sys.modules else "light"
-    return answer._replace(key=found[0].key if found else "", way=way)
+    return answer._replace(key=found[0], way=found[1]) if found else answer

@@ -32,7 +32,7 @@ class StandInProgram(PythonProgram):
     def _texts(self, neutral: dict[str, object]) -> dict[str, str]:
         texts = super()._texts(neutral)
         plain = "".join(line for line in HEAD.splitlines(keepends=True) if "numba" not in line) + _CUDA
-        more = "from numba import types\n" + HEAD.splitlines(keepends=True)[-1]
+        more = "from numba.core import types\n" + HEAD.splitlines(keepends=True)[-1]
         return {
             path: text.replace(HEAD, plain + (more if "@overload" in text or "@intrinsic" in text else ""))
             for path, text in texts.items()
