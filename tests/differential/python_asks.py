@@ -107,7 +107,7 @@ def _patch(patch: Edit) -> None:
             owner[patch["item"]] = before
 
     else:
-        before = vars(module).get(patch["attr"], _ABSENT)
+        before = getattr(module, patch["attr"], _ABSENT)  # a stand-in has it from Numba
         setattr(module, patch["attr"], value)
 
         def restore() -> None:

@@ -94,9 +94,11 @@ def _served(call: Call, is_real: bool) -> Answer:
         from numba_kcache import cached_kernel, cuda
 
         if is_real:
-            kernel = cached_kernel(vars(main)["k"], kind="numba", arch="sm_90", cache=cache, **call["options"])
+            kernel = cached_kernel(
+                vars(main)["k"], kind="numba", arch="sm_90", strict=True, cache=cache, **call["options"]
+            )
         else:
-            kernel = cuda.jit(vars(main)["k"], arch="sm_90", cache=cache, **call["options"])
+            kernel = cuda.jit(vars(main)["k"], arch="sm_90", strict=True, cache=cache, **call["options"])
         kernel[1, 64](Memory(), Memory())
         way = "real" if is_real else "loaded" if "numba" in sys.modules else "light"
         found.extend((kernel.key(), way))
