@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +335,8 @@ def test_facts_travel_in_a_bundle(tmp_path: Path, kind: str) -> None:
 
 
 def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
-    """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, and a miss says what is missing."""
+    """Where neither Numba nor NumPy is installed, a bundle's kernel is launched, a miss says what is missing, and
+    `doctor` what can run; packages and bundle take less than 150 MB."""
     stored = said(programs.COMMON, tmp_path / "cache")
     KernelCache(tmp_path / "cache").export_bundle(tmp_path / "all.kcache")
     site, packages = tmp_path / "site", Path(str(importlib.util.find_spec("xxhash").origin)).parents[1]  # type: ignore[union-attr]
@@ -351,7 +353,12 @@ def test_machine_without_numba_launches_from_a_bundle(tmp_path: Path) -> None:
     found = json.loads(run(["-S", "-c", programs.COMMON], env=env).stdout.splitlines()[-1])
     missed = run(["-S", "-c", programs.COMMON], env={**env, "SCALE": "9.0"}, check=False)
     unfrozen = {**env, "SCALE": "9.0", "NUMBA_KCACHE_MODE": "readwrite"}
+    shown = run(["-S", "-m", "numba_kcache", "doctor"], env=env, check=False).stdout
+    shipped = [each for folder in (site, ROOT / "numba_kcache") for each in glob(f"{folder}/**", recursive=True)]
 
     assert (found["hits"], found["misses"], found["loaded"], found["keys"]) == (1, 0, [], stored["keys"])
     assert "FrozenCacheError: cannot compile __main__.kernel" in missed.stderr
     assert "ToolchainMissingError" in run(["-S", "-c", programs.COMMON], env=unfrozen, check=False).stderr
+    assert re.search("note +numba-cuda +not installed: stored kernels start without it\n", shown)
+    assert re.search("note +numba-cuda-mlir +not installed: CUDA C\\+\\+ kernels do not need it\n", shown)
+    assert sum(os.path.getsize(each) for each in [*shipped, tmp_path / "all.kcache"]) < 150e6
