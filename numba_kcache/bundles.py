@@ -95,6 +95,7 @@ def _chosen(
 ) -> list[BundledFile]:
     chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
+    kinds = set[str]()
     facts: list[BundledFile] = []  # what is known of a Numba, by which its kernels are found without it
     for key in sorted({file.key for file in session.local.files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
@@ -110,10 +111,16 @@ def _chosen(
         made_of = _made_of(entry)
         if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
             chosen.append(file)
+            kinds.add(artifact.kind)
         elif "module" in made_of:
             linked.append((str(made_of["module"][1]), file))
         elif type(made_of["kind"][1]) is list:
             facts.append(file)
+    if kinds & {"numba", "mlir"}:
+        from .frontends.numba.learning import record
+
+        if record(session, kinds):
+            return _chosen(session, wanted, targets)  # with the facts
     keys = {file.key for file in chosen}
     return [*chosen, *(facts if chosen else ()), *(file for module, file in linked if module in keys)]
 

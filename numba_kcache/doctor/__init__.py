@@ -20,6 +20,9 @@ from typing import Any
 
 from ..engine import Session
 from ..errors import plain
+from ..frontends import front_end
+from ..frontends.numba.facts import facts_of
+from ..frontends.numba.stand_in import HOMES
 from ..model import NamedTuple
 from ..observe.info import CacheInfo
 from ..observe.text import aligned, bytes_text, counted, shows_text
@@ -115,7 +118,7 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
     return Diagnosis(
         (
             Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
-            *judged_versions({name: _version(name) for name in _RANGES}),
+            *judged_versions({name: _version(name) for name in _RANGES}, _without_import(session)),
             judged_driver(driver, why, compilers.version),
             *judged_compilers(compilers),
             *(judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
@@ -137,6 +140,18 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _without_import(session: Session) -> dict[str, str]:
+    """How stored kernels of each Numba start, for those of which anything is stored."""
+    found = {}
+    for name, kind in EXTRAS.items():
+        facts = facts_of(HOMES[kind], front_end(kind).flavour, session)
+        if not isinstance(facts, str):
+            found[name] = "stored kernels start without it"
+        elif "not by a version" in facts:
+            found[name] = f"stored kernels import it: {facts}"
+    return found
+
+
 def _numbers(text: str) -> list[int]:
     """The numbers of a version: [2, 5, 0, 1] of 2.5.0rc1."""
     return [int(digits) for digits in re.findall(r"\d+", text)]
@@ -149,8 +164,8 @@ def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
         yield Finding("environment", WRONG, f"{name} names no setting and is ignored", advice)
 
 
-def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
-    """Judge the versions of all distributions, None for absent ones."""
+def judged_versions(found: Mapping[str, str | None], stored: Mapping[str, str]) -> Iterable[Finding]:
+    """Judge the versions of all distributions, None for absent ones, and say how stored kernels of the Numbas start."""
     for name, installed in found.items():
         first, beyond = _RANGES[name]
         users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
@@ -158,9 +173,11 @@ def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
             beyond = ""
         if installed is None and name in EXTRAS:
             advice = f"for kernels of {name}, pip install 'numba-kcache[{EXTRAS[name]}]'"
-            yield Finding(name, NOTE, "not installed: CUDA C++ kernels do not need it", advice)
+            less = stored.get(name, "CUDA C++ kernels do not need it")
+            yield Finding(name, NOTE, f"not installed: {less}", advice)
         elif users or name not in _NEEDED_BY:
-            yield _judged_version(name, installed, first, beyond)
+            judged = _judged_version(name, installed, first, beyond)
+            yield judged._replace(says="; ".join(filter(None, (judged.says, stored.get(name)))))
 
 
 def _judged_version(name: str, found: str | None, first: str, beyond: str) -> Finding:

@@ -51,6 +51,9 @@ WAITS = {
     "engine/turns.py session.local.building": BUILD,
     "frontends/__init__.py waited": THREADS,
     "frontends/measures.py driver.cuStreamSynchronize": "the work of the user's kernel",
+    "frontends/numba/learning.py subprocess.run": (
+        "tests/integration/test_stand_in.py::test_export_goes_on_where_numba_does_not_answer"
+    ),
     "launch/failures.py driver.cuStreamSynchronize": "the work of the user's kernel",
     "launch/streams.py driver.cuEventSynchronize": "the work of the user's kernel",
     "observe/progress.py is_done.wait": "a thread that nobody waits for",

@@ -52,7 +52,7 @@ def states(findings: Any) -> dict[str, str]:
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
     """The advice is the command that installs a compatible version."""
-    findings = list(doctor.judged_versions(GOOD | {name: found}))
+    findings = list(doctor.judged_versions(GOOD | {name: found}, {}))
     (one,) = [each for each in findings if each.subject == name]
 
     assert one.state == state
@@ -72,7 +72,7 @@ def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state:
 )
 def test_absent_numba_is_a_note_that_names_its_extra(found: Any, wanted: Any) -> None:
     """CUDA C++ kernels need neither, nor NumPy; NumPy 2.5 is wrong for numba-cuda alone."""
-    findings = list(doctor.judged_versions(GOOD | found))
+    findings = list(doctor.judged_versions(GOOD | found, {}))
 
     assert {each.subject: each.state for each in findings}.items() >= wanted.items()
     assert WRONG not in states(findings).values()
