@@ -6,6 +6,7 @@ Importing this package imports neither CUDA nor Numba; names are resolved at fir
 # ruff: noqa: F403, F405
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python then says what was meant
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     value = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = value

@@ -70,7 +70,8 @@ class CachedModule:
         if name.startswith("_"):  # Python and its tools probe such names on any object; write m["_k"] for a kernel
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         if name in _OF_RAW_MODULE and name not in self._names:
-            raise AttributeError(f"CachedModule has no attribute {name!r}: write {_OF_RAW_MODULE[name]}")
+            text = f"cannot use .{name} of {self.__name__}: a module has no such attribute"
+            raise AttributeError(f"{text}\n  hint: write {_OF_RAW_MODULE[name]}")
         try:
             found = self[name]
         except EntryError as error:

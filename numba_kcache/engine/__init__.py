@@ -481,12 +481,6 @@ class Lookup:
         self.chain.mount(tier)
         self.tiers = self.chain.tiers
 
-    def settled(self) -> DiskStore:
-        """The local store, once all entries found in tiers are stored there."""
-        if self.chain is not None:
-            self.chain.settle()
-        return self.local
-
     # -- compilers ----------------------------------------------------------------------------------
 
     def components(self, request: Request) -> tuple[Component, ...]:
@@ -639,7 +633,7 @@ class Lookup:
             if tier is not None:
                 source = "tier"
                 row = row or variant_of(key, artifact.target.name, derive(named))
-                tier.keep_variant(family_of(named), row)
+                self.local.add_variant(family_of(named), row)  # so that the next process need not ask the tier
             if not is_counted:
                 return Resolution(artifact, key, source)
             return self._hit(request, key, artifact, source, time.perf_counter() - start, row)
@@ -715,13 +709,13 @@ class Lookup:
         """Quarantine a stored entry that is undamaged but cannot be used, so that it is compiled again."""
         self.memory.pop(key, None)
         self.refused.add(key)
-        self.settled().set_aside(key)  # settled, or a tier's copy may be stored after this
+        self.local.set_aside(key)
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     def remove(self, key: str) -> bool:
         """Remove an entry from memory and the local store. Returns True if there was one. Tiers keep theirs."""
         is_known = self.memory.pop(key, None) is not None
-        return (not self.local.readonly and self.settled().remove(key)) or is_known
+        return (not self.local.readonly and self.local.remove(key)) or is_known
 
     # -- memory and records -------------------------------------------------------------------------
 

@@ -34,8 +34,8 @@ EXPLAINED_LIMIT = 4096
 def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
     """Load the compiler libraries of a request, and list its components, including the loaded compilers."""
     request.prepare()
-    loaded.load_compilers(request.libraries)
-    cache.forget_compilers()
+    if loaded.load_compilers(request.libraries):
+        cache.forget_compilers()
     return cache.components(request)
 
 
@@ -71,7 +71,7 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             elif request.headers is None:
                 from ..headers.observer import compile_alone
 
-                artifact, why = compile_alone(make, cache.toolchain, request.distributions)
+                artifact, why = compile_alone(make, request.distributions)
                 headers = HeadersRead(untracked=why)
             elif request.headers.read is not None:
                 artifact, headers = make(), request.headers.read()

@@ -40,7 +40,6 @@ KINDS: Mapping[str, ReasonKind] = {
     "source": ReasonKind.SOURCE_CHANGED,
     "entry": ReasonKind.ENTRY,
     "options": ReasonKind.OPTIONS,
-    "flag files": ReasonKind.OPTIONS,
     "target": ReasonKind.TARGET,
     "signature": ReasonKind.SIGNATURE,
     "link": ReasonKind.LINK_INPUT,

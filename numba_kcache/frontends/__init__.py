@@ -1329,7 +1329,7 @@ def require_directory(cache: Lookup, what: str, key: str = "", *, is_found: bool
     is_configured = cache.settings.directory is not None and cache.stores
     if not is_configured or not cache.local.directory:
         return
-    if key and cache.local.has(key):
+    if key and cache.local.get_encoded(key) is not None:
         return
     if is_found and cache.local.is_usable() and cache.local.tree.status is not None:
         return
@@ -1363,7 +1363,7 @@ if TYPE_CHECKING:  # at run time `typing` would hold these functions, and throug
     def cached_kernel(**options: Unpack[KernelOptions]) -> KernelDecorator: ...
 
 
-def cached_kernel(thing: Any = None, name: Any = None, /, **options: Any) -> Any:
+def cached_kernel(thing: Any = None, name: Any = None, /, *more: Any, **options: Any) -> Any:
     """Wrap a kernel so that it is compiled once and loaded from disk by every later process.
 
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
@@ -1401,6 +1401,11 @@ def cached_kernel(thing: Any = None, name: Any = None, /, **options: Any) -> Any
         OptionError: The thing or an option cannot be used.
     """
     __tracebackhide__ = True
+    if more or "__global__" in str(name):
+        what = f"cannot use {(more or (name,))[0]!r:.80} after the source"
+        raise OptionError(
+            what, "only the name of the kernel stands there", "write cached_kernel(source, name, options=...)"
+        )
     if name is not None:
         options = dict(name=name, **options)
 

@@ -279,6 +279,8 @@ _PATTERNS = {
     "cuThreadExchangeStreamCaptureMode": "x",
     "cuStreamIsCapturing": "in",
     "cuCtxSynchronize": "",
+    "cuStreamCreate": "wi",
+    "cuStreamDestroy_v2": "i",
     "cuStreamSynchronize": "i",
     "cuStreamWaitEvent": "iii",
     "cuEventCreate": "wi",

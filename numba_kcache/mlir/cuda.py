@@ -6,4 +6,4 @@ The gain is for programs whose arrays are CuPy's, PyTorch's, JAX's, or memory of
 from ..frontends import cached_kernel
 from ..frontends.numba.light import stand_in
 
-stand_in(__name__, "mlir", cached_kernel)
+stand_in("mlir", cached_kernel)

@@ -196,6 +196,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             for event in outcome.events:
                 task.kernel._session().events.emit(event)
             run.done(task, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
+    _record_facts([task.kernel for task in tasks if task.types is not None])
     run.end()
     report = WarmUpReport(tuple(run.results), time.perf_counter() - start, count)
     if run.errors:
@@ -297,6 +298,15 @@ def _build_here(run: _Run, task: Task) -> None:
         run.done(task, "built", time.perf_counter() - begin)
     except Exception as error:  # user code may raise anything, as in a worker
         run.done(task, "failed", time.perf_counter() - begin, error)
+
+
+def _record_facts(kernels: Sequence[Any]) -> None:
+    """Store what processes without Numba have to know of it, for the stores of these kernels."""
+    sessions = {id(session := each._session()): (session, each._definition.kind) for each in kernels}
+    for session, kind in sessions.values():
+        from ..frontends.numba.learning import record
+
+        record(session, (kind,))
 
 
 def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:

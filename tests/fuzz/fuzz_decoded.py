@@ -213,10 +213,10 @@ def bundles(bases: Bases, chance: random.Random) -> None:
     data = sealed_entry(bases.key, bases.header, bases.payloads)
     row = [bases.key, len(data), sha256(data).hexdigest(), "sm_90", ["one"]]
     index = json.dumps(mutated({"entries": [row], "manifests": []}, chance), separators=(",", ":")).encode()
-    body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(data)) + index + data
-    body += xxh3_128(body).digest()
+    head = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(data)) + index
+    body = head + xxh3_128(head).digest() + data
     try:
-        found = form.Bundle("x", lambda at, size: body[at : at + size], len(body), Trust(()))
+        found = form.Bundle("x", lambda: form.HeldBytes(body), Trust(()))
     except BundleError:
         return
     for each in found.entries:

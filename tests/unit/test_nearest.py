@@ -344,6 +344,23 @@ def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) ->
     assert name_in("/app/train.py", label=label) == name_in("/app/train.py")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["cached_kernel", "cached_module"])
+def test_each_text_of_a_file_has_a_history(tmp_path: Path, wrap: str) -> None:
+    """It is named by the text's first kernel: a text is compared with its own last state, not with another text."""
+    program = f"""
+from numba_kcache import {wrap}
+TEXT = 'extern "C" __global__ void %s(float *x) {{ x[0] = %d; }}'
+for name, number in [("a", 1), ("b", 1), ("c", 1), ("a", 2)]:
+    kernel = {wrap}(TEXT % (name, number), arch="sm_90")
+    print(kernel.explain().reasons[0].kind)
+    kernel.compile()
+"""
+    reasons = in_python(program, NUMBA_KCACHE_DIR=str(tmp_path)).split()
+
+    assert reasons == [*["never_stored"] * 3, "source_changed"]
+
+
 def test_each_kernel_of_a_file_has_a_history() -> None:
     """A history belongs to a qualified name and the requested entry, which distinguishes kernels of one text."""
     names = [name_in("/app/k.py", name=each) for each in ("", "k", "k(n=3)", "make.<locals>.k")]
