@@ -381,9 +381,8 @@ def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> 
         OSError: It cannot be written, or something else than a regular file has that name.
     """
     private = f".{os.getpid()}.{os.urandom(8).hex()}"
-    fd = open_in(folder, private, _CREATE, 0o666)
     try:
-        with open(fd, "wb") as file:
+        with open(open_in(folder, private, _CREATE, 0o666), "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
