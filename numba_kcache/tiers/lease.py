@@ -127,8 +127,6 @@ class Elections:
         referred = weakref.ref(ended)
 
         def work() -> None:
-            with suppress(Exception):  # the upload will raise and report the same
-                self._tier.ready()  # imports the client during the build, so that the upload need not wait for that
             while (waited := referred()) is not None and not waited.wait(min(BEAT_S, LEASE_S / 3)):
                 del waited
                 if not self._tell(lambda: self._tier.replace(key, token, token, LEASE_S)):

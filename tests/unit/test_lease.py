@@ -31,9 +31,6 @@ class Leases:
         self.time, self.hits = time, 0
         self.held: dict[str, tuple[str, float]] = {}
 
-    def ready(self) -> None:
-        """The task needs nothing."""
-
     def claim(self, name: str, token: str, lease_s: float) -> str:
         if not self.value_of(name):
             self.held[name] = token, self.time() + lease_s
