@@ -34,7 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import ABSENT, FOLDERS, HEADERS, Found, Tree, renewed_in_children
+from . import ABSENT, FOLDERS, HEADERS, Found, Tree, make_folder_in, renewed_in_children
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -130,7 +130,7 @@ class DiskStore:
             os.close(self.tree.open_root(makes=True))
             path = os.path.join(self.tree.root, HEADERS) if self.tree.is_private else ""
             with suppress(FileExistsError):
-                os.mkdir(path, 0o700)
+                make_folder_in(None, path, 0o700)
         except OSError:
             return ""
         return path

@@ -206,8 +206,8 @@ def publish(tree: Tree, data: bytes, folder: int, name: str, *, time_ns: int) ->
 
         mark(tree)
     private, private_file, mode = tree.base(), private_name(), file_mode(tree)
-    fd = open_in(private, private_file, _CREATE, mode)
     try:
+        fd = open_in(private, private_file, _CREATE, mode)
         try:
             if mode & 0o077:
                 os.chmod(fd, mode)  # whatever the umask

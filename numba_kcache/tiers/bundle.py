@@ -86,7 +86,7 @@ class Bundle:
     """
 
     def __init__(self, name: str, open_file: Callable[[], OpenFile | HeldBytes], trusted: Trust) -> None:
-        self.name = name
+        self.name, self._source = name, (open_file, trusted)
         try:
             self._file = open_file()
             read, size_bytes = self._file.read, self._file.size_bytes
@@ -110,6 +110,10 @@ class Bundle:
                 self._at[kind, file.key] = at, file
                 at += file.size_bytes
 
+    def reopened(self) -> Bundle:
+        """The bundle that is there now."""
+        return Bundle(self.name, *self._source)
+
     def get(self, kind: int, key: str) -> bytes | None:
         """The file of the entry or manifest `key`; None if the bundle has none."""
         at, file = self._at.get((kind, key), (0, None))
@@ -131,8 +135,16 @@ class BundleTier(Tier):
         self._bundle: Bundle | KCacheError | None = None
 
     def get(self, kind: int, key: str) -> bytes | None:
-        """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all."""
-        return self._opened().get(kind, key)
+        """Read a file. No file of a bundle has a signature of its own: the bundle's one signature covers them all.
+
+        What cannot be read is read again from the bundle that is there now: a daemon may have closed its descriptor.
+        """
+        bundle = self._opened()
+        try:
+            return bundle.get(kind, key)
+        except (OSError, DamagedEntry):
+            self._bundle = bundle = bundle.reopened()
+            return bundle.get(kind, key)
 
     def targets(self) -> Sequence[str]:
         """The targets of its code; empty until it was opened."""
@@ -169,39 +181,30 @@ class HeldBytes:
 
 
 class OpenFile:
-    """An open file, closed with the last reference to it. If the program closes its descriptor, it is opened again.
+    """An open file, closed with the last reference to it.
 
     Args:
-        open_file: Opens it; returns a descriptor.
+        fd: Its descriptor.
 
     Attributes:
         size_bytes: Its size.
+
+    Raises:
+        IsADirectoryError: It is not a regular file.
     """
 
-    def __init__(self, open_file: Callable[[], int]) -> None:
-        self._open = open_file
-        self._descriptor, self.size_bytes = self._opened()
+    def __init__(self, fd: int) -> None:
+        self._descriptor, status = Descriptor(fd), os.fstat(fd)
+        self._descriptor.identity, self.size_bytes = identity_of(status), status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise IsADirectoryError("it is not a regular file")
 
     def read(self, at: int, size: int) -> bytes:
         """Read `size` bytes from an offset, or fewer at the end."""
-        is_ours = False
-        with suppress(OSError):  # daemons close descriptors, whose numbers are then reused
-            is_ours = identity_of(os.fstat(self._descriptor)) == self._descriptor.identity
-        if not is_ours:
-            self._descriptor.identity = (-1, -1)  # the new file may get the number and the inode of the old one
-            self._descriptor, _ = self._opened()
         data = b""
         while more := os.pread(self._descriptor, size - len(data), at + len(data)):  # b"" once all is read
             data += more
         return data
-
-    def _opened(self) -> tuple[Descriptor, int]:
-        descriptor = Descriptor(self._open())
-        status = os.fstat(descriptor)
-        descriptor.identity = identity_of(status)
-        if not stat.S_ISREG(status.st_mode):
-            raise IsADirectoryError("it is not a regular file")
-        return descriptor, status.st_size
 
 
 def open_bundle(path: str, trusted: Trust) -> Bundle:
@@ -210,7 +213,7 @@ def open_bundle(path: str, trusted: Trust) -> Bundle:
     Raises:
         BundleError: It is refused.
     """
-    return Bundle(path, lambda: OpenFile(lambda: os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK)), trusted)
+    return Bundle(path, lambda: OpenFile(os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK)), trusted)
 
 
 def open_traversable(name: str, find: Callable[[], Any], trusted: Trust) -> Bundle:
@@ -381,9 +384,8 @@ def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> 
         OSError: It cannot be written, or something else than a regular file has that name.
     """
     private = f".{os.getpid()}.{os.urandom(8).hex()}"
-    fd = open_in(folder, private, _CREATE, 0o666)
     try:
-        with open(fd, "wb") as file:
+        with open(open_in(folder, private, _CREATE, 0o666), "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

@@ -211,11 +211,6 @@ class CheckedTier:
             work()
             self.charge(start_s)
             return
-        try:
-            self.tier.ready()
-        except Exception as error:  # importing a client library may raise anything
-            self._trouble(str(error))
-            return
         if not self._uploads.add(work, size_bytes):
             self._trouble("the upload queue is full: an entry is stored only locally")
 

@@ -71,8 +71,7 @@ def open_layout(place: LayoutPlace, trusted: Trust, wait_s: float = math.inf) ->
     Raises:
         BundleError: It is refused, or there is none.
     """
-    end_s = time.monotonic() + wait_s
-    return Bundle(str(place), lambda: OpenFile(lambda: _unpacked(place, end_s)), trusted)
+    return Bundle(str(place), lambda: OpenFile(_unpacked(place, time.monotonic() + wait_s)), trusted)
 
 
 def _check_time(end_s: float) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -113,23 +114,24 @@ class Elections:
                 self._tell(lambda: self._tier.replace(key, token, outcome, _KEPT_S))
 
             if end is not None and os.getpid() == process:  # a forked child leaves the release to the parent
-                end()
+                end.set()
                 self._afterwards(release)
 
     def _claim(self, key: str, token: str) -> Any:
         return self._ask(lambda: self._tier.claim(key, token, LEASE_S))
 
-    def _renewing(self, key: str, token: str) -> Callable[[], None]:
-        """Renew a lease from a thread, as a sign of life. Returns the function that ends the thread."""
+    def _renewing(self, key: str, token: str) -> threading.Event:
+        """Renew a lease from a thread, as a sign of life, until the returned event is set or has no other reference:
+        what an exception interrupts, such as a signal handler's, need not set it."""
         ended = threading.Event()
+        referred = weakref.ref(ended)
 
         def work() -> None:
-            with suppress(Exception):  # the upload will raise and report the same
-                self._tier.ready()  # imports the client during the build, so that the upload need not wait for that
-            while not ended.wait(min(BEAT_S, LEASE_S / 3)):
+            while (waited := referred()) is not None and not waited.wait(min(BEAT_S, LEASE_S / 3)):
+                del waited
                 if not self._tell(lambda: self._tier.replace(key, token, token, LEASE_S)):
                     return
 
         with suppress(RuntimeError):  # no more threads: the lease expires, and another node may build the entry too
             threading.Thread(target=work, name="numba_kcache-lease", daemon=True).start()
-        return ended.set
+        return ended

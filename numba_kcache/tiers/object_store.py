@@ -102,10 +102,6 @@ class ObjectTier(Tier):
 
         return (path.rpartition("/")[2] for path in self._asked(work) or [])
 
-    def ready(self) -> None:
-        """Import the client."""
-        _obstore()
-
     def close(self) -> None:
         """Close connections."""
         self._store = None

@@ -207,11 +207,6 @@ class RedisTier(Tier):
         """Set a lease to `after` for `kept_s` if its value is `before`. Returns True if that was so."""
         return self._replaced(self._name(_LEASE, name), before.encode(), after.encode(), kept_s)
 
-    def ready(self) -> None:
-        """Import what a connection with TLS needs: once the interpreter shuts down, an import fails."""
-        if self._server.is_encrypted:
-            import ssl  # noqa: F401
-
     def close(self) -> None:
         """Close connections."""
         self._idle.clear()

@@ -84,9 +84,6 @@ class Tier:
         """List the keys of all entries or manifests, in no order."""
         raise NotImplementedError
 
-    def ready(self) -> None:
-        """Prepare for writing: import what cannot be imported any more while the interpreter shuts down."""
-
     def close(self) -> None:
         """Close connections and files."""
 

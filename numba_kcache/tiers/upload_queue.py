@@ -54,9 +54,7 @@ class UploadQueue:
         """Empty the queue in the child: its tasks are the parent's."""
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
-        self._bytes = 0
-        self._is_working = False
-        self._worker = 0
+        self._bytes = self._worker = 0
 
     def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
         """Queue a task. Returns True if there was room for it.
@@ -70,15 +68,19 @@ class UploadQueue:
                 return False
             self._waiting.append((size_bytes, work))
             self._bytes += size_bytes
-            if not self._is_working:
-                try:
-                    threading.Thread(target=self._work, name="numba_kcache-tiers", daemon=True).start()
-                except RuntimeError:  # no more threads, or the interpreter ends
-                    self._waiting.pop()
-                    self._bytes -= size_bytes
-                    return False
-                self._is_working = True
+            try:
+                self._start()
+            except RuntimeError:  # no more threads, or the interpreter ends
+                self._waiting.pop()
+                self._bytes -= size_bytes
+                return False
         return True
+
+    def _start(self) -> None:
+        """Start the thread unless it runs, with the lock held. One that finds another at work ends at once, so that
+        nothing is left to do after the start, where an exception of a signal handler may come."""
+        if self._waiting and not self._worker:
+            threading.Thread(target=self._work, name="numba_kcache-tiers", daemon=True).start()
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
         """Wait until the queue is empty, at most `wait_s` seconds. Returns True if it is."""
@@ -86,17 +88,21 @@ class UploadQueue:
             return False
         start_s = time.monotonic()
         with self._changed:
-            is_empty = self._changed.wait_for(lambda: not self._is_working, wait_s)
+            with suppress(RuntimeError):
+                self._start()
+            is_empty = self._changed.wait_for(lambda: not self._waiting, wait_s)
         self._on_wait(time.monotonic() - start_s)
         return is_empty
 
     def _work(self) -> None:
-        self._worker = threading.get_ident()
+        with self._changed:
+            if self._worker:
+                return
+            self._worker = threading.get_ident()
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._is_working, self._worker = False, 0
-                    self._changed.notify_all()
+                    self._worker = 0
                     return
                 size_bytes, work = self._waiting[0]
             with suppress(Exception):  # a task raises only if memory is exhausted or similar: the next ones still run
@@ -104,6 +110,7 @@ class UploadQueue:
             with self._changed:
                 self._waiting.popleft()
                 self._bytes -= size_bytes
+                self._changed.notify_all()
 
 
 queues: weakref.WeakSet[UploadQueue] = weakref.WeakSet()

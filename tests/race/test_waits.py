@@ -84,7 +84,7 @@ WAITS = {
     "tiers/image.py file.read": SLOW_IMAGE,
     "tiers/image.py archive.read": SLOW_IMAGE,
     "tiers/lease.py self._pause": f"{LEASES}::test_lying_server_costs_a_process_five_seconds_in_its_life",
-    "tiers/lease.py ended.wait": f"{FLEET}::test_builder_that_ends_is_succeeded_by_exactly_one",
+    "tiers/lease.py waited.wait": f"{FLEET}::test_builder_that_ends_is_succeeded_by_exactly_one",
     "tiers/object_store.py obstore.get": SLOW_SERVICE,
     "tiers/object_store.py obstore.put": SLOW_SERVICE,
     "tiers/object_store.py obstore.list": LISTED,

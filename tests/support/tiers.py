@@ -78,9 +78,6 @@ class MemoryTier:
     def keys(self, kind: int) -> list[str]:
         return list(self.manifests if kind == MANIFEST else self.entries)
 
-    def ready(self) -> None:
-        """Do nothing: a tier in memory needs no client."""
-
     def close(self) -> None:
         self._operation("close", "")
 

@@ -23,6 +23,7 @@ from numba_kcache.cli import main
 from numba_kcache.model import Target
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers import image
+from numba_kcache.tiers.bundle import BundleTier
 from numba_kcache.tiers.opening import open_any
 from tests.support.compiling import EMPTY
 from tests.support.keying import MadeUpToolchain
@@ -198,11 +199,13 @@ def test_registered_image_outlives_its_layout(layout: Path, tmp_path: Path) -> N
 def test_program_that_closes_descriptors_loses_no_image(layout: Path) -> None:
     """A daemon closes all descriptors that it does not know: the image is then unpacked again."""
     before = links()
-    bundle = open_any(f"oci:{layout}", KernelCache(layout.parent / "c").session.settings)
+    settings = KernelCache(layout.parent / "c").session.settings
+    bundle = BundleTier("image", lambda: open_any(f"oci:{layout}", settings))
+    keys = bundle.keys(1)
     (number,) = [each for each, link in links().items() if "(deleted)" in link and before.get(each) != link]
     os.close(int(number))
 
-    assert all(bundle.get(1, each.key) for each in bundle.entries)
+    assert all(bundle.get(1, key) for key in keys)
 
 
 def links() -> dict[str, str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from numba_kcache.tiers import lease
 from numba_kcache.tiers.lease import LEASE_S, WAIT_S, Election, Elections
+from tests.support.interrupts import Interrupt, lines_run
+from tests.support.stores import in_child
 from tests.support.tiers import Time
 
 Ask = Callable[[Callable[[], object]], object]
@@ -25,9 +30,6 @@ class Leases:
     def __init__(self, time: Time) -> None:
         self.time, self.hits = time, 0
         self.held: dict[str, tuple[str, float]] = {}
-
-    def ready(self) -> None:
-        """The task needs nothing."""
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         if not self.value_of(name):
@@ -60,6 +62,29 @@ class Inventing(Leases):
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         return self.value_of(name)
+
+
+def test_handler_that_raises_at_any_line_leaves_no_lease_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at each line of an election: the thread that renews the lease ends, so another node has it soon."""
+    monkeypatch.setattr(lease, "BEAT_S", 0.01)
+
+    def elects() -> None:
+        with of_node(Leases(time := Time()), time).elected("key"):
+            pass
+
+    def child() -> None:
+        number, is_over = 0, False
+        while not is_over:
+            with suppress(Interrupt):
+                is_over = lines_run(elects, number, lease.__file__)
+            number += 1
+        assert number > 10
+        for each in threading.enumerate():
+            if each.name == "numba_kcache-lease":
+                each.join(10)
+                assert not each.is_alive()
+
+    assert in_child(child) == 0
 
 
 def now(work: Callable[[], None]) -> bool:

@@ -871,11 +871,14 @@ def test_private_directory_is_made_for_this_user_alone(tmp_path: Path, monkeypat
     assert {os.stat(each).st_mode & 0o777 for each in (path, os.path.dirname(path))} == {0o700}
 
 
-def test_missing_parents_are_made_for_this_user_alone(root: Path) -> None:
-    """With umask 0 a missing `~/.cache` gets mode 0700."""
-    before = os.umask(0)
+@pytest.mark.parametrize("umask", [0, 0o177])
+def test_missing_folders_are_made_for_this_user_alone(root: Path, umask: int) -> None:
+    """A missing `~/.cache` gets mode 0700, and so does the folder for extracted headers, whatever the umask."""
+    before = os.umask(umask)
     try:
-        assert open_store(root / ".cache" / "numba_kcache").put(entry_of(1))
+        store = open_store(root / ".cache" / "numba_kcache")
+        assert store.put(entry_of(1))
+        assert store.header_folder()
     finally:
         os.umask(before)
 

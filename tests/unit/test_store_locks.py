@@ -5,13 +5,10 @@ from __future__ import annotations
 import _thread
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from numba_kcache import waiting
 from numba_kcache.store import locks, renewed_in_children, try_flock
 from numba_kcache.store.folders import Folder
 from numba_kcache.store.locks import SILENT_S, KeyLocks
+from tests.support.interrupts import Interrupt, lines_run
 from tests.support.stores import folder_of, in_child
 from tests.support.tiers import Time
 
@@ -328,39 +326,6 @@ def open_below(folder: Path) -> dict[int, str]:
     return {number: path for number, path in found.items() if path.startswith(f"{folder}/")}
 
 
-class Interrupt(BaseException):
-    """Raised as by a signal handler."""
-
-
-def lines_run(work: Callable[[], object], interrupts_at: int) -> bool:
-    """Run `work`, and raise Interrupt at one of the lines that it runs of the modules of locks, counted from 0.
-
-    Returns:
-        True if it has no such line; its ValueError is then suppressed.
-    """
-    count, files = 0, (locks.__file__, waiting.__file__)
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename not in files:
-            return None
-        if event == "line":
-            count += 1
-            if count - 1 == interrupts_at:
-                raise Interrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except ValueError:
-        pass
-    finally:
-        sys.settrace(before)
-    return count <= interrupts_at
-
-
 @pytest.mark.parametrize("state", ["free", "locked", "failing"])
 def test_handler_that_raises_at_any_line_leaves_no_turn_behind(tmp_path: Path, state: str) -> None:
     """Ctrl-C at each line of taking and ending a turn: afterwards another process has the turn at once, no descriptor
@@ -384,7 +349,7 @@ def interrupt_at_each_line(tmp_path: Path, state: str) -> None:
         """Return True if `work` has fewer lines."""
         held = stopped_builder(tmp_path) if state == "locked" else None
         try:
-            return lines_run(work, line)
+            return lines_run(work, line, locks.__file__, waiting.__file__)
         except Interrupt:
             return False
         finally:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.compiling import in_python
+from tests.support.interrupts import Interrupt
 from tests.support.stores import in_child
 
 WAIT_S = 30.0
@@ -52,6 +55,27 @@ def test_work_that_fails_does_not_stop_those_behind() -> None:
 
     assert queue.flush(WAIT_S)
     assert done == [1]
+
+
+def test_handler_that_raises_after_the_thread_has_started_leaves_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C when the thread of a task has begun: the task is done once, and the next one after it."""
+    queue, gate, begun, done = UploadQueue(), threading.Event(), threading.Event(), list[int]()
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), interrupt()))
+    with pytest.raises(Interrupt):
+        queue.add(lambda: (done.append(1), begun.set(), gate.wait()))
+    monkeypatch.undo()
+
+    assert not queue.flush(0)
+    assert begun.wait(WAIT_S)
+    assert queue.add(lambda: done.append(2))
+    gate.set()
+    assert queue.flush(WAIT_S)
+    assert done == [1, 2]
+
+
+def interrupt() -> None:
+    raise Interrupt
 
 
 def test_flush_is_bounded() -> None:
