@@ -23,9 +23,8 @@ from ..toolchain import Toolchain
 from ..toolchain.loaded import called_library, loaded_library
 from ..toolchain.nvrtc import run_nvrtc
 
-Event = tuple[str, bytes, int, int, tuple[int, int, int, int, int, int], bytes]
-"""Kind ("r" read, "l" looked up, "o" not recorded), path, errno, whether the file has a writer, stat, and bytes
-read."""
+Event = tuple[str, bytes, int, tuple[int, int, int, int, int, int], bytes]
+"""Kind ("r" read, "l" looked up, "o" not recorded), path, errno, stat, and bytes read."""
 
 _MOST_KEPT = 64 << 20
 """Bytes of headers above which those of older marks are forgotten."""
@@ -110,7 +109,7 @@ def begin_observing() -> Mark:
     """
     for seen in _thread.watches[-1:]:
         seen.collect()
-        if _thread.watches == [seen] and sum(len(each[5]) for each in seen.events) > _MOST_KEPT:
+        if _thread.watches == [seen] and sum(len(each[4]) for each in seen.events) > _MOST_KEPT:
             seen.end()
             seen.is_lost, seen.events = True, []  # of marks that nobody ends, since their compiles failed
     seen = _thread.watches[-1] if _thread.watches else Seen()
@@ -174,7 +173,7 @@ def _probe() -> str:
             run_nvrtc(source, "/numba_kcache/probe.cu", [], ())
     finally:
         os.close(header)
-    read = {(each[1], each[5]) for each in events if each[0] == "r"}
+    read = {(each[1], each[4]) for each in events if each[0] == "r"}
     looked = {each[1] for each in events if each[0] == "l" and each[2]}
     is_seen = (os.fsencode(there), content) in read and f"/numba_kcache/{name}".encode() in looked
     return "" if is_seen else "the observer does not see what it reads"
